@@ -1,0 +1,60 @@
+# `make demo` and `make test` are all that a newcomer needs; both make .venv first. No environment has to be active.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format test-slow test-gpu test-ray test-chaos test-bench bench envpool lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: ## make .venv with everything that demo and test need (again only when something changed)
+	@test -n "$(PYTHON)" || { echo "Equipoise needs Python 3.11 to 3.13 and finds none; name one: make setup PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) tools/bootstrap.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+
+demo: setup ## train an agent on CartPole-v1 until it is solved, and show it
+	@$(BIN)/equipoise train CartPole-v1 --algorithm ppo --stop-at 475 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: setup check ## everything that has to pass before a change is merged
+	@$(PYTEST)
+
+check: setup ## ruff, mypy, the floors of the house
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-slow: setup ## thresholds over several seeds, a million rows of the ruler
+	@$(PYTEST) -m slow --timeout 3600
+
+test-gpu: setup ## needs a CUDA device; TORCH_INDEX=https://download.pytorch.org/whl/cu130 installs torch for it
+	@$(PYTEST) -m gpu --timeout 600
+
+test-ray: setup ## needs Ray: .venv/bin/pip install 'ray>=2.40'
+	@$(PYTEST) -m ray --timeout 600
+
+test-chaos: setup ## kills, stalls and starves real processes
+	@$(PYTEST) -m chaos --timeout 600
+
+test-bench: setup ## tests that assert a figure; on a quiet machine
+	@$(PYTEST) -m bench --timeout 3600
+
+bench: setup ## what the pieces cost on this machine, and the bound they give
+	@$(BIN)/python benchmarks/pieces.py
+
+# By itself, without the 240 MB of assets and the plotting library that its package asks for: the ruler needs none of them.
+envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux)
+	@$(BIN)/python -m pip install --quiet --no-deps envpool==1.2.5 optree==0.20.0 dm-env==1.6 dm-tree==0.1.10
+
+lock: setup ## write requirements.lock anew; UPGRADE=1 takes the newest versions
+	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+clean: ## remove what was built; runs/ stays
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

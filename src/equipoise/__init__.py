@@ -1,0 +1,21 @@
+"""Equipoise: actors that make experience, learners that consume it, and everything that keeps the two in balance.
+
+``import equipoise as eq`` costs nothing: what needs torch is imported with its first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equipoise.api import Player, evaluate, load, program, train
+
+__version__ = "0.1.0"
+__all__ = ["Player", "__version__", "evaluate", "load", "program", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("equipoise.api"), name)
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}; it has {', '.join(__all__)}")

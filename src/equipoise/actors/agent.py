@@ -1,0 +1,121 @@
+"""The policy beside the env: acts, keeps recurrent state, and writes every row into its place as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.actors.episodes import Episodes
+from equipoise.actors.noise import uniform
+from equipoise.types import Algorithm, Experience, Slot, Tick, TimeStep, Tree, WeightStore
+
+
+class LocalAgent:
+    """``Agent`` with local inference for one fixed set of streams; an unroll is ``unroll`` rows of all of them.
+
+    A slot is reserved when an unroll starts, and the weights are fetched just after, so that no unroll is older than the
+    place that it is written into. Row t gets its observation and action from ``action`` and its outcome from the next
+    ``observe``; the observation after the last row opens the next unroll as well.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm,
+        net: Any,
+        experience: Experience,
+        weights: WeightStore,
+        episodes: Episodes,
+        streams: np.ndarray[Any, np.dtype[np.int64]],
+        total_streams: int,
+        unroll: int,
+        rows_per_update: int,
+        noise_columns: int,
+        seed: int,
+    ) -> None:
+        self._algorithm, self._net, self._experience = algorithm, net, experience
+        self._weights, self._episodes = weights, episodes
+        self._streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
+        self._rows_per_update, self._noise_columns = rows_per_update, noise_columns
+        self._start = np.zeros(len(streams), np.int64)
+        self._state: Tree = net.initial_state(len(streams))
+        self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
+        self._slot: Slot | None = None
+        self._t = 0
+        self.version = -1
+
+    def observe(self, ts: TimeStep) -> None:
+        """Record the outcome of the last action and the observation that follows it."""
+        if len(ts.stream) != len(self._streams):
+            raise ValueError(f"expected rows of all {len(self._streams)} streams of this actor, got {len(ts.stream)}")
+        self._episodes.observe(ts)
+        if self._slot is None:  # the reset rows: nothing was asked for yet
+            self._carry = {"obs": tree.map(np.array, ts.obs), "first": np.array(ts.first)}
+            return
+        data, t = self._slot.data, self._t
+        data.reward[t] = ts.reward
+        data.mask[t] = ts.valid
+        np.logical_not(ts.terminated, out=data.bootstrap[t])
+        tree.map(lambda to, x: np.copyto(to[t + 1], x), data.obs, ts.obs)
+        data.first[t + 1] = ts.first
+        self._t = t + 1
+        if self._t == self._unroll:
+            self._commit(self._slot)
+
+    def _commit(self, slot: Slot) -> None:
+        assert self._carry is not None
+        data, last = slot.data, self._unroll
+        tree.map(lambda to, x: np.copyto(to, x[last]), self._carry, {"obs": data.obs, "first": data.first})
+        self._start += last
+        self._slot = None  # before commit: from there on the rows are the learner's
+        self._experience.commit(slot, self._algorithm.priority(data))
+
+    def action(self) -> Tree | Tick:
+        """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""
+        if self._slot is None:
+            slot = self._experience.reserve(self._streams)
+            if slot is None:
+                return Tick.BLOCKED
+            self._begin(slot)
+        t = self._t
+        with torch.inference_mode():
+            action, behaviour, self._state = self._algorithm.act(
+                self._net, tree.index(self._obs, t), self._first[t], self._state, explore=self._explore, noise=self._noise[t]
+            )
+            tree.map(lambda to, x: to[t].copy_(x), self._action, action)
+            tree.map(lambda to, x: to[t].copy_(x), self._behaviour, behaviour)
+        return tree.map(lambda x: x[t], self._slot.data.action)  # type: ignore[union-attr]
+
+    def _begin(self, slot: Slot) -> None:
+        """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
+        if (fetched := self._weights.fetch(self.version)) is not None:
+            self.version = fetched[0]
+            self._use(fetched[1])
+        assert self._carry is not None, "action() before the first observe()"
+        data = slot.data
+        tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
+        tree.map(lambda to, x: np.copyto(to, x.numpy()), data.state, self._state)
+        data.version[:] = self.version
+        data.context["stream"][:] = self._streams
+        data.context["start"][:] = self._start
+        # Row views are made once an unroll, not once a step.
+        views = tree.torch_views({k: getattr(data, k) for k in ("obs", "first", "action", "behaviour")})
+        self._obs = tree.map(lambda x: x.unbind(0), views["obs"])
+        self._first = views["first"].unbind(0)
+        self._action = tree.map(lambda x: x.unbind(0), views["action"])
+        self._behaviour = tree.map(lambda x: x.unbind(0), views["behaviour"])
+        noise = uniform(self._seed, self._streams, self._start, self._unroll, self._noise_columns)
+        self._noise = torch.from_numpy(noise).unbind(0)
+        step = max(self.version, 0) * self._rows_per_update
+        self._explore = self._algorithm.explore(self._streams, self._total, step)
+        self._slot, self._t = slot, 0
+
+    def _use(self, params: Mapping[str, torch.Tensor]) -> None:
+        """A store that rewrites its tensors in place is bound once; its later fetches need no copy to the network."""
+        for name, tensor in (*self._net.named_parameters(), *self._net.named_buffers()):
+            if tensor.data_ptr() != params[name].data_ptr():
+                tensor.data = params[name]

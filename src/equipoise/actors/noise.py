@@ -1,0 +1,38 @@
+"""Action noise by counter: a pure function of (seed, stream, row), so it does not depend on who acts, where, or in which batch.
+
+The mixer is SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014; constants
+of Stafford's variant 13), applied to a sum of odd multiples of the coordinates and once more after the column is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
+F32 = np.ndarray[Any, np.dtype[np.float32]]
+_ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
+
+
+def _mix(x: U64) -> U64:
+    """In place."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def uniform(seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int, columns: int) -> F32:
+    """[rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])
+        row = np.arange(rows, dtype=np.uint64)[:, None] + start.astype(np.uint64)[None]
+        x = _mix(row * _ODD[0] + stream.astype(np.uint64)[None] * _ODD[1] + key)
+        x = _mix(x[:, :, None] + np.arange(1, columns + 1, dtype=np.uint64) * _ODD[2])
+    top = (x >> np.uint64(41)).astype(np.float32)  # 23 bits: with the half below both ends stay outside in float32
+    top += np.float32(0.5)
+    top *= np.float32(2.0**-23)
+    return top

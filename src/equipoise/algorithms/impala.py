@@ -1,0 +1,57 @@
+"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561): an actor-critic on V-trace targets, one pass over each batch.
+
+Deviations from the paper: the loss is the mean over real rows, not the sum over the batch, so the learning rate does not
+depend on the size of a batch; the defaults are for small control problems, the recipes name the paper's for Atari.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from equipoise import tree
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.returns import vtrace
+from equipoise.types import Batch, LossOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class IMPALA(ActorCriticAlgorithm):
+    gamma: float = 0.99
+    lambda_: float = 1.0
+    clip_rho: float = 1.0
+    clip_c: float = 1.0
+    clip_pg_rho: float = 1.0
+    entropy: float = 0.01
+    value: float = 0.5  # weight of the value loss
+    learning_rate: float = 6e-4
+    max_grad_norm: float = 40.0
+    shared: bool = True
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """Paper, section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, and the entropy, summed over real rows."""
+        data = batch.data
+        rows = data.reward.shape[0]
+        out = net.unroll(data.obs, data.first, data.state)[0]
+        policy, value = out.policy[:rows], out.value
+        logp = policy.logp(data.action)
+        log_rho = logp.detach() - data.behaviour["logp"]
+        corrected = vtrace(
+            reward=data.reward, discount=data.discount(self.gamma), value=value, log_rho=log_rho, lambda_=self.lambda_,
+            clip_rho=self.clip_rho, clip_c=self.clip_c, clip_pg_rho=self.clip_pg_rho, mask=data.mask,
+        )  # fmt: skip
+        policy_loss = -corrected.advantage * logp
+        error = (corrected.target - value[:rows]).square()
+        entropy = policy.entropy()
+        mask, count = data.mask, data.mask.sum()
+        terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
+        with torch.no_grad():
+            sums = (torch.stack([policy_loss, error, entropy, log_rho.exp()]) * mask).flatten(1).sum(1)
+        names = ("policy_loss", "value_error", "entropy", "rho")
+        return LossOutput(
+            loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}
+        )

@@ -1,0 +1,70 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347) with GAE (Schulman et al. 2015, arXiv:1506.02438).
+
+Deviations from the paper's code, in the order of their effect: advantages are normalised once a batch, not once a
+minibatch, so that sums over minibatches and learners add up exactly; values are computed by the learner at the start of a
+batch, not by the actors; value clipping is off by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from equipoise import tree
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.returns import gae
+from equipoise.types import Batch, LossOutput, Trajectory, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(ActorCriticAlgorithm):
+    gamma: float = 0.99
+    lambda_: float = 0.95
+    clip: float = 0.2  # of the probability ratio
+    anneal_clip: bool = False  # linear to 0 with the learning rate's schedule
+    value_clip: float = 0.0  # around the value at the start of the batch, 0: off
+    entropy: float = 0.0
+    value: float = 0.5  # weight of the value loss
+    normalize_advantage: bool = True
+    epochs: int = 10
+    minibatches: int = 4
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        value = net.unroll(data.obs, data.first, data.state)[0].value
+        out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
+        advantage = out.advantage
+        if self.normalize_advantage:
+            real = advantage[data.mask]
+            advantage = (advantage - real.mean()) / (real.std(correction=0) + 1e-8)
+        return {"advantage": advantage, "target": out.target, "value": value[:-1]}
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and 9), summed over real rows."""
+        data, targets = batch.data, batch.targets
+        rows = data.reward.shape[0]
+        policy, value = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
+        clip = self.clip * (1.0 - step) if self.anneal_clip else self.clip
+        log_ratio = policy.logp(data.action) - data.behaviour["logp"]
+        ratio = log_ratio.exp()
+        advantage = targets["advantage"]
+        policy_loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
+        error = (value - targets["target"]).square()
+        if self.value_clip > 0:
+            near = targets["value"] + (value - targets["value"]).clamp(-self.value_clip, self.value_clip)
+            error = torch.maximum(error, (near - targets["target"]).square())
+        entropy = policy.entropy()
+        mask, count = data.mask, data.mask.sum()
+        terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
+        with torch.no_grad():
+            shown = torch.stack(
+                [policy_loss, error, entropy, (ratio - 1.0) - log_ratio, ((ratio - 1.0).abs() > clip).float()]
+            )
+            sums = (shown * mask).flatten(1).sum(1)
+        names = ("policy_loss", "value_error", "entropy", "approx_kl", "clip_fraction")
+        return LossOutput(
+            loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}
+        )

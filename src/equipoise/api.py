@@ -1,0 +1,167 @@
+"""Equipoise from Python: ``train``, ``evaluate``, ``load``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import recipes, tree
+from equipoise.actors.evaluator import load_params
+from equipoise.runtime import build
+from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.runtime.exam import evaluator
+from equipoise.runtime.program import algorithm_class, apply_settings, check
+from equipoise.runtime.report import Evaluation
+from equipoise.runtime.run import On, Run
+from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
+
+__all__ = ["Player", "evaluate", "load", "program", "train"]
+
+_OF_POLICY = ("unroll", "batch", "publish_every")
+
+
+def program(
+    env: str | Callable[..., Any],
+    algorithm: str = "ppo",
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    settings: Sequence[str] = (),
+    recipe: bool = True,
+    **fields: Any,
+) -> Program:
+    """A checked ``Program``: the recipe for this env and algorithm where there is one, then ``fields``, then ``settings``.
+
+    ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
+    ``Program`` and, of its policy, ``unroll``, ``batch``, ``publish_every``; None means "not given" except for ``max_lag``;
+    ``settings`` are texts like ``"algorithm.gamma=0.98"``. A batch that is not given is one unroll of every stream.
+    """
+    target = env if isinstance(env, str) else _target(env)
+    made = recipes.find(target, algorithm) if recipe else None
+    base = made() if made else _default(target, algorithm)
+    given = {k: v for k, v in fields.items() if v is not None or k == "max_lag"}
+    of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
+    base = dataclasses.replace(base, env=EnvFactory(target=target, kwargs=dict(env_kwargs or {})), **given)
+    base = apply_settings(base, settings)
+    policy = dataclasses.replace(base.policies["main"], **of_policy)
+    if "batch" not in of_policy and not any(s.startswith(("policy.batch=", "batch=")) for s in settings):
+        streams = base.actors * base.envs_per_actor
+        if made is None or policy.batch % base.envs_per_actor or streams > policy.batch * ((base.max_lag or 0) + 1):
+            policy = dataclasses.replace(policy, batch=streams)
+    base = dataclasses.replace(base, policies={"main": policy})
+    check(base)
+    return base
+
+
+def _target(function: Callable[..., Any]) -> str:
+    name = f"{function.__module__}:{function.__qualname__}"
+    if "<" in name:
+        raise ValueError(f"expected a function at the top of a module, so that workers can import it, got {name}")
+    return name
+
+
+def _default(target: str, algorithm: str) -> Program:
+    """What a run without a recipe starts from."""
+    cls = algorithm_class(algorithm)
+    return Program(
+        env=EnvFactory(target=target),
+        policies={"main": Policy(algorithm=cls(), unroll=64, batch=32)},
+        actors=2,
+        envs_per_actor=16,
+        max_lag=0 if algorithm == "ppo" else 1,
+    )
+
+
+def train(
+    env: str | Callable[..., Any] | Program, algorithm: str = "ppo", *, on: On = "process", out: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Run:  # fmt: skip
+    """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
+
+    ``options`` are those of ``program``. The run directory is ``run.directory``; leaving the loop early stops the run,
+    saves the weights and writes the summary.
+    """
+    made = env if isinstance(env, Program) else program(env, algorithm, **options)
+    return Run(made, on=on, out=None if out is None else Path(out))
+
+
+class Player:
+    """A trained policy: one observation in, one action out, or a batch of each. It keeps a recurrent policy's state."""
+
+    def __init__(self, made: Program, spec: EnvSpec, params: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
+        self.program, self.spec, self.meta = made, spec, meta
+        self._algorithm = made.policies["main"].algorithm
+        self._net: Any = build.network(made, spec)
+        load_params(self._net, params)
+        self._state: Tree | None = None
+        self._rng = torch.Generator().manual_seed(made.seed)
+
+    def reset(self) -> None:
+        """The next observation begins an episode."""
+        self._state = None
+
+    def act(self, obs: Tree, *, deterministic: bool = True) -> Any:
+        """The action for an observation of the env's space, or for a batch of them (one more axis in front)."""
+        rows = tree.map(lambda s, x: np.asarray(x, s.dtype), build.observation_spec(self.spec.observation), obs)
+        single = _is_single(build.observation_spec(self.spec.observation), rows)
+        batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
+        count = len(tree.leaves(batch)[0])
+        first = torch.full((count,), self._state is None)
+        state = self._net.initial_state(count) if self._state is None else self._state
+        with torch.inference_mode():
+            if deterministic:
+                action, self._state = self._algorithm.best(self._net, batch, first, state)
+            else:
+                noise = torch.rand((count, build.noise_columns(self.spec.action)), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
+                explore = self._algorithm.explore(np.arange(count), count, 0)
+                action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
+        return tree.map(lambda x: x.numpy()[0] if single else x.numpy(), action)
+
+
+def _is_single(specs: Tree, rows: Tree) -> bool:
+    extra = {x.ndim - len(s.shape) for s, x in zip(tree.leaves(specs), tree.leaves(rows), strict=True)}
+    if extra not in ({0}, {1}):
+        shapes = {path: tuple(x.shape) for path, x in tree.items(rows)}
+        raise ValueError(f"expected an observation of shape {dict(tree.items(specs))} or a batch of them, got {shapes}")
+    return extra == {0}
+
+
+def load(directory: str | os.PathLike[str]) -> Player:
+    """The policy of a run directory's newest whole checkpoint."""
+    run = RunDirectory.open(directory)
+    checkpoint = run.latest_checkpoint()
+    if checkpoint is None:
+        raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
+    params, meta = load_checkpoint(checkpoint)
+    return Player(run.program, build.blueprint(run.program).spec, params, meta)
+
+
+def evaluate(
+    directory: str | os.PathLike[str], *, episodes: int = 20, deterministic: bool = True, seed: int = 0, video: bool = False
+) -> Evaluation:
+    """Fresh episodes of a run's newest checkpoint; ``video`` also writes one to the run's ``videos/``."""
+    if episodes < 1:
+        raise ValueError(f"expected at least one episode, got {episodes}")
+    player = load(directory)
+    blue = build.blueprint(player.program)
+    exam = evaluator(blue, player._net, episodes=episodes, seed=build.derive_seed(seed, "evaluate"), deterministic=deterministic)
+    try:
+        while not exam.done:
+            exam.tick()
+    finally:
+        exam.close()
+    if video:
+        from equipoise.console.video import record
+
+        folder = RunDirectory.open(directory).videos
+        player.reset()
+        record(player.program.env, lambda obs: player.act(obs, deterministic=deterministic), folder / "evaluation.mp4")
+    returns = np.array(exam.returns)
+    version = int(player.meta["version"])
+    steps = version * unroll_rows(player.program.policies["main"])
+    return Evaluation(mean=float(returns.mean()), std=float(returns.std()), episodes=episodes, env_steps=steps, version=version)

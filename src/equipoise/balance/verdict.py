@@ -1,0 +1,79 @@
+"""One sentence that says which side of the ring holds the other up, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equipoise.balance.shares import Shares, add
+
+WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
+
+
+def verdict(
+    balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False
+) -> str:
+    """What the shares of "actor N" and "learner" say; other workers are not judged.
+
+    ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
+    runtime), so nobody waits and the only question is where the time goes.
+    """
+    actors = [shares for name, shares in balance.items() if name.startswith("actor")]
+    learners = [shares for name, shares in balance.items() if name.startswith("learner")]
+    sampling, learning = add(actors), add(learners)
+    if sampling.total <= 0 or learning.total <= 0:
+        return "Too early to say."
+    if one_thread:
+        return _one_thread(sampling, learning)
+    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
+    # what would help them (more actors, more lag) would make it worse.
+    preempted = max(sampling.share("preempted"), learning.share("preempted"))
+    if preempted >= WAIT:
+        return _cpu_bound(preempted, len(actors) + len(learners), cores)
+    waits, held = learning.share("starved"), sampling.share("blocked")
+    if waits >= WAIT and held >= WAIT:
+        return _lockstep(waits, held, max_lag)
+    if waits >= WAIT:
+        return _sampling_bound(waits, sampling.share("starved"), len(actors), cores)
+    if held >= WAIT:
+        return (
+            f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; "
+            "use fewer actors, more learner threads or a faster device."
+        )
+    return "Balanced: the actors and the learner are both busy."
+
+
+def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> str:
+    sentence = f"Sampling-bound: the learner waits {_percent(waits)} of the time for experience"
+    if env >= WAIT:
+        return f"{sentence}, and the actors {_percent(env)} for their envs; use a faster env or more actors."
+    if cores is not None and actors >= cores:  # another actor would only share a core
+        return f"{sentence}; add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)."
+    return f"{sentence}; add actors or envs per actor."
+
+
+def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
+    sentence = f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
+    if max_lag == 0:
+        return f"Lockstep: {sentence}; raise --max-lag to overlap them."
+    if max_lag is None:
+        return f"Uneven: {sentence}, though the lag is free; use smaller batches or unrolls."
+    return f"Uneven: {sentence}; raise --max-lag above {max_lag} or use smaller batches."
+
+
+def _cpu_bound(preempted: float, workers: int, cores: int | None) -> str:
+    share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
+    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one; use fewer actors or threads."
+
+
+def _one_thread(sampling: Shares, learning: Shares) -> str:
+    busy = sampling.total + learning.total
+    sample, learn = _percent(sampling.total / busy), _percent(learning.total / busy)
+    return f"One thread: {sample} of the time samples, {learn} learns; --on process runs them side by side."
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")

@@ -1,0 +1,231 @@
+"""The command line. Nothing heavy is imported here before a command runs: ``equipoise --help`` answers at once.
+
+Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 interrupted (the run is saved all the same).
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from equipoise.console.help import OneLineErrors, Sections, plain_errors
+
+if TYPE_CHECKING:
+    from equipoise.runtime.run import Run
+
+ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parent.glob("algorithms/[!_]*.py")))
+
+WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
+
+
+app = typer.Typer(
+    name="equipoise",
+    cls=OneLineErrors,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # Python's own traceback is what people paste into issues
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from equipoise import __version__
+
+        print(f"equipoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="""Start here:
+  equipoise train CartPole-v1 --stop-at 475
+  equipoise evaluate runs/NAME-OF-THE-RUN""",
+)
+def equipoise(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Reinforcement learning: actors make experience, learners consume it, and the two are kept in balance."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise train CartPole-v1                      PPO, with the tuned settings
+  equipoise train CartPole-v1 --stop-at 475        until it is solved
+  equipoise train Acrobot-v1 --algorithm impala --actors 2 --max-lag 1
+  equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set env.gravity=3.7
+  equipoise train my_package.envs:make_env         a function of your own
+  equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
+)
+def train(
+    env: Annotated[
+        str, typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable.")
+    ],
+    algorithm: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own.", rich_help_panel=WHAT)
+    ] = "ppo",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, env.gravity=9.8.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    recipe: Annotated[
+        bool, typer.Option(help="Begin with the tuned settings for this env, where there are some.", rich_help_panel=WHAT)
+    ] = True,
+    unroll: Annotated[
+        int | None, typer.Option(metavar="T", help="Steps of an env that go to the learner together.", rich_help_panel=WHAT)
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="B", help="Unrolls that a learner step takes; a multiple of --envs-per-actor.", rich_help_panel=WHAT
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of everything that is random. Default 0.", rich_help_panel=WHAT)
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="serial|process", help="All in one thread, or each actor in a process of its own.", rich_help_panel=WHERE
+        ),
+    ] = "process",
+    actors: Annotated[
+        int | None, typer.Option(metavar="N", help="Workers that step envs and choose actions.", rich_help_panel=WHERE)
+    ] = None,
+    envs_per_actor: Annotated[
+        int | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
+    ] = None,
+    max_lag: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K|none",
+            help="How many versions old experience may be: 0 is lockstep (reproducible), more lets actors and learner "
+            "overlap, none is unbounded.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda[:N]", help="Of the learner.", rich_help_panel=WHERE)] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="N", help="Env steps in all, such as 500000, 500k or 1M.", rich_help_panel=LONG)
+    ] = None,
+    stop_at: Annotated[
+        float | None,
+        typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.", rich_help_panel=LONG),
+    ] = None,
+    evaluate_episodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A new directory for the run. Default: runs/ENV-ALGORITHM-SEED-TIME.",
+            rich_help_panel=OUT,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
+    debug: Debug = False,
+) -> None:
+    """Train a policy on ENV; watch the ring; Ctrl-C saves and stops.
+
+    Everything the run leaves behind is in one directory, which the other commands read.
+    """
+    with plain_errors("equipoise train", debug):
+        from equipoise.runtime.settings import convert
+
+        where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
+        fields: dict[str, Any] = {
+            "unroll": unroll, "batch": batch, "seed": seed, "actors": actors, "envs_per_actor": envs_per_actor,
+            "threads": threads, "device": device, "stop_at": stop_at, "evaluate_episodes": evaluate_episodes,
+            "steps": None if steps is None else convert(steps, int, "--steps"),
+        }  # fmt: skip
+        given = {name: value for name, value in fields.items() if value is not None}
+        if max_lag is not None:  # for which None is a value
+            given["max_lag"] = convert(max_lag, int | None, "--max-lag")
+        from equipoise import api
+
+        program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
+        run = api.train(program, on=where, out=out)
+    sys.exit(watch(run, on=where, quiet=quiet))
+
+
+def watch(run: Run, *, on: str, quiet: bool) -> int:
+    """Show a run to its end; returns the exit code."""
+    from equipoise.console.terminal import View
+    from equipoise.runtime.errors import WorkerFailed
+
+    view = View(run.program, on=on, quiet=quiet)
+    failed: WorkerFailed | None = None
+    interrupted = False
+    try:
+        # The view is left first: closing the run takes a moment and may print.
+        with run, view:
+            for report in run:
+                view.update(report)
+    except KeyboardInterrupt:
+        interrupted = True
+    except WorkerFailed as error:
+        failed = error
+    if run.summary is not None:
+        view.summarise(run.summary, run.directory)
+        interrupted = interrupted or run.summary["status"] == "interrupted"
+    if failed is not None:
+        print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
+        print(f"equipoise train: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
+        return 1
+    return 130 if interrupted else 0
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise evaluate runs/CartPole-v1-ppo-0-20260101-120000
+  equipoise evaluate runs/NAME --episodes 100 --stochastic
+  equipoise evaluate runs/NAME --episodes 1 --video""",
+)
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    episodes: Annotated[int, typer.Option(metavar="N", help="Fresh episodes to play.")] = 20,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
+    ] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the episodes.")] = 0,
+    video: Annotated[
+        bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Play fresh episodes with the newest weights of a run and print their return."""
+    with plain_errors("equipoise evaluate", debug):
+        from equipoise import api
+
+        result = api.evaluate(directory, episodes=episodes, deterministic=not stochastic, seed=seed, video=video)
+    policy = "stochastic" if stochastic else "deterministic"
+    print(
+        f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
+        f"({policy} policy, weights of step {result.env_steps:,})"
+    )
+    if video:
+        print(f"video in {shlex.quote(str(directory / 'videos'))}")
+
+
+def main() -> None:
+    app(prog_name="equipoise")

@@ -1,0 +1,93 @@
+"""How the command line explains itself: help in sections, and mistakes in one line that names the nearest right thing.
+
+Plain text, since typer's own rich panels cost 0.2 s of imports, which is most of what ``--help`` may take.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# Typer has click inside since 0.21 and beside it before; this is the one name of it that both export.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+
+class Sections(TyperCommand):
+    """A command whose options are listed under their ``rich_help_panel``, in the order of their declaration."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                title = "Arguments" if param.param_type_name == "argument" else getattr(param, "rich_help_panel", None)
+                sections.setdefault(title or "Options", []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=28)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Without the braces that typer puts around a required argument: nobody should type them."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """As it is written: examples must not be wrapped."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}\n")
+
+
+class OneLineErrors(TyperGroup):
+    """What was typed wrong is said in one line, with exit code 2."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        raising = {**extra, "standalone_mode": False}
+        if not extra.get("standalone_mode", True):
+            return super().main(*args, **raising)
+        try:
+            code = super().main(*args, **raising)
+        except UsageError as error:
+            command = error.ctx.command_path if error.ctx is not None else "equipoise"
+            fail(f"{_reason(error)} See '{command} --help'.", command)
+        except typer.Abort:
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        Sections.format_epilog(self, ctx, formatter)  # type: ignore[arg-type]
+
+
+def _reason(error: Any) -> str:
+    """The message of a usage error, with the nearest option or command where a name was unknown."""
+    from equipoise.runtime.settings import nearest
+
+    command = error.ctx.command if error.ctx is not None else None
+    message: str = error.format_message()
+    if message.startswith("No such option") and command is not None:
+        name = error.option_name
+        known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
+        return f"no such option {name!r}; did you mean {nearest(name, [o for o in known if o[:1] == '-'])!r}?"
+    if message.startswith("No such command") and isinstance(command, TyperGroup):
+        name = message.split("'")[1]
+        return f"no such command {name!r}; did you mean {nearest(name, list(command.commands))!r}?"
+    return message[:1].lower() + message[1:].rstrip(".") + "."
+
+
+def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
+    print(f"{command}: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def plain_errors(command: str, debug: bool) -> Iterator[None]:
+    """What a user can put right ends in its message, without a traceback."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        if debug:
+            raise
+        fail(str(error) or type(error).__name__, command)

@@ -1,0 +1,213 @@
+"""The ring as text: a report in, lines of at most 80 columns out. Nothing here knows a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rich.console import Group
+from rich.text import Text
+
+from equipoise.balance.shares import STATES, Shares, add
+from equipoise.runtime.report import Evaluation, Report
+from equipoise.types import Program
+
+WIDTH = 78
+BAR = 27  # columns of a worker's bar
+PROGRESS = 20
+NAME = 10  # columns of a worker's name
+COLUMNS = (9, 12, 10, 10)  # of its shares in numbers
+MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # told apart without colour, too
+STYLES = {"worked": "green", "preempted": "red", "starved": "yellow", "blocked": "blue"}
+SPARKS = "▁▂▃▄▅▆▇█"
+# What an encoding other than UTF-8 gets: one character for one, so that styles stay where they are.
+ASCII = str.maketrans({
+    "█": "#", "▒": "%", "░": "-", "·": ".", "▶": ">", "◀": "<", "─": "-", "┌": "+", "┐": "+", "└": "+", "┘": "+", "━": "=",
+    "±": "~", "×": "x", "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "—": "-",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class History:
+    """What a single report does not know: the returns so far and the last evaluation."""
+
+    returns: list[float] = field(default_factory=list)
+    evaluation: Evaluation | None = None
+
+    def add(self, report: Report) -> None:
+        if report.recorded and report.return_mean is not None:
+            self.returns.append(report.return_mean)
+        self.evaluation = report.evaluation or self.evaluation
+
+
+def picture(report: Report, program: Program, history: History, *, on: str, rows: int = 8) -> Group:
+    """The whole view; at most ``rows`` lines of workers."""
+    return Group(
+        _title(program, on),
+        Text(""),
+        *_ring(program),
+        Text(""),
+        *balance_lines(report.balance, rows),
+        Text(""),
+        _speed(report),
+        _returns(report, history),
+        *_evaluation(history.evaluation, report),
+        Text(""),
+        Text(report.verdict, style="bold", overflow="fold"),
+        _progress(report, program),
+    )
+
+
+def _title(program: Program, on: str) -> Text:
+    line = Text("equipoise ", style="bold", overflow="ellipsis", no_wrap=True)
+    names = [type(policy.algorithm).__name__.lower() for policy in program.policies.values()]
+    return line.append(f"{program.env.target} · {', '.join(names)} · seed {program.seed} · {on}", style="not bold")
+
+
+def _ring(program: Program) -> list[Text]:
+    actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.envs_per_actor, 'env')} "
+    middle, learner = " trajectories ─▶ queue ── batches ", "▶ learner ─┐"
+    weights = f"◀ weights (max lag {'none' if program.max_lag is None else program.max_lag}) "
+    dashes = max(WIDTH - len(actors) - len(middle) - len(learner), 2)
+    top = actors + "─" * (dashes // 2) + middle + "─" * (dashes - dashes // 2) + learner
+    under = "└" + weights.center(len(top) - 2, "─") + "┘"
+    return [Text(line, style="cyan", no_wrap=True) for line in (top, under)]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+# ------------------------------------------------------------------------------------------------------------------ shares
+
+
+def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
+    """A head that is the legend, and a line for each worker; where they are more than ``rows``, the actors as one."""
+    head = Text(" " * (NAME + BAR), no_wrap=True)
+    for state, width in zip(STATES, COLUMNS, strict=True):
+        head.append(f"{MARKS[state]} {state}".rjust(width), style=STYLES[state])
+    return [head, *(_worker(name, shares) for name, shares in _fold(balance, rows))]
+
+
+def _fold(balance: Mapping[str, Shares], rows: int) -> Iterable[tuple[str, Shares]]:
+    if len(balance) <= rows:
+        return balance.items()
+    actors = [shares for name, shares in balance.items() if name.startswith("actor")]
+    others = [(name, shares) for name, shares in balance.items() if not name.startswith("actor")]
+    return [(f"{len(actors)} actors", add(actors)), *others]
+
+
+def _worker(name: str, shares: Shares) -> Text:
+    line = Text(f"{name[: NAME - 1]:<{NAME}}", no_wrap=True)
+    for state, cells in zip(STATES, cells_of([shares.share(state) for state in STATES], BAR), strict=True):
+        line.append(MARKS[state] * cells, style=STYLES[state])
+    line.append(" " * (NAME + BAR - len(line)))
+    for state, width in zip(STATES, COLUMNS, strict=True):
+        share = f"{shares.share(state) * 100:.0f} %" if shares.total > 0 else "—"
+        line.append(share.rjust(width))
+    return line
+
+
+def cells_of(shares: Sequence[float], width: int) -> list[int]:
+    """Whole cells for shares that sum to 1: they fill ``width``, and none is off by a cell or more."""
+    if sum(shares) <= 0:
+        return [0] * len(shares)
+    exact = [share * width for share in shares]
+    cells = [int(x) for x in exact]
+    by_rest = sorted(range(len(shares)), key=lambda i: cells[i] - exact[i])
+    for i in by_rest[: width - sum(cells)]:
+        cells[i] += 1
+    return cells
+
+
+# ----------------------------------------------------------------------------------------------------------------- numbers
+
+
+def _speed(report: Report) -> Text:
+    frames = report.steps_per_s * report.frames / report.env_steps if report.env_steps else 0.0
+    parts = [f"{report.steps_per_s:,.0f} steps/s"]
+    if report.frames != report.env_steps:
+        parts.append(f"{frames:,.0f} frames/s")
+    parts += [f"{report.updates_per_s:,.1f} updates/s", f"lag {report.lag_mean:.1f} (max {report.lag_max})"]
+    return Text("   ".join(parts), no_wrap=True)
+
+
+def _returns(report: Report, history: History) -> Text:
+    line = Text(f"return {number(report.return_mean)} ", no_wrap=True)
+    line.append(sparkline(history.returns, 30), style="cyan")
+    length = "" if report.length_mean is None else f"   length {report.length_mean:.0f}"
+    return line.append(f"   {report.episodes:,} episodes{length}")
+
+
+def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
+    if evaluation is None:
+        return []
+    line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
+    line.append(f"   {evaluation.episodes} episodes at {evaluation.env_steps:,} steps")
+    if report.solved_at_s is not None:
+        line.append(f"   solved after {report.solved_at_s:.1f} s", style="bold green")
+    return [line]
+
+
+def _progress(report: Report, program: Program) -> Text:
+    share = min(report.env_steps / program.steps, 1.0)
+    cells = int(share * PROGRESS)
+    line = Text("━" * cells, style="green", no_wrap=True).append("─" * (PROGRESS - cells), style="bright_black")
+    left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
+    text = (
+        f"  {share * 100:.0f} %  {short(report.env_steps)} of {short(program.steps)} steps  {clock(report.wall_s)} gone{left}"
+    )
+    return line.append(text, style="default")
+
+
+def compact(report: Report, program: Program, history: History) -> str:
+    """One line, for a log file: what changes, and the first word of the verdict."""
+    parts = [
+        f"{clock(report.wall_s)}",
+        f"{min(report.env_steps / program.steps, 1.0) * 100:3.0f} %",
+        f"{short(report.env_steps)} steps",
+        f"{report.steps_per_s:,.0f}/s",
+        f"return {number(report.return_mean)}",
+        f"lag {report.lag_mean:.1f} (max {report.lag_max})",
+        report.verdict.partition(":")[0].rstrip("."),
+    ]
+    if history.evaluation is not None:
+        parts.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
+    return "  ".join(parts)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as a row of at most ``width`` bars, from the lowest to the highest; a bar is the mean of its share."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [i * len(values) // count for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((x - low) * scale)] for x in means)
+
+
+def number(value: float | None) -> str:
+    """A return to one decimal; a dash where there is none yet."""
+    return "—" if value is None else f"{value:,.1f}"
+
+
+def spread(mean: float, std: float) -> str:
+    return f"{mean:,.1f} ± {std:,.1f}"
+
+
+def short(count: int) -> str:
+    """12,288 as 12.3k."""
+    for scale, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= scale:
+            return f"{count / scale:.3g}{suffix}" if count < 1000 * scale else f"{count / scale:,.0f}{suffix}"
+    return str(count)
+
+
+def clock(seconds: float) -> str:
+    """0:07, 12:34, 1:02:03."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

@@ -1,0 +1,143 @@
+"""What a person at a terminal sees of a run: a live picture, or a line now and then, and a summary at the end.
+
+The live picture redraws when a report comes, at most ten times a second and without a thread of its own: the driver has
+better things to do. A pipe, a log file and a dumb terminal get plain lines. NO_COLOR is honoured by rich.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from equipoise.balance.shares import Shares
+from equipoise.console.picture import ASCII, History, balance_lines, clock, compact, number, picture, short, spread
+from equipoise.runtime.report import Report
+from equipoise.types import Program
+
+REDRAW_S = 0.1
+LINE_S = 5.0
+OTHER_LINES = 16  # of the picture, beside the workers
+OUTCOMES = {
+    "completed": "Completed: all steps are done.",
+    "solved": "Solved",
+    "interrupted": "Interrupted: the weights up to here are saved.",
+    "failed": "Failed: the weights up to here are saved.",
+}
+
+
+class View:
+    """A context manager around a run; ``update`` with each report, ``summarise`` after the end."""
+
+    def __init__(self, program: Program, *, on: str, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = make_console() if console is None else console
+        self._program, self._on = program, on
+        self._history = History()
+        self._live: Live | None = None
+        self._quiet = quiet
+        self._next_draw, self._next_line = 0.0, 0.0
+        if not quiet and self.console.is_interactive:
+            self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+            self._live.update(self._safe(Text("starting the workers ...")), refresh=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, report: Report) -> None:
+        self._history.add(report)
+        if self._quiet:
+            return
+        if self._live is None:
+            self._print_line(report)
+            return
+        now = time.monotonic()
+        if now >= self._next_draw or report.final:
+            self._next_draw = now + REDRAW_S
+            rows = max(self.console.height - OTHER_LINES, 2)
+            self._live.update(self._safe(picture(report, self._program, self._history, on=self._on, rows=rows)), refresh=True)
+
+    def _print_line(self, report: Report) -> None:
+        if report.wall_s >= self._next_line or report.final:
+            self._next_line = report.wall_s + LINE_S
+            line = compact(report, self._program, self._history)
+            self.console.print(self._safe(Text(line)), soft_wrap=True)
+
+    def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
+        """What came of it, where it lies, and what to do next."""
+        print_summary(self.console, summary, directory)
+
+    def _safe(self, renderable: RenderableType) -> RenderableType:
+        return safe(renderable, self.console)
+
+
+def make_console() -> Console:
+    """Of stdout. Rich guesses 80 columns where it cannot ask."""
+    return Console(highlight=False)
+
+
+def safe(renderable: RenderableType, console: Console) -> RenderableType:
+    """Without the characters that an encoding other than UTF-8 does not have."""
+    if console.encoding.lower().startswith("utf"):
+        return renderable
+    if isinstance(renderable, Group):
+        return Group(*(safe(part, console) for part in renderable.renderables))
+    if isinstance(renderable, Text):
+        plain = renderable.copy()
+        plain.plain = plain.plain.translate(ASCII)
+        return plain
+    return renderable
+
+
+def print_summary(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
+    status, solved = summary["status"], summary["solved_at_s"]
+    head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {solved:.1f} s."
+    style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
+    lines: list[RenderableType] = [Text(head, style=style)]
+    for name, value in summary_rows(summary).items():
+        lines.append(Text(f"  {name:<12}").append(value))
+    console.print(safe(Group(*lines), console), soft_wrap=True)
+    if balance := _shares(summary["balance"]):
+        console.print(safe(Group(*balance_lines(balance)), console))
+    run = shlex.quote(str(directory))
+    after = [f"The run is in {run}. Next:", f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
+    console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
+
+
+def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The summary in the words of the live picture."""
+    rows = {
+        "steps": f"{summary['env_steps']:,} in {clock(summary['wall_s'])}, {_rate(summary['steps_per_s'])} steps/s, "
+        f"{short(summary['updates'])} updates",
+        "return": f"{number(summary['return_mean'])} over the last {min(summary['episodes'], 100)} of "
+        f"{summary['episodes']:,} episodes",
+    }
+    if (evaluation := summary["evaluation"]) is not None:
+        rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
+    rows["lag"] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
+    rows["verdict"] = summary["verdict"]
+    return rows
+
+
+def _rate(value: float | None) -> str:
+    return "—" if value is None else f"{value:,.0f}"
+
+
+def _decimal(value: float | None) -> str:
+    return "—" if value is None else f"{value:.1f}"
+
+
+def _shares(balance: Mapping[str, Any]) -> dict[str, Shares]:
+    return {name: row if isinstance(row, Shares) else Shares(**row) for name, row in balance.items()}

@@ -1,0 +1,122 @@
+"""What all envs that run in the worker share: buffers, the order of ``send`` and ``recv``, and the rows of a reset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from equipoise.envs.spaces import ActionForm, observation_spec, timestep
+from equipoise.types import Array, EnvSpec, Resume, TimeStep, Tree
+
+RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
+ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
+
+
+class SyncEnv:
+    """An ``equipoise.types.Env`` of B streams whose ``recv`` always answers.
+
+    ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep views (torch ones, too) of
+    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_close``, and, if its resume is exact, ``_capture``
+    and ``_restore``.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation: gymnasium.Space[Any],
+        action: gymnasium.Space[Any],
+        streams: Array,
+        resume: Resume = "restart",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.spec = EnvSpec(observation=observation, action=action, resume=resume, notes=notes)
+        self.ts: Any = timestep(observation_spec(observation), streams)  # a TimeStep of numpy arrays
+        self.form = ActionForm(action, len(streams))
+        self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
+        self._phase = RESET
+        self._closed = False
+
+    def send(self, action: Array, stream: Array) -> None:
+        """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream`` itself)."""
+        if stream is not self.ts.stream and not np.array_equal(stream, self.ts.stream):
+            raise ValueError(f"expected actions for all streams, {self.ts.stream.tolist()}, got {np.asarray(stream).tolist()}")
+        if self._phase != ANSWERED:
+            raise RuntimeError("send: recv has not answered the " + ("reset" if self._phase == RESET else "last action"))
+        self.action = self.form(action)
+        self._phase = SENT
+
+    def recv(self) -> TimeStep:
+        """The outcome of the last action; at first the reset that construction began."""
+        if self._phase == SENT:
+            self._step()
+        elif self._phase == RESET:
+            self._first()
+        else:
+            raise RuntimeError("recv: no action was sent")
+        self._phase = ANSWERED
+        return self.ts  # type: ignore[no-any-return]
+
+    def state(self) -> Tree:
+        """{} where a resume makes the env anew, else everything that its next rows depend on."""
+        if self.spec.resume == "restart" or self._phase == RESET:  # before the first reset, a new one is the same
+            return {}
+        rows = {key: copied(getattr(self.ts, key)) for key in ROWS}
+        return {"rows": rows, "action": self.action.copy(), "phase": np.array(self._phase), "env": self._capture()}
+
+    def load(self, state: Tree) -> None:
+        """The inverse, into an env from the same ``make``. After ``load({})`` the next ``recv`` answers a reset, unsent."""
+        if not state:
+            self._phase = RESET
+            return
+        if self._phase == RESET:
+            self._first()  # some arrays exist only after it
+        self._restore(state["env"])
+        fill({key: getattr(self.ts, key) for key in ROWS}, state["rows"])
+        fill({"action": self.action}, state)
+        self._phase = int(state["phase"])
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def _first(self) -> None:
+        self._reset()
+        for array in (self.ts.reward, self.ts.terminated, self.ts.truncated, self.ts.valid):
+            array.fill(0)
+        self.ts.first.fill(True)
+
+    def _reset(self) -> None:
+        """Fill ``ts.obs``."""
+        raise NotImplementedError
+
+    def _step(self) -> None:
+        """Do ``action`` and fill every array of ``ts``."""
+        raise NotImplementedError
+
+    def _capture(self) -> Tree:
+        raise NotImplementedError
+
+    def _restore(self, state: Tree) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+
+def copied(value: Tree) -> Tree:
+    return {key: copied(inner) for key, inner in value.items()} if isinstance(value, dict) else np.array(value)
+
+
+def fill(target: Tree, source: Tree) -> None:
+    """Write ``source`` into the arrays of ``target``; ValueError where shapes differ (they would broadcast)."""
+    for key, array in target.items():
+        value = source[key]
+        if isinstance(array, dict):
+            fill(array, value)
+        elif array.shape != np.shape(value):
+            raise ValueError(f"state of {key}: expected shape {array.shape}, got {np.shape(value)}")
+        else:
+            np.copyto(array, value)

@@ -1,0 +1,147 @@
+"""``make``: from a target, which is data, to an env of B streams.
+
+Targets::
+
+    CartPole-v1             a Gymnasium id: its native vector env where it has one, else one Python env a stream
+    module:id               imports the module, then the id (Gymnasium's own convention)
+    module:callable         called with the arguments; returns a gymnasium.Env (called once a stream) or a VectorEnv (of B)
+    python:TARGET           one Python env a stream, also where the id has a native vector env
+    envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
+
+A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
+``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed`` (of the run).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec as Registered
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import VectorEnv
+
+from equipoise.envs import wrong
+from equipoise.envs.adapter import GymnasiumEnv
+from equipoise.envs.base import SyncEnv
+from equipoise.envs.loop import LoopEnv
+from equipoise.types import EnvFactory
+
+Streams = np.ndarray[Any, np.dtype[np.int64]]
+GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
+
+
+def make(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
+    """``streams`` [B] int64: this worker's; stream i's env is seeded from (``seed``, i), whoever runs it.
+
+    ValueError names the nearest valid target, argument or module; ImportError the extra to install.
+    """
+    streams = np.asarray(streams, np.int64)
+    if streams.ndim != 1 or not len(streams):
+        raise ValueError(f"streams: expected [B] with B >= 1, got shape {streams.shape}")
+    target, kwargs = factory.target, dict(factory.kwargs)
+    python = target.startswith("python:")
+    target = target.removeprefix("python:")
+    with wrong.explained(target):
+        if target.startswith("envpool:"):
+            if python:
+                raise ValueError(f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead")
+            from equipoise.envs.pool import make_pool
+
+            return make_pool(target.removeprefix("envpool:"), kwargs, streams=streams, seed=seed)
+        found = resolve(target)
+        offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
+        if isinstance(found, Registered):
+            return make_registered(found, kwargs, offer, python=python)
+        return make_called(target, found, kwargs, offer, python=python)
+
+
+def resolve(target: str) -> Registered | Callable[..., Any]:
+    """What a target names; ValueError with the nearest if it names nothing."""
+    module, _, name = target.rpartition(":")
+    if not module:
+        if name.startswith("ALE/"):
+            importlib.import_module("ale_py")  # registers the ids
+        if name not in gymnasium.registry:
+            raise wrong.unknown("env id", target, gymnasium.registry)
+        return gymnasium.registry[name]
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and lacks one itself
+        raise wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}") from error
+    if callable(found := getattr(imported, name, None)):
+        return found  # type: ignore[no-any-return]
+    if name in gymnasium.registry:
+        return gymnasium.registry[name]
+    names = [key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")]
+    raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}")
+
+
+def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool) -> SyncEnv:
+    streams, seed = offer["streams"], offer["seed"]
+    if found.vector_entry_point is not None and not found.additional_wrappers and not python:
+        creator = loaded(found.vector_entry_point)
+        accepted = parameters(creator)
+        if accepted is None or not kwargs.keys() - accepted.keys():
+            given = kwargs | {"num_envs": len(streams)} | offered(accepted, kwargs, offer)
+            env = gymnasium.make_vec(found.id, vectorization_mode="vector_entry_point", **given)
+            return GymnasiumEnv(env, streams=streams, seed=seed)
+    if found.entry_point is None:
+        native = parameters(loaded(found.vector_entry_point)) if found.vector_entry_point is not None else {}
+        wrong.arguments(found.id, kwargs, native)
+        raise ValueError(f"{found.id} has no Python env")
+    accepted = parameters(loaded(found.entry_point))
+    wrong.arguments(found.id, kwargs, accepted, GYMNASIUM_ARGUMENTS)
+    one = partial(gymnasium.make, found.id, disable_env_checker=True, **kwargs)
+    makers = [partial(one, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams]
+    return LoopEnv(makers, streams=streams, seed=seed)
+
+
+def make_called(
+    target: str, function: Callable[..., Any], kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool
+) -> SyncEnv:
+    streams, seed = offer["streams"], offer["seed"]
+    accepted = parameters(function)
+    wrong.arguments(target, kwargs, accepted)
+    makers: list[Callable[[], Any]] = [
+        partial(function, **kwargs, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams
+    ]
+    first = makers[0]()
+    if isinstance(first, VectorEnv):  # before Env: EnvPool's classes are both
+        if python:
+            raise ValueError(f"python:{target}: it returns a vector env, {type(first).__name__}")
+        return GymnasiumEnv(first, streams=streams, seed=seed)
+    if not isinstance(first, gymnasium.Env):
+        raise ValueError(f"{target} returned {type(first).__name__}, expected a gymnasium.Env or a gymnasium.vector.VectorEnv")
+    return LoopEnv([lambda: first, *makers[1:]], streams=streams, seed=seed)
+
+
+def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]) -> dict[str, Any]:
+    """Of ``offer``, what the signature names and the user did not give."""
+    return {key: value for key, value in offer.items() if accepted and key in accepted and key not in kwargs}
+
+
+def loaded(entry_point: str | Callable[..., Any]) -> Callable[..., Any]:
+    return entry_point if callable(entry_point) else load_env_creator(entry_point)
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    """The named parameters of ``function``, with "**" among them where it takes any; None where it does not say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    kinds = inspect.Parameter
+    return {
+        "**" if p.kind is kinds.VAR_KEYWORD else p.name: p
+        for p in signature.parameters.values()
+        if p.kind not in (kinds.VAR_POSITIONAL, kinds.POSITIONAL_ONLY)
+    }

@@ -1,0 +1,57 @@
+"""EnvPool's envs: its C++ threads step while the worker does something else between ``send`` and ``recv``.
+
+Rows as documented and tested here: after an episode's end the next step ignores the action and answers the reset with
+reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives ``terminated = done & ~truncated``, so an
+episode that ends by itself on the very step of its time limit is told as truncated only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import envpool
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from equipoise.envs import wrong
+from equipoise.envs.adapter import GymnasiumEnv
+from equipoise.envs.base import SENT
+from equipoise.envs.seeds import stream_seeds
+from equipoise.types import Array, Tree
+
+NOTE = "an end on the very step of the time limit is told as truncation"
+
+
+def make_pool(task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int) -> EnvPoolEnv:
+    """``kwargs`` go to EnvPool (``num_threads`` is 1 where they do not say)."""
+    if task not in (known := envpool.list_all_envs()):
+        raise wrong.unknown("env id", task, known, " in EnvPool")
+    given: dict[str, Any] = {"num_threads": 1} | kwargs
+    count = len(streams)
+    if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
+        raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
+    accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
+    wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
+    given |= {"num_envs": count, "seed": stream_seeds(seed, streams)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting")  # its spaces' float64 bounds
+        return EnvPoolEnv(envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed)
+
+
+class EnvPoolEnv(GymnasiumEnv):
+    def __init__(self, env: Any, *, streams: Array, seed: int) -> None:
+        super().__init__(env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=(NOTE,))
+        self._seed = None  # given when it was made
+
+    def send(self, action: Array, stream: Array) -> None:
+        super().send(action, stream)
+        self.env.send(self.action)  # type: ignore[attr-defined]
+
+    def load(self, state: Tree) -> None:
+        if self._phase == SENT:
+            self.env.recv()  # type: ignore[attr-defined]  # the answer that nobody will read
+        super().load(state)
+
+    def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
+        return self.env.recv()  # type: ignore[attr-defined,no-any-return]

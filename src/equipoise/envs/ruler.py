@@ -1,0 +1,208 @@
+"""The ruler: an env whose every row proves where it belongs.
+
+Its observation is (stream, episode, t). From stream and episode alone follow the length and the ending of the episode, so
+whoever reads a trajectory can recompute what must stand in it: ``verify`` does. Its reward holds the action, the time and
+the episode, so an action or a reward that moved by one row, one stream or one episode is found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from equipoise.types import Trajectory
+
+LONGEST = 20  # steps of the longest episode; the shortest has one
+ACTIONS = 8
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
+    """(length, terminated, truncated) of episodes, elementwise: 40 % terminate, 40 % are truncated, 20 % both.
+
+    SplitMix64 (Steele, Lea, Flood 2014) of (stream, number): neighbours have nothing in common.
+    """
+    with np.errstate(over="ignore"):
+        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(number).astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x + np.uint64(0x9E3779B97F4A7C15) ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        x = x ^ (x >> np.uint64(31))
+        length = (1 + x % np.uint64(longest)).astype(np.int64)
+        ending = (x >> np.uint64(40)) % np.uint64(5)
+    return length, np.isin(ending, (0, 1, 4)), np.isin(ending, (2, 3, 4))
+
+
+def reward(number: Any, t: Any, action: Any) -> Floats:
+    """Of the step from t to t + 1 of an episode: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
+    value = 1024 * (np.asarray(number) % 4) + 1 + np.asarray(t) + np.asarray(action) / ACTIONS
+    return np.asarray(value, np.float32)
+
+
+def row_number(stream: int, number: int, t: int, longest: int = LONGEST) -> int:
+    """How many rows (steps and seams) the stream had before this observation."""
+    length, _, _ = episode(stream, np.arange(number), longest)
+    return int(length.sum()) + number + t
+
+
+def ruler_spaces(dtype: str) -> tuple[spaces.Box, spaces.Discrete]:
+    top = 2**24 if dtype == "float32" else np.iinfo(np.int64).max  # up to which float32 counts exactly
+    return spaces.Box(0, top, (3,), np.dtype(dtype).type), spaces.Discrete(ACTIONS)
+
+
+class Ruler(gymnasium.Env[Any, Any]):
+    """One stream. ``stragglers``: the streams whose every step sleeps ``sleep_s`` seconds."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        stream: int = 0,
+        longest: int = LONGEST,
+        dtype: str = "float32",
+        stragglers: Sequence[int] = (),
+        sleep_s: float = 0.0,
+    ) -> None:
+        self.stream, self.longest, self.dtype = stream, longest, dtype
+        self.sleep_s = sleep_s if stream in stragglers else 0.0
+        self.observation_space, self.action_space = ruler_spaces(dtype)
+        self.number, self.t, self.length = -1, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number, self.t = self.number + 1 if seed is None else 0, 0
+        length, terminated, truncated = episode(self.stream, self.number, self.longest)
+        self.length, self.ending = int(length), (bool(terminated), bool(truncated))
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        got = 1024.0 * (self.number % 4) + 1 + self.t + int(action) / ACTIONS  # reward(), in plain numbers
+        self.t += 1
+        terminated, truncated = self.ending if self.t == self.length else (False, False)
+        return self._obs(), got, terminated, truncated, {}
+
+    def _obs(self) -> Any:
+        return np.array((self.stream, self.number, self.t), self.dtype)
+
+
+class RulerVector(VectorEnv[Any, Any, Any]):
+    """The same for many streams at once, in NEXT_STEP; a straggler among them holds up all."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    snapshot_attributes = ("number", "t", "length", "terminates", "truncates")
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        streams: Any = None,
+        longest: int = LONGEST,
+        dtype: str = "float32",
+        stragglers: Sequence[int] = (),
+        sleep_s: float = 0.0,
+    ) -> None:
+        self.num_envs, self.longest, self.dtype = num_envs, longest, dtype
+        self.streams: Ints = np.array(np.arange(num_envs) if streams is None else streams, np.int64)
+        self.sleep_s = sleep_s if np.isin(self.streams, stragglers).any() else 0.0
+        self.single_observation_space, self.single_action_space = ruler_spaces(dtype)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._place(np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place(self.number + 1 if seed is None else np.zeros_like(self.number), np.zeros_like(self.t))
+        return self._obs(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Floats, Bools, Bools, dict[str, Any]]:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        seam = self.t == self.length
+        got = np.where(seam, np.float32(0), reward(self.number, self.t, actions))
+        self._place(self.number + seam, np.where(seam, 0, self.t + 1))
+        ended = self.t == self.length
+        return self._obs(), got, ended & self.terminates, ended & self.truncates, {}
+
+    def _place(self, number: Ints, t: Ints) -> None:
+        self.number, self.t = number, t
+        self.length, self.terminates, self.truncates = episode(self.streams, number, self.longest)
+
+    def _obs(self) -> Any:
+        return np.stack((self.streams, self.number, self.t), axis=1).astype(self.dtype)
+
+
+class Ledger:
+    """Where each stream was when it was last verified; ``rows`` counts what ``verify`` has seen."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.at: dict[int, tuple[int, tuple[int, ...], int]] = {}  # stream -> next start, obs there, newest version
+
+
+def verify(trajectory: Trajectory, ledger: Ledger | None = None, *, longest: int = LONGEST, gaps: bool = False) -> list[str]:
+    """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
+
+    Recomputed from (stream, episode, t) of each row: the next observation, ``first``, ``reward``, ``mask`` (False exactly
+    on the seam row, whose observation is an episode's last), ``bootstrap`` (not terminated; a seam's is True),
+    ``context``. With a ``ledger``: each stream goes on where it was, and its versions never go back. ``gaps``: rows may be
+    missing between two trajectories of a stream (dropped), never come twice.
+    """
+    obs = np.asarray(trajectory.obs).astype(np.int64)
+    stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]
+    length, terminates, _ = episode(stream, number, longest)
+    seam = t[:-1] == length[:-1]
+    ends = t[1:] == length[:-1]  # the last step of an episode, where the row is none of a seam
+    context = {key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")}
+    action, version = np.asarray(trajectory.action), np.asarray(trajectory.version)
+    wrong: list[str] = []
+
+    def compare(what: str, got: Any, expected: Any) -> None:
+        got, expected = np.asarray(got), np.broadcast_to(expected, np.shape(got))
+        for at in np.argwhere(got != expected).tolist():
+            said = f"expected {expected[tuple(at)]}, got {got[tuple(at)]}"
+            wrong.append(f"{what}{at} of stream {context['stream'][at[-1]]}: {said}")
+
+    compare("obs stream", stream, context["stream"])
+    compare("obs episode", number[1:], number[:-1] + seam)
+    compare("obs t", t[1:], np.where(seam, 0, t[:-1] + 1))
+    compare("obs beyond its episode", t > length, False)
+    compare("first", trajectory.first, t == 0)
+    compare("mask", trajectory.mask, ~seam)
+    compare("reward", trajectory.reward, np.where(seam, np.float32(0), reward(number[:-1], t[:-1], action)))
+    compare("bootstrap", trajectory.bootstrap, seam | ~(ends & terminates[:-1]))
+    compare("version", version[1:] < version[:-1], False)
+    rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
+    compare("context start", context["start"], rows)
+    if ledger is not None:
+        wrong += follow(ledger, context, obs, version, gaps=gaps)
+    return wrong
+
+
+def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Any, *, gaps: bool) -> list[str]:
+    """Does each stream go on where the ledger has it? Then it is moved on."""
+    wrong: list[str] = []
+    steps, count = version.shape
+    for b, (stream, start) in enumerate(zip(context["stream"].tolist(), context["start"].tolist(), strict=True)):
+        due, place, newest = ledger.at.get(stream, (0, (stream, 0, 0), -1))
+        here = tuple(obs[0, b].tolist())
+        if start < due or (start > due and not gaps):
+            wrong.append(f"context start of stream {stream}: expected {due}, got {start}")
+        elif start == due and here != place:
+            wrong.append(f"obs[0] of stream {stream}: expected {place}, where its last trajectory ended, got {here}")
+        if version[0, b] < newest:
+            wrong.append(f"version of stream {stream}: went back from {newest} to {version[0, b]}")
+        ledger.at[stream] = (start + steps, tuple(obs[-1, b].tolist()), int(version[-1, b]))
+    ledger.rows += steps * count
+    return wrong
+
+
+gymnasium.register("equipoise/Ruler-v0", f"{__name__}:Ruler", vector_entry_point=f"{__name__}:RulerVector")

@@ -1,0 +1,63 @@
+"""Exact states of vector envs: arrays and the generator, as a tree of numpy arrays (no pickle).
+
+Known are Gymnasium's native CartPole and every vector env whose class names its arrays in ``snapshot_attributes`` (ours
+do, a user's may): together with ``np_random`` they must be all that its next rows depend on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
+
+from equipoise.types import Tree
+
+
+def attributes(env: Any) -> tuple[str, ...] | None:
+    if type(env) is CartPoleVectorEnv:
+        return ("state", "steps", "prev_done")
+    return getattr(type(env), "snapshot_attributes", None)
+
+
+def possible(env: VectorEnv[Any, Any, Any]) -> bool:
+    """A wrapper could keep a state of its own, so only a bare env is known to be exact."""
+    return env.unwrapped is env and attributes(env) is not None
+
+
+def capture(env: VectorEnv[Any, Any, Any]) -> Tree:
+    """{"np_random": uint8 JSON, attribute: array ...}"""
+    names = attributes(env)
+    assert names is not None
+    return {"np_random": generator_state(env.np_random)} | {name: np.array(getattr(env, name)) for name in names}
+
+
+def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
+    names = attributes(env)
+    assert names is not None
+    for name in names:
+        old, new = np.asarray(getattr(env, name)), np.array(state[name])
+        if old.shape != new.shape:
+            raise ValueError(f"state of {type(env).__name__}.{name}: expected shape {old.shape}, got {new.shape}")
+        setattr(env, name, new.astype(old.dtype, copy=False))
+    env.np_random = generator(state["np_random"])
+
+
+def generator_state(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """[n] uint8, the bit generator's state as JSON (its 128-bit integers have no array)."""
+    return np.frombuffer(json.dumps(known(rng.bit_generator.state)).encode(), np.uint8).copy()
+
+
+def generator(state: Any) -> np.random.Generator:
+    """The inverse: a generator that goes on where the other stood."""
+    bits = np.random.PCG64(0)
+    bits.state = known(json.loads(np.asarray(state, np.uint8).tobytes().decode()))
+    return np.random.Generator(bits)
+
+
+def known(state: Any) -> Any:
+    if state["bit_generator"] != "PCG64":  # what Gymnasium and numpy's default_rng use
+        raise ValueError(f"expected the state of a PCG64 generator, got {state['bit_generator']}")
+    return state

@@ -1,0 +1,85 @@
+"""Spaces as trees of ``ArraySpec``, and the preallocated arrays that a worker's envs write into.
+
+What reaches a network: ``Box`` of any float -> float32, ``Box`` of integers or bytes -> the same dtype, ``Discrete`` ->
+int64, ``Dict`` -> a dict of these. Actions are float32 (``Box``) or an int64 index 0..n-1 (``Discrete``, whatever its
+``start``: the adapter adds it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.tree import ArraySpec
+from equipoise.types import Array, TimeStep, Tree
+
+OBSERVATIONS = "Box, Discrete, and Dict of these"
+ACTIONS = "Box (float) and Discrete"
+
+
+def observation_spec(space: spaces.Space[Any]) -> Tree:
+    """The arrays of one stream's observation; UnsupportedSpace for what is not supported yet."""
+    if isinstance(space, spaces.Box):
+        return ArraySpec(tuple(space.shape), "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype))
+    if isinstance(space, spaces.Discrete):
+        return ArraySpec((), "int64")
+    if isinstance(space, spaces.Dict) and space.spaces and all(isinstance(key, str) for key in space.spaces):
+        return {key: observation_spec(inner) for key, inner in space.spaces.items()}
+    raise UnsupportedSpace(f"observation space {space} is not supported; supported: {OBSERVATIONS}")
+
+
+def action_spec(space: spaces.Space[Any]) -> ArraySpec:
+    """The array of one stream's action; UnsupportedSpace for what is not supported yet."""
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return ArraySpec(tuple(space.shape), "float32")
+    if isinstance(space, spaces.Discrete):
+        return ArraySpec((), "int64")
+    raise UnsupportedSpace(f"action space {space} is not supported; supported: {ACTIONS}")
+
+
+def timestep(observation: Tree, streams: Array) -> TimeStep:
+    """Zeroed rows for B streams; ``observation`` is the spec of one stream."""
+    count = len(streams)
+    return TimeStep(
+        obs=tree.zeros(tree.prepend(observation, count)),
+        reward=np.zeros(count, np.float32),
+        terminated=np.zeros(count, np.bool_),
+        truncated=np.zeros(count, np.bool_),
+        first=np.zeros(count, np.bool_),
+        valid=np.zeros(count, np.bool_),
+        stream=np.array(streams, np.int64),
+    )
+
+
+class ActionForm:
+    """What the env is given: clipped to a Box, shifted to a Discrete's ``start``, in the env's dtype."""
+
+    def __init__(self, space: spaces.Space[Any], batch: int) -> None:
+        action_spec(space)  # refuses what is not supported
+        self.low: Any = None
+        self.high: Any = None
+        self.start = 0
+        if isinstance(space, spaces.Box):
+            self.low, self.high = space.low, space.high
+        elif isinstance(space, spaces.Discrete):
+            self.start = int(space.start)
+        self.shape = (batch, *(space.shape or ()))
+        self.dtype = np.dtype(space.dtype)
+
+    def __call__(self, action: Any) -> np.ndarray[Any, np.dtype[Any]]:
+        """[B, ...], a new array each time: an env may keep it, and the caller may overwrite its own."""
+        if self.low is None and not self.start and getattr(action, "dtype", None) == self.dtype and action.shape == self.shape:
+            return np.array(action)
+        if np.shape(action) != self.shape:
+            raise ValueError(f"expected actions of shape {self.shape}, got {np.shape(action)}")
+        form = np.empty(self.shape, self.dtype)
+        if self.low is not None:
+            np.maximum(action, self.low, out=form, casting="same_kind")
+            np.minimum(form, self.high, out=form)
+        else:
+            np.add(action, self.start, out=form, casting="same_kind")
+        return form

@@ -1,0 +1,85 @@
+"""What to say when a target, an argument or a dependency is wrong: the nearest valid one, the expected ones, the extra."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gymnasium.error import DependencyNotInstalled
+
+EXTRAS = {"ale_py": "atari", "mujoco": "mujoco", "envpool": "envpool"}  # module -> extra of this project
+GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
+
+
+def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> ValueError:
+    """An error that names the nearest: first by name whatever the version and case, and of a name the newest version."""
+    by_key: dict[str, list[str]] = {}
+    for candidate in known:
+        by_key.setdefault(versionless(candidate), []).append(candidate)
+    nearest = difflib.get_close_matches(versionless(name), by_key, n=1, cutoff=0.4)
+    hint = f"; did you mean {max(by_key[nearest[0]], key=version)!r}?" if nearest else ""
+    return ValueError(f"unknown {what} {name!r}{where}{hint}")
+
+
+def versionless(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id).lower()
+
+
+def version(env_id: str) -> int:
+    found = re.search(r"-v(\d+)$", env_id)
+    return int(found[1]) if found else -1
+
+
+def modules(name: str) -> list[str]:
+    """Importable modules beside the one that was meant."""
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        return [module.name for module in pkgutil.iter_modules()]
+    try:
+        package = importlib.import_module(parent)
+    except ImportError:
+        return modules(parent)
+    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+
+
+def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:
+    """ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
+    if accepted is None or "**" in accepted:
+        return
+    expected = [*accepted, *(key for key in also if key not in accepted)]
+    for key in kwargs:
+        if key not in expected:
+            nearest = difflib.get_close_matches(key, expected, n=1)
+            hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+            raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
+
+
+class UnsupportedSpace(ValueError):
+    """An observation or action space that the project has no arrays for."""
+
+
+@contextlib.contextmanager
+def explained(target: str) -> Iterator[None]:
+    """Turns a missing dependency of ``target`` into an ImportError that says what to install; names it in other errors."""
+    try:
+        yield
+    except UnsupportedSpace as error:
+        raise UnsupportedSpace(f"{target}: {error}") from error
+    except DependencyNotInstalled as error:
+        said = re.search(r"gymnasium\[([\w-]+)\]", str(error))
+        extra = GYMNASIUM_EXTRAS.get(said[1]) if said else None
+        raise ImportError(f"{target} needs {extra}: {install(extra)}" if extra else f"{target}: {error}") from error
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ImportError(f"{target} needs {error.name}: {install(extra)}", name=error.name) from error
+
+
+def install(extra: str) -> str:
+    return f'pip install "equipoise[{extra}]"'

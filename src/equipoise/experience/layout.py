@@ -1,0 +1,55 @@
+"""The arrays of a trajectory as specs, so that memory is laid out once and only numbers travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise import tree
+from equipoise.tree import ArraySpec
+from equipoise.types import TRAJECTORY_EDGES, TRAJECTORY_ROWS, Trajectory, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpec:
+    """What one stream writes in one row: trees of ``ArraySpec`` without T and B."""
+
+    obs: Tree
+    action: Tree
+    behaviour: Tree
+    state: Tree
+    context: Tree
+
+
+def trajectory_specs(row: RowSpec, unroll: int, streams: int) -> dict[str, Tree]:
+    """The fields of a ``Trajectory`` of ``streams`` windows of ``unroll`` rows, as specs."""
+    fields: dict[str, Tree] = {
+        "obs": row.obs,
+        "first": ArraySpec((), "bool"),
+        "action": row.action,
+        "behaviour": row.behaviour,
+        "reward": ArraySpec((), "float32"),
+        "mask": ArraySpec((), "bool"),
+        "bootstrap": ArraySpec((), "bool"),
+        "version": ArraySpec((), "int64"),
+        "state": row.state,
+        "context": row.context,
+    }
+    lead = dict.fromkeys(fields, (streams,))  # [B, ...]
+    lead |= dict.fromkeys(TRAJECTORY_ROWS, (unroll, streams)) | dict.fromkeys(TRAJECTORY_EDGES, (unroll + 1, streams))
+    return {name: tree.prepend(specs, *lead[name]) for name, specs in fields.items()}
+
+
+def columns(fields: Mapping[str, Tree], start: int, stop: int) -> dict[str, Tree]:
+    """Streams ``start`` to ``stop`` of every field, as views."""
+
+    def cut(name: str) -> Tree:
+        streams_first = name not in TRAJECTORY_ROWS and name not in TRAJECTORY_EDGES
+        return tree.map(lambda x: x[start:stop] if streams_first else x[:, start:stop], fields[name])
+
+    return {name: cut(name) for name in fields}
+
+
+def trajectory(fields: Mapping[str, Any]) -> Trajectory:
+    return Trajectory(**fields)

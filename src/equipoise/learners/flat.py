@@ -1,0 +1,31 @@
+"""Parameters and gradients of an optimiser group as views of one flat buffer each.
+
+One tensor per group makes the optimiser step, the gradient norm, the clip and a data-parallel reduction one operation
+each, however many layers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+
+def flatten(params: Sequence[nn.Parameter]) -> nn.Parameter:
+    """Move ``params`` into one new leaf ``[n]`` whose ``grad`` is flat too; they and their gradients become views of it.
+
+    All must share one dtype and device. The module goes on working as before; an in-place step on the flat leaf moves it.
+    """
+    if len({(p.dtype, p.device) for p in params}) != 1:
+        kinds = sorted({f"{p.dtype} on {p.device}" for p in params})
+        raise ValueError(f"expected an optimiser group of one dtype and device, got {kinds or 'no parameters'}")
+    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in params]))
+    flat.grad = torch.zeros_like(flat)
+    at = 0
+    for p in params:
+        part = slice(at, at + p.numel())
+        p.data = flat.data[part].view_as(p)
+        p.grad = flat.grad[part].view_as(p)
+        at += p.numel()
+    return flat

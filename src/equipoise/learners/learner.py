@@ -1,0 +1,108 @@
+"""Batch in, new version out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import tree
+from equipoise.learners.flat import flatten
+from equipoise.learners.minibatch import minibatches
+from equipoise.types import Algorithm, Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a learner step leaves besides the new version."""
+
+    metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
+    priority: Tensor | None  # [B]
+
+
+class Learner:
+    """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
+
+    def __init__(
+        self, algorithm: Algorithm, net: nn.Module, *, device: str = "cpu", schedule_updates: int, seed: int, batch: int
+    ) -> None:
+        """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
+        self.algorithm, self.device = algorithm, torch.device(device)
+        self.net: Any = net.to(self.device)
+        self.version = 0
+        self._schedule_updates = schedule_updates
+        self._by_rows = not tree.leaves(self.net.initial_state(1))
+        if not self._by_rows and algorithm.minibatches > batch:
+            raise ValueError(
+                f"expected at most {batch} minibatches (a recurrent network's are made of whole windows, a batch has {batch}), "
+                f"got {algorithm.minibatches}"
+            )
+        self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
+        self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
+        self._rng = torch.Generator(self.device).manual_seed(seed)
+
+    @property
+    def progress(self) -> float:
+        """The share of the schedule done, 0..1."""
+        return min(self.version / self._schedule_updates, 1.0)
+
+    def params(self) -> Mapping[str, Tensor]:
+        """Parameters and buffers by name, sharing the network's memory."""
+        return {k: v.detach() for k, v in (*self.net.named_parameters(), *self.net.named_buffers())}
+
+    def step(self, batch: Batch) -> Step:
+        """All epochs and minibatches of one batch; the version rises by one."""
+        algorithm = self.algorithm
+        if self.device.type != "cpu":
+            batch = replace(
+                batch,
+                data=type(batch.data)(**{k: tree.to(getattr(batch.data, k), self.device) for k in type(batch.data).__slots__}),
+                weight=tree.to(batch.weight, self.device),
+            )
+        rate = algorithm.learning_rate * ((1.0 - self.progress) if algorithm.anneal else 1.0)
+        for optimizer in self._optimizers.values():
+            optimizer.param_groups[0]["lr"] = rate
+        with torch.no_grad():
+            targets = algorithm.targets(self.net, None, batch.data, rng=self._rng)
+        batch = replace(batch, targets=targets)
+        metrics: dict[str, tuple[Tensor, Tensor]] = {}
+        priority = None
+        for _ in range(algorithm.epochs):
+            for part in minibatches(batch, algorithm.minibatches, by_rows=self._by_rows, rng=self._rng):
+                for group in self._flat:
+                    out = algorithm.loss(self.net, None, part, group=group, step=self.progress, rng=self._rng)
+                    if out is None:
+                        continue
+                    norm = self._descend(group, out.loss / out.count.clamp(min=1))
+                    one = torch.ones_like(norm)
+                    for name, (total, count) in (*out.metrics.items(), (f"grad_norm/{group}", (norm, one))):
+                        old = metrics.get(name)
+                        metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
+                    priority = out.priority
+        self.version += 1
+        return Step(metrics=metrics, priority=priority)
+
+    def _descend(self, group: str, loss: Tensor) -> Tensor:
+        """One clipped optimiser step; the gradient's norm before the clip."""
+        flat, bound = self._flat[group], self.algorithm.max_grad_norm
+        assert flat.grad is not None
+        flat.grad.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.linalg.vector_norm(flat.grad)
+        if bound > 0:
+            flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
+        self._optimizers[group].step()
+        return norm
+
+
+def _optimizer(algorithm: Algorithm, flat: nn.Parameter) -> torch.optim.Optimizer:
+    if algorithm.optimizer == "adam":
+        return torch.optim.Adam([flat], lr=algorithm.learning_rate, eps=algorithm.optimizer_epsilon, fused=True)
+    if algorithm.optimizer == "rmsprop":
+        return torch.optim.RMSprop(
+            [flat], lr=algorithm.learning_rate, alpha=algorithm.optimizer_decay, eps=algorithm.optimizer_epsilon, foreach=True
+        )
+    raise ValueError(f"expected optimizer 'adam' or 'rmsprop', got {algorithm.optimizer!r}")

@@ -1,0 +1,57 @@
+"""Cutting a batch into minibatches: by rows for feed-forward networks, by streams where a state runs along time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from equipoise import tree
+from equipoise.types import TRAJECTORY_ROWS, Batch, Trajectory, Tree
+
+
+def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator) -> Iterator[Batch]:
+    """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is 1.
+
+    By rows, a part has T = 1 and no bootstrap observation (obs [1, N, ...]): what needs the next row is for
+    ``Algorithm.targets``, which saw the whole batch.
+    """
+    if count == 1:
+        yield batch
+        return
+    rows, streams = batch.data.shape
+    total = rows * streams if by_rows else streams
+    order = torch.randperm(total, generator=rng, device=rng.device)
+    for part in order.tensor_split(count):
+        yield _rows(batch, part) if by_rows else _streams(batch, part)
+
+
+def _rows(batch: Batch, part: torch.Tensor) -> Batch:
+    rows, streams = batch.data.shape
+
+    def take(x: torch.Tensor) -> torch.Tensor:
+        return x[:rows].flatten(0, 1).index_select(0, part)[None]
+
+    def take_stream(x: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, part % streams)
+
+    return _cut(batch, take, take_stream, part % streams)
+
+
+def _streams(batch: Batch, part: torch.Tensor) -> Batch:
+    return _cut(batch, lambda x: x.index_select(1, part), lambda x: x.index_select(0, part), part)
+
+
+def _cut(batch: Batch, take: object, take_stream: object, streams: torch.Tensor) -> Batch:
+    data = batch.data
+
+    def field(name: str) -> Tree:
+        along_time = name in TRAJECTORY_ROWS or name in ("obs", "first")
+        return tree.map(take if along_time else take_stream, getattr(data, name))  # type: ignore[arg-type]
+
+    return Batch(
+        data=Trajectory(**{name: field(name) for name in Trajectory.__slots__}),
+        keys=batch.keys[streams.cpu().numpy()],
+        weight=tree.map(take_stream, batch.weight),  # type: ignore[arg-type]
+        targets=tree.map(take, batch.targets),  # type: ignore[arg-type]
+    )

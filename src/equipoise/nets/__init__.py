@@ -1,0 +1,11 @@
+"""Networks: torsos, cores, heads and action distributions; ``step`` over [B] and ``unroll`` over [T, B] agree."""
+
+from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
+from equipoise.nets.core import Core
+from equipoise.nets.distributions import Categorical, DiagonalGaussian, Distribution, action_dims, head_noise, noise_width
+from equipoise.nets.torso import MLP, encode, encoded_size
+
+__all__ = [
+    "MLP", "ActorCritic", "ActorCriticOutput", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Policy",
+    "action_dims", "encode", "encoded_size", "head_noise", "noise_width",
+]  # fmt: skip

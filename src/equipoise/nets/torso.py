@@ -1,0 +1,94 @@
+"""From an observation to features: ``encode`` makes rows of floats of any supported space, ``MLP`` maps rows to rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from equipoise.types import Tree
+
+# Those that overwrite their input need only their output for the gradient, which saves an allocation a layer.
+ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": F.elu_, "silu": F.silu}
+
+
+def encoded_size(space: spaces.Space[Any]) -> int:
+    """F, the width of what ``encode`` returns; ValueError where the space is not supported (yet)."""
+    if isinstance(space, spaces.Box):
+        return math.prod(space.shape)
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.Dict):
+        return sum(encoded_size(space[key]) for key in sorted(space))
+    raise ValueError(f"observation space {space} is not supported; supported are Box, Discrete, and a Dict of those")
+
+
+def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
+    """Observations as float32 features.
+
+    ``obs`` [..., *space.shape] (a dict of those for Dict) -> [..., F]. Box: cast and flattened, not scaled. Discrete:
+    one-hot from ``start`` (all zeros for a value outside). Dict: its parts concatenated in sorted key order.
+    """
+    if isinstance(space, spaces.Box):
+        rank = len(space.shape)
+        if rank != 1:
+            obs = obs.reshape(*obs.shape[: obs.ndim - rank], encoded_size(space))
+        return obs.to(torch.float32)  # type: ignore[no-any-return]
+    if isinstance(space, spaces.Discrete):
+        values = torch.arange(int(space.start), int(space.start + space.n), device=obs.device)
+        return torch.eq(obs.unsqueeze(-1), values).to(torch.float32)
+    if isinstance(space, spaces.Dict):
+        return torch.cat([encode(space[key], obs[key]) for key in sorted(space)], -1)
+    raise ValueError(f"observation space {space} is not supported; supported are Box, Discrete, and a Dict of those")
+
+
+def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
+    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0."""
+    layer = nn.Linear(size_in, size_out)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def columns(layer: nn.Linear, x: Tensor) -> Tensor:
+    """``layer(x)`` with the features first: [N, F] -> [out, N].
+
+    A head of few outputs is cheaper so: at [1024, 64] -> 2, the product and all that is then done over the outputs
+    (softmax, sum, gather run over contiguous rows of N) take about half of the time of the usual layout.
+    """
+    weight, bias = _weight_and_bias(layer)
+    return torch.addmm(bias.unsqueeze(1), weight, x.t())
+
+
+def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Past ``Module.__getattr__``, which costs a tiny net 5 us of its 85 a call."""
+    parameters: dict[str, Any] = layer._parameters
+    return parameters["weight"], parameters["bias"]
+
+
+class MLP(nn.Module):
+    """Hidden layers only, each followed by the activation: [N, size] -> [N, ``size_out``]. ``hidden=()`` is the identity.
+
+    Orthogonal weights with gain sqrt(2), biases 0 (CleanRL; Huang et al. 2022, "The 37 implementation details of PPO", 2).
+    """
+
+    def __init__(self, size: int, hidden: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}")
+        sizes = (size, *hidden)
+        self.layers = nn.ModuleList(linear(a, b, math.sqrt(2)) for a, b in pairwise(sizes))
+        self.activation = activation
+        self.size_out = sizes[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        activate = ACTIVATIONS[self.activation]
+        for layer in self.layers:
+            x = activate(F.linear(x, *_weight_and_bias(layer)))
+        return x

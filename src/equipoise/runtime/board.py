@@ -1,0 +1,98 @@
+"""The board: what each worker writes about itself, for the driver to read. One writer a field."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from equipoise import tree
+from equipoise.balance.shares import Shares
+from equipoise.tree import ArraySpec
+from equipoise.types import Tick
+
+_WORKER = {
+    "sleeping": ArraySpec((1,), "int64"),  # the flag of the worker's doorbell
+    "worked_s": ArraySpec((1,), "float64"),
+    "starved_s": ArraySpec((1,), "float64"),
+    "blocked_s": ArraySpec((1,), "float64"),
+    "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
+}
+_FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
+
+
+class Board:
+    """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
+
+    def __init__(self, names: Sequence[str], memory: Any) -> None:
+        self.names, self.memory = tuple(names), memory
+        views = tree.views(self.specs(names), memory.buffer)
+        self.stop, self._workers = views["stop"], views["workers"]
+
+    def __getstate__(self) -> tuple[Sequence[str], Any]:
+        return self.names, self.memory
+
+    def __setstate__(self, state: tuple[Sequence[str], Any]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @staticmethod
+    def specs(names: Sequence[str]) -> dict[str, Any]:
+        return {"stop": ArraySpec((1,), "int64"), "workers": {name: _WORKER for name in names}}
+
+    def flag_offset(self, name: str) -> int:
+        """Where in the memory the doorbell flag of a worker lies."""
+        before = tree.nbytes({"stop": ArraySpec((1,), "int64")}) + self.names.index(name) * tree.nbytes(_WORKER)
+        return int(before)
+
+    def meter(self, name: str, *, alone: bool = True) -> Meter:
+        """``alone``: the worker has a process of its own, whose waiting for a core the kernel counts."""
+        return Meter(self._workers[name], alone=alone)
+
+    def shares(self) -> dict[str, Shares]:
+        """Seconds by worker since the run began."""
+        out = {}
+        for name in self.names:
+            w = {k: float(v[0]) for k, v in self._workers[name].items()}
+            preempted = min(w["delay_s"], w["worked_s"])
+            out[name] = Shares(
+                worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"]
+            )
+        return out
+
+
+class Meter:
+    """Adds up one worker's seconds by state. A state lasts from the end of one tick to the end of the next."""
+
+    DELAY_EVERY_S = 0.25  # the kernel's statistics cost a system call
+
+    def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
+        self._fields, self._alone = fields, alone
+        self._at = self._delay_at = time.perf_counter()
+        self._delay_from = _run_delay_s() if alone else 0.0
+
+    def add(self, tick: Tick) -> float:
+        """The time since the last call was spent in this state -> now."""
+        now = time.perf_counter()
+        self._fields[_FIELD[tick]][0] += now - self._at
+        self._at = now
+        if self._alone and now - self._delay_at > self.DELAY_EVERY_S:
+            self._delay_at = now
+            self._fields["delay_s"][0] = _run_delay_s() - self._delay_from
+        return now
+
+    def preempted(self) -> None:
+        """The time since the last call was somebody else's on the same thread (the serial runtime)."""
+        now = time.perf_counter()
+        self._fields["worked_s"][0] += now - self._at
+        self._fields["delay_s"][0] += now - self._at
+        self._at = now
+
+
+def _run_delay_s() -> float:
+    """Seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except OSError:
+        return 0.0

@@ -1,0 +1,182 @@
+"""From a Program to the parts of a ring. Every runtime builds with these functions; they differ in who holds which part."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from equipoise import tree
+from equipoise.actors.agent import LocalAgent
+from equipoise.actors.episodes import Episodes, recent
+from equipoise.actors.worker import ActorWorker
+from equipoise.envs import action_spec, make, observation_spec
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.queue import Channel, Plan, Queue
+from equipoise.learners.learner import Learner
+from equipoise.learners.worker import LearnerWorker
+from equipoise.runtime.board import Board
+from equipoise.runtime.ipc import Part
+from equipoise.tree import ArraySpec
+from equipoise.types import EnvSpec, Experience, Policy, Program, stream_ids, unroll_rows
+from equipoise.weights.store import WeightPlan, Weights
+
+RECORDS = 200  # records a run, at least one every RECORD_STEPS
+RECORD_STEPS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """A Program with everything that follows from it and from a look at its env; it travels to every worker."""
+
+    program: Program
+    spec: EnvSpec
+    row: RowSpec
+    noise_columns: int
+    updates: int
+    schedule_updates: int
+    record_every: int  # updates
+
+    @property
+    def policy(self) -> Policy:
+        return self.program.policies["main"]
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return ("learner", *(f"actor {i}" for i in range(self.program.actors)))
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose: no two parts of a run draw from the same sequence."""
+    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+def network(program: Program, spec: EnvSpec) -> nn.Module:
+    """The initial network of the run: the same bits wherever it is built."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(program.seed, "network"))
+        return program.policies["main"].algorithm.network(spec)
+
+
+def blueprint(program: Program) -> Blueprint:
+    """Look at one stream of the env and at one action of the policy."""
+    env = make(program.env, streams=np.arange(1), seed=program.seed)
+    spec = env.spec
+    env.close()
+    policy = program.policies["main"]
+    net: Any = network(program, spec)
+    columns = noise_columns(spec.action)
+    obs_row = observation_spec(spec.observation)
+    state = net.initial_state(1)
+    with torch.inference_mode():
+        action, behaviour, after = policy.algorithm.act(
+            net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
+            explore=policy.algorithm.explore(np.zeros(1, np.int64), program.actors * program.envs_per_actor, 0),
+            noise=torch.full((1, columns), 0.5),
+        )  # fmt: skip
+    wanted, got = tree.spec(state), tree.spec(after)
+    if wanted != got:
+        raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
+    row = RowSpec(
+        obs=obs_row,
+        action=_one(action),
+        behaviour=_one(behaviour),
+        state=_one(state),
+        context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+    )
+    per_update = unroll_rows(policy)
+    updates = -(-program.steps // per_update)
+    schedule = -(-(program.schedule_steps or program.steps) // per_update)
+    record_steps = min(program.steps // RECORDS, RECORD_STEPS)
+    return Blueprint(
+        program=program, spec=spec, row=row, noise_columns=columns, updates=updates, schedule_updates=schedule,
+        record_every=max(record_steps // per_update, 1),
+    )  # fmt: skip
+
+
+def noise_columns(action: gymnasium.Space[Any]) -> int:
+    """Uniforms an action takes: one a dimension, and one for whether to explore."""
+    return 1 + sum(math.prod(s.shape) for s in tree.leaves(action_spec(action)))
+
+
+def _one(batch: Any) -> Any:
+    return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the two halves of a ring share, laid over one memory."""
+
+    board: Board
+    queue: Queue
+    weights: Weights
+    episodes: Sequence[Episodes]
+
+
+def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
+    """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
+    program, policy = blue.program, blue.policy
+    streams = program.actors * program.envs_per_actor
+    plan = Plan(
+        row=blue.row, unroll=policy.unroll, batch=policy.batch, block=program.envs_per_actor, streams=streams,
+        max_lag=program.max_lag,
+    )  # fmt: skip
+    initial = {k: v.detach() for k, v in _tensors(network(program, blue.spec))}
+    weight_plan = WeightPlan(initial)
+    sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes, weight_plan.nbytes]
+    sizes += [tree.nbytes(Episodes.specs)] * program.actors
+    whole = memory("run", sum(sizes))
+    offsets = np.cumsum([0, *sizes])
+    parts = [Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)]
+    queue = Queue(plan, parts[1], free=[channel() for _ in range(plan.channels)], full=channel())
+    queue.fill()
+    weights = Weights(weight_plan, parts[2])
+    weights.publish(0, initial)
+    shared = Shared(
+        board=Board(blue.workers, parts[0]), queue=queue, weights=weights,
+        episodes=[Episodes(program.envs_per_actor, p) for p in parts[3:]],
+    )  # fmt: skip
+    return shared, whole
+
+
+def _tensors(net: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*net.named_parameters(), *net.named_buffers()]
+
+
+def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience) -> ActorWorker:
+    """Actor ``index`` of the run, with its own envs, network and weight handle."""
+    program, policy = blue.program, blue.policy
+    streams = stream_ids(index, program.envs_per_actor)
+    agent = LocalAgent(
+        algorithm=policy.algorithm, net=network(program, blue.spec), experience=experience, weights=shared.weights.handle(),
+        episodes=shared.episodes[index], streams=streams, total_streams=program.actors * program.envs_per_actor,
+        unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
+        seed=derive_seed(program.seed, "actions"),
+    )  # fmt: skip
+    return ActorWorker(make(program.env, streams=streams, seed=program.seed), agent)
+
+
+def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None]) -> LearnerWorker:
+    """The learner of the run; ``send`` gets its records, each with the episodes of all actors at that moment."""
+    program, policy = blue.program, blue.policy
+
+    def record(message: dict[str, Any]) -> None:
+        count, mean, length = recent(shared.episodes)
+        send(message | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length})
+
+    core = Learner(
+        policy.algorithm, network(program, blue.spec), device=program.device, schedule_updates=blue.schedule_updates,
+        seed=derive_seed(program.seed, "learner"), batch=policy.batch,
+    )  # fmt: skip
+    return LearnerWorker(
+        core, experience, shared.weights, batch=policy.batch, updates=blue.updates, publish_every=policy.publish_every,
+        record_every=blue.record_every, record=record,
+    )  # fmt: skip

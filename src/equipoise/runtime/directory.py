@@ -1,0 +1,261 @@
+"""The run directory: all that a run leaves behind, and the only thing that other commands read.
+
+run.json, metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, summary.json. The keys are those of the design's
+section 5; JSON files are replaced whole, and nan is written as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from equipoise.runtime import checkpoint
+from equipoise.runtime.checkpoint import params_sha256
+from equipoise.runtime.files import json_bytes, plain, read_json, write_atomic
+from equipoise.runtime.program import algorithm_name, from_json, to_json
+from equipoise.runtime.report import Report
+from equipoise.runtime.settings import hint, nearest
+from equipoise.types import Program
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "params_sha256"]
+
+RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summary.json", "checkpoints", "videos"
+SUMMARY_KEYS = (
+    "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
+    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256",
+)  # fmt: skip
+STATUSES = ("completed", "solved", "interrupted", "failed")
+PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
+
+
+class RunDirectory:
+    """One run's directory, made by ``create`` (which writes) or found by ``open`` (which reads)."""
+
+    def __init__(self, path: Path, program: Program, run: dict[str, Any]) -> None:
+        self.path, self.program, self.run = path, program, run
+        self._tensorboard: Any = None
+        self._metrics: Any = None
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str] | None,
+        program: Program,
+        *,
+        on: str = "process",
+        argv: Sequence[str] | None = None,
+        notes: Sequence[str] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again."""
+        data = to_json(program)  # first: what cannot be written leaves no directory behind
+        directory = _make_default(program) if path is None else _make(Path(path).expanduser())
+        run = {
+            "program": data,
+            "on": on,
+            "argv": list(sys.argv if argv is None else argv),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seeds": {"program": program.seed},
+            "versions": versions(),
+            "host": host(),
+            "env_notes": list(notes),
+            "tensorboard": "written" if _installed("tensorboard") else 'not written: pip install "equipoise[tensorboard]"',
+            **(extra or {}),
+        }
+        write_atomic(directory / RUN, json_bytes(run))
+        made = cls(directory, program, plain(run))
+        made._metrics = (directory / METRICS).open("a", encoding="utf-8")
+        return made
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """The run that is there; nothing is changed."""
+        directory = Path(path).expanduser()
+        if not (directory / RUN).is_file():
+            got = "one without" if directory.is_dir() else "no directory"
+            raise FileNotFoundError(f"{directory}: expected a run directory with a {RUN}, got {got}{_near_runs(directory)}")
+        run = read_json(directory / RUN)
+        if not isinstance(run, dict) or "program" not in run:
+            raise ValueError(f"{directory / RUN}: expected a JSON object with the key 'program'")
+        try:
+            program = from_json(run["program"])
+        except ValueError as error:
+            raise ValueError(f"{directory / RUN}: {error}") from error
+        return cls(directory, program, run)
+
+    # -------------------------------------------------------------------------------------------------------- as it runs
+
+    def write_report(self, report: Report) -> None:
+        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard."""
+        if self._metrics is None:
+            raise ValueError(f"{self.path}: expected a directory made by create(), which writes; got one that was opened")
+        self._metrics.write(json.dumps(plain(report), allow_nan=False) + "\n")
+        self._metrics.flush()
+        if self.run["tensorboard"] == "written":
+            self._write_tensorboard(report)
+
+    def _write_tensorboard(self, report: Report) -> None:
+        if self._tensorboard is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:  # installed, but not one that this torch can use: said once, and the run goes on
+                self.run["tensorboard"] = f"not written: {error}"
+                write_atomic(self.path / RUN, json_bytes(self.run))
+                return
+            self._tensorboard = SummaryWriter(str(self.path))
+        for name, value in scalars(report).items():
+            self._tensorboard.add_scalar(name, value, report.env_steps)
+        if report.final:
+            self._tensorboard.flush()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The reports so far; a last line that a crash cut short is left out."""
+        file = self.path / METRICS
+        lines = file.read_bytes().split(b"\n") if file.is_file() else []
+        return [json.loads(line) for line in lines[:-1] if line]  # every whole line ends in a newline
+
+    def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """summary.json with exactly the keys of ``SUMMARY_KEYS``; returns it as it was written."""
+        for key in summary:
+            if key not in SUMMARY_KEYS:
+                raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
+        if missing := [key for key in SUMMARY_KEYS if key not in summary]:
+            raise ValueError(f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}")
+        if summary["status"] not in STATUSES:
+            raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
+        data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
+        if data["evaluation"] is not None:  # of an Evaluation, the three that the design names
+            data["evaluation"] = {key: data["evaluation"][key] for key in ("mean", "std", "episodes")}
+        write_atomic(self.path / SUMMARY, json_bytes(data))
+        return data
+
+    def summary(self) -> dict[str, Any] | None:
+        """None while the run has not ended."""
+        file = self.path / SUMMARY
+        data: dict[str, Any] | None = read_json(file) if file.is_file() else None
+        return data
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            self._tensorboard = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------------- checkpoints
+
+    def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """checkpoints/step_N: complete or not there at all."""
+        return checkpoint.save(self.path / CHECKPOINTS, step, params, meta)
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest whose every file is as its manifest says."""
+        return checkpoint.latest(self.path / CHECKPOINTS)
+
+    @property
+    def videos(self) -> Path:
+        return self.path / VIDEOS
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(params, meta) of one checkpoint directory; a damaged file is refused by name."""
+    return checkpoint.load(Path(path).expanduser())
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """What TensorBoard draws of a report: finite numbers by slashed names."""
+    found: dict[str, float | None] = {
+        "speed/steps_per_s": report.steps_per_s,
+        "speed/updates_per_s": report.updates_per_s,
+        "episodes/return_mean": report.return_mean,
+        "episodes/length_mean": report.length_mean,
+        "lag/mean": report.lag_mean,
+        "lag/max": report.lag_max,
+        "evaluation/mean": report.evaluation.mean if report.evaluation else None,
+        **{f"learner/{name}": value for name, value in report.metrics.items()},
+    }
+    for worker, shares in report.balance.items():
+        for state in ("worked", "preempted", "starved", "blocked"):
+            found[f"balance/{worker.replace(' ', '_')}/{state}"] = shares.share(state)
+    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+# ------------------------------------------------------------------------------------------------------------ where it ran
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and the packages that decide what a run computes, read without importing them; null: not installed."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _installed(package: str) -> bool:
+    return _version(package) is not None
+
+
+def host() -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine(), "cores": cores}
+
+
+# ------------------------------------------------------------------------------------------------------------------- paths
+
+
+def _make_default(program: Program) -> Path:
+    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
+    algorithm = algorithm_name(type(next(iter(program.policies.values())).algorithm))
+    name = f"{program.env.target}-{algorithm}-{program.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    candidate, n = path, 1
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            n += 1
+            candidate = path.with_name(f"{path.name}-{n}")
+        else:
+            return candidate
+
+
+def _make(directory: Path) -> Path:
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"{directory}: expected a directory to write the run into, got a file")
+    if directory.is_dir() and (there := sorted(os.listdir(directory))):
+        what = "one that holds a run" if RUN in there else f"one that holds {', '.join(there[:3])}"
+        raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _near_runs(path: Path) -> str:
+    """A hint at runs that do exist, by the name's likeness."""
+    places = [place for place in (path.parent, Path("runs")) if place.is_dir()]
+    runs = [str(run.parent) for place in places for run in place.glob(f"*/{RUN}")]
+    return f"; did you mean {nearest(str(path), runs)!r}?" if runs else "; 'equipoise train ENV' makes one"

@@ -1,0 +1,118 @@
+"""Deciding whether a run has reached its goal: when to evaluate, and what counts as solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.actors.evaluator import Evaluator, load_params
+from equipoise.envs import make
+from equipoise.runtime import build
+from equipoise.runtime.build import Blueprint
+from equipoise.runtime.report import Evaluation
+from equipoise.types import unroll_rows
+from equipoise.weights.store import Weights
+
+STREAMS = 20  # envs of an evaluation, at most
+CONFIRM_EPISODES = 100
+NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
+SPACING = 0.05  # of the run's steps, at most, between two evaluations
+
+
+def evaluator(blue: Blueprint, net: Any, *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
+    """Fresh envs that share no seed with training nor with another ``seed``."""
+    streams = min(episodes, STREAMS)
+    env = make(blue.program.env, streams=np.arange(streams), seed=seed)
+    return Evaluator(
+        blue.policy.algorithm, net, env, streams=streams, episodes=episodes, noise_columns=blue.noise_columns, seed=seed,
+        deterministic=deterministic,
+    )  # fmt: skip
+
+
+class Exam:
+    """Evaluates snapshots of the weights while training goes on.
+
+    Solved means: the mean of ``evaluate_episodes`` episodes of the deterministic policy reaches ``stop_at``, and so does the
+    mean of 100 fresh ones of the same weights.
+    """
+
+    def __init__(self, blue: Blueprint, weights: Weights) -> None:
+        self._blue, self._weights = blue, weights.handle()
+        self._net: Any = build.network(blue.program, blue.spec)
+        self._current: Evaluator | None = None
+        self._confirming = False
+        self._version = self._taken = 0
+        self._last_steps = 0
+        self.solved = False
+
+    @property
+    def running(self) -> bool:
+        return self._current is not None
+
+    def consider(self, env_steps: int, return_mean: float | None) -> None:
+        """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""
+        goal = self._blue.program.stop_at
+        if goal is None or self.running or self.solved or return_mean is None:
+            return
+        near = return_mean >= goal - NEAR * abs(goal)
+        if near or env_steps - self._last_steps >= SPACING * self._blue.program.steps:
+            self._last_steps = env_steps
+            self.snapshot()
+            if self._version > 0:
+                self._begin(self._blue.program.evaluate_episodes)
+
+    def snapshot(self) -> None:
+        """Take the newest weights."""
+        fetched = self._weights.fetch()
+        assert fetched is not None, "version 0 is published before anything runs"
+        self._version = fetched[0]
+        load_params(self._net, fetched[1])
+
+    def params(self) -> Mapping[str, torch.Tensor]:
+        """The weights of the last snapshot."""
+        return {k: v.detach() for k, v in (*self._net.named_parameters(), *self._net.named_buffers())}
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def _begin(self, episodes: int) -> None:
+        self._taken += 1
+        seed = build.derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
+        self._current = evaluator(self._blue, self._net, episodes=episodes, seed=seed)
+
+    def advance(self, until: Callable[[], bool]) -> Evaluation | None:
+        """Play on until ``until`` says so -> the evaluation, if one ended."""
+        current = self._current
+        while current is not None and not current.done and not until():
+            current.tick()
+        if current is None or not current.done:
+            return None
+        current.close()
+        self._current = None
+        result = self._result(current)
+        goal = self._blue.program.stop_at
+        passed = goal is not None and result.mean >= goal
+        self.solved = passed and self._confirming
+        self._confirming = passed and not self.solved
+        if self._confirming:
+            self._begin(CONFIRM_EPISODES)
+        return result
+
+    def final(self, episodes: int) -> Evaluation:
+        """Evaluate the last snapshot to the end."""
+        self._current, self._confirming = None, True
+        self._begin(episodes)
+        result = self.advance(lambda: False)
+        assert result is not None
+        return result
+
+    def _result(self, current: Evaluator) -> Evaluation:
+        returns = np.array(current.returns)
+        return Evaluation(
+            mean=float(returns.mean()), std=float(returns.std()), episodes=len(returns),
+            env_steps=self._version * unroll_rows(self._blue.policy), version=self._version,
+        )  # fmt: skip

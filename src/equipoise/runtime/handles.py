@@ -1,0 +1,43 @@
+"""Handles of the process runtime: each implements the Protocol that it stands for, and rings whoever may now go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from equipoise.experience.queue import Queue
+from equipoise.runtime.ipc import Bell
+from equipoise.types import Array, Batch, Slot, Tree
+
+
+class SharedQueue:
+    """The queue, as its workers see it."""
+
+    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learner: Bell) -> None:
+        self._queue, self._actors, self._learner = queue, actors, learner
+
+    def reserve(self, streams: Array) -> Slot | None:
+        return self._queue.reserve(streams)
+
+    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+        self._queue.commit(slot, priority)
+        self._learner.ring()
+
+    def cancel(self, streams: Array) -> None:
+        self._queue.cancel(streams)
+
+    def sample(self, n: int) -> Batch | None:
+        return self._queue.sample(n)
+
+    def finish(self, keys: Array, priority: Array | None = None) -> None:
+        self._queue.finish(keys, priority)
+        for bell in self._actors:
+            bell.ring()
+
+    def stats(self) -> dict[str, float]:
+        return self._queue.stats()
+
+    def state(self) -> Tree:
+        return self._queue.state()
+
+    def load(self, state: Tree) -> None:
+        self._queue.load(state)

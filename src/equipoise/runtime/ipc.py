@@ -1,0 +1,227 @@
+"""What processes of one machine share: memory, channels, doorbells. Nothing here can be held by a process that dies.
+
+Every object pickles as a handle (a file descriptor that multiprocessing duplicates into the child), so a worker gets the
+same object that the driver made. Segments are anonymous files in memory: they have no name in a file system that could be
+left behind, and the kernel frees them with the last process that maps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import mmap
+import os
+import select
+import struct
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+
+
+class Segment:
+    """Zeroed memory shared with children; all of it is allocated now, so that no later write can die of a full device."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size = name, max(size, mmap.PAGESIZE)
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create(f"equipoise-{name}", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile(prefix="equipoise-") as file:  # already unlinked
+                self.fd = os.dup(file.fileno())
+        try:
+            os.ftruncate(self.fd, self.size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.fd, 0, self.size)
+            self.buffer = mmap.mmap(self.fd, self.size)
+        except OSError as error:
+            os.close(self.fd)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise MemoryError(
+                    f"the shared segment {name!r} needs {self.size / 2**20:.0f} MiB, which this machine does not give; "
+                    "lower envs_per_actor, unroll, batch or max_lag"
+                ) from error
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, (self.name, self.size, DupFd(self.fd))
+
+    def close(self) -> None:
+        """Close the descriptor; the memory lives as long as something maps it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _attach(name: str, size: int, handle: Any) -> Segment:
+    segment = Segment.__new__(Segment)
+    segment.name, segment.size, segment.fd = name, size, handle.detach()
+    segment.buffer = mmap.mmap(segment.fd, size)
+    return segment
+
+
+class Heap:
+    """The same interface within one process."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+
+    def close(self) -> None: ...
+
+
+class Part:
+    """A stretch of a segment, with the same interface."""
+
+    def __init__(self, memory: Any, offset: int, size: int) -> None:
+        self._where = memory, offset, size
+        self.buffer = memoryview(memory.buffer)[offset : offset + size]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Part, self._where
+
+
+class Pipe:
+    """Whole messages one way. Neither end blocks; every process that has the object may use both."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_pipe, (type(self), DupFd(self.read_fd), DupFd(self.write_fd))
+
+    def close(self) -> None:
+        for fd in (self.read_fd, self.write_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.read_fd = self.write_fd = -1
+
+
+def _pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    for fd in ends:
+        os.set_blocking(fd, False)
+    return ends
+
+
+def _attach_pipe(kind: type[Pipe], read: Any, write: Any) -> Pipe:
+    pipe = kind.__new__(kind)
+    pipe.read_fd, pipe.write_fd = read.detach(), write.detach()
+    return pipe
+
+
+class PipeChannel(Pipe):
+    """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, whoever dies meanwhile."""
+
+    CAPACITY = 4096  # of 65,536 bytes, half: a put never finds the pipe full
+
+    def put(self, values: Sequence[int]) -> None:
+        for i in range(0, len(values), 512):  # 4096 bytes: atomic
+            part = values[i : i + 512]
+            os.write(self.write_fd, struct.pack(f"{len(part)}q", *part))
+
+    def get(self) -> int | None:
+        try:
+            data = os.read(self.read_fd, 8)
+        except BlockingIOError:
+            return None
+        return int(struct.unpack("q", data)[0])
+
+
+class Bell:
+    """A worker's doorbell: anybody rings, one waits. Ringing costs a system call only while the owner sleeps.
+
+    The owner says that it is about to sleep (``arm``), looks once more for work, and then waits. A ring that falls between
+    the two is kept by the descriptor; a ring lost to the processors' store buffers is made good by the timeout.
+    """
+
+    def __init__(self, memory: Segment, offset: int) -> None:
+        """``offset``: where in shared memory the int64 lies that says whether the owner sleeps."""
+        self._memory, self._offset, self._pipe = memory, offset, Pipe()
+        self._flag = np.frombuffer(memory.buffer, np.int64, 1, offset)
+
+    def __getstate__(self) -> tuple[Segment, int, Pipe]:
+        return self._memory, self._offset, self._pipe
+
+    def __setstate__(self, state: tuple[Segment, int, Pipe]) -> None:
+        self._memory, self._offset, self._pipe = state
+        self._flag = np.frombuffer(self._memory.buffer, np.int64, 1, self._offset)
+
+    def arm(self) -> None:
+        self._flag[0] = 1
+
+    def ring(self, *, always: bool = False) -> None:
+        if always or self._flag[0]:
+            with contextlib.suppress(BlockingIOError):  # a full pipe rings already
+                os.write(self._pipe.write_fd, b"\0")
+
+    def wait(self, timeout_s: float, *others: int) -> list[int]:
+        """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned), or until the timeout."""
+        poll = select.poll()
+        for fd in (self._pipe.read_fd, *others):
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(timeout_s * 1000.0)]
+        self.disarm()
+        if self._pipe.read_fd in ready:
+            os.read(self._pipe.read_fd, 4096)
+            ready.remove(self._pipe.read_fd)
+        return ready
+
+    def disarm(self) -> None:
+        self._flag[0] = 0
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+class Outbox(Pipe):
+    """JSON messages from a worker to the driver, one a line."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        while data:
+            try:
+                data = data[os.write(self.write_fd, data) :]
+            except BlockingIOError:  # the driver is behind: what it has not read must not be lost
+                select.select([], [self.write_fd], [], 1.0)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """All whole messages that have arrived."""
+        kept = getattr(self, "_kept", b"")
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self.read_fd, 65536):
+                kept += chunk
+        *lines, self._kept = kept.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Lifeline:
+    """The driver holds one end, its children the other, which ends when the driver does, however it ends."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_lifeline, (DupFd(self._read),)
+
+    @property
+    def fd(self) -> int:
+        """Readable once the driver is gone."""
+        return self._read
+
+    def cut(self) -> bool:
+        return bool(select.select([self._read], [], [], 0)[0])
+
+    def close(self) -> None:
+        for fd in (self._read, self._write):
+            if fd >= 0:
+                os.close(fd)
+        self._read = self._write = -1
+
+
+def _attach_lifeline(read: Any) -> Lifeline:
+    line = Lifeline.__new__(Lifeline)
+    line._read, line._write = read.detach(), -1
+    return line

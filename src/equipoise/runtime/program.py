@@ -1,0 +1,248 @@
+"""A ``Program`` as JSON and back, the names of algorithms, and what a program must satisfy to run at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from equipoise import algorithms
+from equipoise.runtime.settings import apply_settings, convert, field_types, hint
+from equipoise.types import Algorithm, EnvFactory, Policy, Program, unroll_rows
+
+__all__ = ["algorithm_class", "algorithm_name", "algorithm_names", "apply_settings", "check", "from_json", "to_json"]
+
+BUILT_IN = algorithms.__name__
+
+
+# ------------------------------------------------------------------------------------------------------------- algorithms
+
+
+def algorithm_names() -> list[str]:
+    """The built-in ones: the files of ``equipoise/algorithms/``, none of them imported."""
+    return sorted(m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_"))
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of a built-in algorithm (``"ppo"``) or of any other (``"module:Class"``)."""
+    if ":" in name:
+        return _outside(name)
+    names = algorithm_names()
+    if name not in names:
+        raise ValueError(f"unknown algorithm {name!r}{hint(name, names)} An algorithm of your own is 'module:Class'.")
+    module = importlib.import_module(f"{BUILT_IN}.{name}")
+    found = [
+        value
+        for key, value in vars(module).items()
+        if _is_algorithm(value) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}")
+    cls: type[Algorithm] = found[0]
+    return cls
+
+
+def _outside(name: str) -> type[Algorithm]:
+    module_name, _, qualname = name.partition(":")
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}") from error
+    for part in qualname.split("."):
+        if not hasattr(value, part):
+            known = [key for key, member in vars(value).items() if _is_algorithm(member)]
+            raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}")
+        value = getattr(value, part)
+    if not _is_algorithm(value):
+        raise ValueError(f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {value!r}")
+    cls: type[Algorithm] = value
+    return cls
+
+
+def _is_algorithm(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Algorithm) and not inspect.isabstract(value)
+
+
+def algorithm_name(cls: type[Algorithm]) -> str:
+    """The name by which ``algorithm_class`` finds this class again, in this process or another."""
+    package, _, file = cls.__module__.rpartition(".")
+    if package == BUILT_IN and algorithm_class(file) is cls:
+        return file
+    if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
+        raise ValueError(f"{cls.__qualname__}: expected an algorithm at the top of a module, so that a run can be read back")
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+# ------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """Plain dicts, lists and scalars; ValueError for what JSON cannot say."""
+    data = _fields(program)
+    data["env"] = {"target": program.env.target, "kwargs": _plain(program.env.kwargs, "env")}
+    data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
+    return data
+
+
+def _policy_json(policy: Policy, where: str) -> dict[str, Any]:
+    data = _fields(policy)
+    fields = {name: _plain(value, f"{where}.algorithm.{name}") for name, value in _fields(policy.algorithm).items()}
+    data["algorithm"] = {"name": algorithm_name(type(policy.algorithm)), "fields": fields}
+    return data
+
+
+def _fields(instance: Program | Policy | Algorithm) -> dict[str, Any]:
+    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
+
+
+def _plain(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        # JSON has no infinity; as a text it comes back as a number where the field is one, which an env's argument is not.
+        if math.isfinite(value):
+            return value
+        if math.isinf(value) and not where.startswith("env"):
+            return "inf" if value > 0 else "-inf"
+    elif isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise ValueError(f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}")
+
+
+def from_json(data: Mapping[str, Any]) -> Program:
+    """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
+    kinds = field_types(Program)
+    _known(data, kinds, "program", required=("env", "policies"))
+    env, policies = data["env"], data["policies"]
+    _known(env, field_types(EnvFactory), "program.env", required=("target",))
+    if not isinstance(policies, Mapping):
+        raise ValueError(f"program.policies: expected a JSON object, got {policies!r}")
+    plain = {key: convert(value, kinds[key], f"program.{key}") for key, value in data.items() if key not in ("env", "policies")}
+    return Program(
+        env=EnvFactory(
+            target=convert(env["target"], str, "program.env.target"),
+            kwargs=convert(env.get("kwargs", {}), dict, "program.env.kwargs"),
+        ),
+        policies={name: _policy(value, f"program.policies.{name}") for name, value in policies.items()},
+        **plain,
+    )
+
+
+def _policy(data: Any, where: str) -> Policy:
+    kinds = field_types(Policy)
+    _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
+    algorithm = data["algorithm"]
+    at = f"{where}.algorithm"
+    _known(algorithm, ("name", "fields"), at, required=("name",))
+    cls = algorithm_class(convert(algorithm["name"], str, f"{at}.name"))
+    fields = algorithm.get("fields", {})
+    of_algorithm = field_types(cls)
+    _known(fields, of_algorithm, f"{at}.fields")
+    return Policy(
+        algorithm=cls(**{key: convert(value, of_algorithm[key], f"{at}.fields.{key}") for key, value in fields.items()}),
+        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key != "algorithm"},
+    )
+
+
+def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected a JSON object, got {data!r}")
+    for key in data:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}{hint(str(key), known)}")
+    if missing := [key for key in required if key not in data]:
+        raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
+
+
+# ------------------------------------------------------------------------------------------------------------------ check
+
+
+def check(program: Program) -> None:
+    """ValueError that lists everything that could not work, each with a value that would."""
+    problems = [*_run_problems(program), *_env_problems(program.env)]
+    if set(program.policies) == {"main"}:
+        problems += _policy_problems(program, program.policies["main"])
+    else:
+        problems.append(f"policies: expected the one policy 'main' (several are not there yet), got {sorted(program.policies)}")
+    if len(problems) == 1:
+        raise ValueError(problems[0])
+    if problems:
+        raise ValueError(f"{len(problems)} settings cannot work:" + "".join(f"\n  {problem}" for problem in problems))
+
+
+def _at_least(least: float, instance: object, *names: str) -> list[str]:
+    values = {name: getattr(instance, name) for name in names}
+    return [f"{name}: expected at least {least}, got {v}" for name, v in values.items() if v is not None and not v >= least]
+
+
+def _run_problems(program: Program) -> list[str]:
+    problems = _at_least(1, program, "actors", "envs_per_actor", "threads", "steps", "schedule_steps")
+    problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes")
+    if program.learners != 1:
+        problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):
+        problems.append(f"device: expected cpu, cuda or cuda:N, got {program.device!r}")
+    if program.stop_at is not None and math.isnan(program.stop_at):
+        problems.append("stop_at: expected a number, got nan")
+    if program.stop_at is not None and program.evaluate_episodes == 0:
+        problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
+    return problems
+
+
+def _env_problems(env: EnvFactory) -> list[str]:
+    problems = []
+    if not str(env.target).strip():
+        problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
+    try:
+        _plain(env.kwargs, "env")
+    except ValueError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _policy_problems(program: Program, policy: Policy) -> list[str]:
+    problems = _at_least(1, policy, "unroll", "batch", "publish_every")
+    problems += [f"algorithm.{p}" for p in _at_least(1, policy.algorithm, "epochs", "minibatches")]
+    problems += [f"algorithm.{p}" for p in _at_least(0, policy.algorithm, "learning_rate", "max_grad_norm")]
+    if problems or min(program.envs_per_actor, program.actors) < 1:
+        return problems  # the rest divides by these
+    problems += _batch_problems(program, policy)
+    rows, parts = unroll_rows(policy), policy.algorithm.minibatches
+    if rows % parts:
+        fits = max(n for n in range(1, parts + 1) if rows % n == 0)
+        problems.append(
+            f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
+            f"{policy.batch}), got {parts}; the nearest below is {fits}"
+        )
+    if program.max_lag == 0 and policy.publish_every != 1:
+        problems.append(
+            f"publish_every: expected 1 in lockstep (max_lag 0), got {policy.publish_every}: actors would use old weights; "
+            "or raise max_lag"
+        )
+    return problems
+
+
+def _batch_problems(program: Program, policy: Policy) -> list[str]:
+    block, batch, lag = program.envs_per_actor, policy.batch, program.max_lag
+    streams = program.actors * block
+    if batch % block:
+        near = max(block, (batch + block // 2) // block * block)
+        return [
+            f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is never split between batches "
+            f"(it could deadlock), got {batch}; the nearest is {near}"
+        ]
+    if lag is not None and lag >= 0 and streams > (slots := batch * (lag + 1)):
+        enough = -(-streams // ((lag + 1) * block)) * block
+        return [
+            f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) in batch x (max_lag + 1) = "
+            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, actors={slots // block} or "
+            f"max_lag={-(-streams // batch) - 1}"
+        ]
+    return []

@@ -1,0 +1,46 @@
+"""What a run says of itself while it goes on: one ``Report`` a line of ``metrics.jsonl``, a row of the live view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from equipoise.balance.shares import Shares
+
+__all__ = ["Evaluation", "Report", "Shares"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Returns of fresh episodes, unclipped."""
+
+    mean: float
+    std: float
+    episodes: int
+    env_steps: int  # of training, when its weights were published
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last report."""
+
+    wall_s: float  # since the run began
+    env_steps: int  # trained on, after frame skip
+    frames: int
+    updates: int
+    steps_per_s: float
+    updates_per_s: float
+    episodes: int
+    return_mean: float | None  # last 100 episodes, stochastic policy
+    length_mean: float | None
+    lag_mean: float  # versions
+    lag_max: int
+    balance: Mapping[str, Shares]  # "actor 0", "learner", ...
+    verdict: str  # one sentence
+    remaining_s: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
+    evaluation: Evaluation | None = None  # if one ended since the last report
+    solved_at_s: float | None = None
+    recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
+    final: bool = False

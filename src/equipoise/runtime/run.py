@@ -1,0 +1,247 @@
+"""A run from its first to its last moment: start the workers, report, evaluate, stop, save, sum up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from equipoise.actors.episodes import recent
+from equipoise.balance.shares import Shares
+from equipoise.balance.verdict import verdict
+from equipoise.runtime import build
+from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime.directory import RunDirectory, params_sha256
+from equipoise.runtime.exam import Exam
+from equipoise.runtime.program import check
+from equipoise.runtime.report import Evaluation, Report
+from equipoise.types import Program, unroll_rows
+
+On = Literal["serial", "process"]
+SLICE_S = 0.05  # the driver's attention span
+LIVE_S = 0.5  # a report at least this often, recorded or not
+PROMISING_EPISODES = 20
+
+
+class Runtime(Protocol):
+    """What the driver asks of a runtime."""
+
+    shared: Shared
+    done: bool
+
+    def advance(self, timeout_s: float) -> list[dict[str, Any]]: ...
+    def stop(self) -> None: ...
+
+
+def start(blue: Blueprint, on: On) -> Runtime:
+    """Build the workers of a run where they are to work."""
+    if on == "serial":
+        from equipoise.runtime.serial import SerialRuntime
+
+        return SerialRuntime(blue)
+    if on == "process":
+        from equipoise.runtime.process import ProcessRuntime
+
+        return ProcessRuntime(blue)
+    raise ValueError(f"expected on='serial' or 'process', got {on!r}")
+
+
+class Run:
+    """An iterator over the reports of a run; it begins with the first ``next`` and ends when the iterator does.
+
+    Leaving early (``break``, an exception, Ctrl-C) stops the workers, saves the weights and writes the summary.
+    """
+
+    def __init__(self, program: Program, *, on: On = "process", out: Path | None = None) -> None:
+        check(program)
+        if on == "process":
+            from equipoise.runtime.process import prepare
+
+            prepare()  # its import of torch runs beside ours
+        self.program, self.on = program, on
+        self._blue = build.blueprint(program)
+        self._files = RunDirectory.create(out, program, on=on, notes=self._blue.spec.notes)
+        self.summary: dict[str, Any] | None = None
+        self._reports = self._run()
+
+    @property
+    def directory(self) -> Path:
+        return self._files.path
+
+    def __iter__(self) -> Iterator[Report]:
+        return self
+
+    def __next__(self) -> Report:
+        return next(self._reports)
+
+    def close(self) -> None:
+        self._reports.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> Iterator[Report]:
+        status = "failed"
+        began = time.monotonic()
+        runtime = start(self._blue, self.on)
+        scribe = _Scribe(self._blue, runtime.shared, began, self.on)
+        exam = Exam(self._blue, runtime.shared.weights)
+        try:
+            while not runtime.done and not exam.solved:
+                wait = 0.0 if exam.running and self.on == "process" else SLICE_S
+                for record in runtime.advance(wait):
+                    yield self._recorded(scribe.report(record))
+                exam.consider(scribe.env_steps, recent(runtime.shared.episodes, PROMISING_EPISODES)[1])
+                if exam.running:
+                    until = time.monotonic() + (SLICE_S if self.on == "process" else float("inf"))
+                    scribe.evaluated(exam.advance(lambda t=until: time.monotonic() >= t), exam.solved)
+                if time.monotonic() - scribe.reported_at >= LIVE_S:
+                    yield scribe.report(None)
+            status = "solved" if exam.solved else "completed"
+        except (KeyboardInterrupt, GeneratorExit):
+            status = "interrupted"
+            raise
+        finally:
+            scribe.settle()
+            if status != "solved":
+                exam.snapshot()
+            runtime.stop()
+            self._finish(status, scribe, exam)
+        last = self._recorded(scribe.report(None, final=True))
+        self._files.close()
+        yield last
+
+    def _recorded(self, report: Report) -> Report:
+        if report.recorded:
+            self._files.write_report(report)
+        return report
+
+    def _finish(self, status: str, scribe: _Scribe, exam: Exam) -> None:
+        """The checkpoint, the last evaluation and the summary, also of a run that ended early."""
+        params = exam.params()
+        steps = exam.version * unroll_rows(self._blue.policy)
+        self._files.save_checkpoint(steps, params, {"version": exam.version, "env_steps": steps, "status": status})
+        if status == "completed" and self.program.evaluate_episodes:
+            scribe.evaluated(exam.final(self.program.evaluate_episodes), solved=False)
+        summary = scribe.summary(status) | {"params_sha256": params_sha256(params)}
+        self.summary = self._files.write_summary(summary)
+        if status in ("interrupted", "failed"):
+            self._files.close()
+
+
+class _Scribe:
+    """Turns records and shared counters into reports, and adds them up for the summary."""
+
+    def __init__(self, blue: Blueprint, shared: Shared, began: float, on: On) -> None:
+        self._blue, self._shared, self._began, self._on = blue, shared, began, on
+        self._per_update = unroll_rows(blue.policy)
+        self._balance = shared.board.shares()
+        self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
+        self._record: dict[str, Any] = {
+            "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
+        }  # fmt: skip
+        self._rate = 0.0
+        self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
+        self._evaluation: Evaluation | None = None
+        self._fresh: Evaluation | None = None
+        self._solved_at: float | None = None
+        self._ended: float | None = None
+        self.reported_at = began
+
+    @property
+    def env_steps(self) -> int:
+        return int(self._record["version"]) * self._per_update
+
+    def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
+        if evaluation is not None:
+            self._evaluation = self._fresh = evaluation
+        if solved:
+            self._solved_at = time.monotonic() - self._began
+
+    def settle(self) -> None:
+        """Training is over: from here on time counts no more."""
+        self._ended = time.monotonic()
+
+    def report(self, record: dict[str, Any] | None, *, final: bool = False) -> Report:
+        """A recorded report of a learner's record, or one of the moment."""
+        now = time.monotonic()
+        if record is not None:
+            at, version = self._since
+            updates = record["version"] - version
+            self._rate = updates / max(record["at"] - at, 1e-9)
+            self._since = (record["at"], record["version"])
+            self._lag_sum += record["lag_mean"] * updates
+            self._lag_updates += updates
+            self._lag_max = max(self._lag_max, record["lag_max"])
+            self._record = record
+        shares = self._shared.board.shares()
+        balance = {name: _less(shares[name], self._balance[name]) for name in shares}
+        if record is not None:
+            self._balance = shares
+        fresh, self._fresh = self._fresh, None
+        self.reported_at = now
+        r = self._record
+        left = self._blue.updates - r["version"]
+        wall = (self._ended or now) - self._began
+        return Report(
+            wall_s=wall,
+            env_steps=self.env_steps,
+            frames=self.env_steps * self._blue.spec.frame_skip,
+            updates=r["version"],
+            steps_per_s=self._rate * self._per_update,
+            updates_per_s=self._rate,
+            episodes=r["episodes"],
+            return_mean=r["return_mean"],
+            length_mean=r["length_mean"],
+            lag_mean=r["lag_mean"],
+            lag_max=r["lag_max"],
+            balance=balance,
+            verdict=self._verdict(balance),
+            remaining_s=left / self._rate if self._rate > 0 and not final else None,
+            metrics=r["metrics"],
+            evaluation=fresh if not final else self._evaluation,
+            solved_at_s=self._solved_at,
+            recorded=record is not None or final,
+            final=final,
+        )
+
+    def _verdict(self, balance: dict[str, Shares]) -> str:
+        return verdict(balance, max_lag=self._blue.program.max_lag, one_thread=self._on == "serial")
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """What ``summary.json`` holds, but for the hash of the parameters."""
+        wall = (self._ended or time.monotonic()) - self._began
+        r, balance, steps = self._record, self._shared.board.shares(), self.env_steps
+        e = self._evaluation
+        return {
+            "status": status,
+            "env_steps": steps,
+            "frames": steps * self._blue.spec.frame_skip,
+            "updates": r["version"],
+            "wall_s": wall,
+            "steps_per_s": steps / wall,
+            "updates_per_s": r["version"] / wall,
+            "episodes": r["episodes"],
+            "return_mean": r["return_mean"],
+            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes},
+            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
+            "balance": {
+                name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
+                for name, s in balance.items()
+            },
+            "verdict": self._verdict(balance),
+            "solved_at_s": self._solved_at,
+        }
+
+
+def _less(now: Shares, then: Shares) -> Shares:
+    return Shares(
+        worked=now.worked - then.worked,
+        preempted=max(now.preempted - then.preempted, 0.0),
+        starved=now.starved - then.starved,
+        blocked=now.blocked - then.blocked,
+    )

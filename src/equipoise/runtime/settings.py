@@ -1,0 +1,263 @@
+"""``KEY=VALUE`` settings and JSON values, read by the type annotation of the field that they are for.
+
+A value that does not fit is an error that says what was expected and what came; an unknown key is an error that names the
+nearest. Nothing is ever guessed or dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
+from difflib import SequenceMatcher
+from functools import partial
+from typing import Any, Literal, Union
+
+from equipoise.types import Algorithm, Policy, Program
+
+POLICY_KEYS = ("unroll", "batch", "publish_every")
+NONE_WORDS = ("none", "null")
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def apply_settings(program: Program, settings: Iterable[str]) -> Program:
+    """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
+
+    Keys: ``algorithm.*`` for hyper-parameters, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for
+    a field of the Program, ``env.*`` for an argument of the env.
+    """
+    if set(program.policies) != {"main"}:
+        raise ValueError(f"settings: expected a program with the one policy 'main', got {sorted(program.policies)}")
+    policy = program.policies["main"]
+    kinds = setting_types(program)
+    algorithm: dict[str, Any] = {}
+    in_policy: dict[str, Any] = {}
+    in_program: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        key = key.strip()
+        if not separator or not key:
+            raise ValueError(f"setting {setting!r}: expected KEY=VALUE, such as algorithm.gamma=0.98")
+        room, _, name = key.rpartition(".")
+        if room == "env" and name.isidentifier():
+            env[name] = convert(text.strip(), Any, key)
+        elif key not in kinds:
+            raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
+        else:
+            target = algorithm if room == "algorithm" else in_policy if name in POLICY_KEYS else in_program
+            target[name] = convert(text.strip(), kinds[key], key)
+    if algorithm:
+        in_policy["algorithm"] = dataclasses.replace(policy.algorithm, **algorithm)
+    if in_policy:
+        in_program["policies"] = {"main": dataclasses.replace(policy, **in_policy)}
+    if env:
+        in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env})
+    return dataclasses.replace(program, **in_program) if in_program else program
+
+
+def setting_types(program: Program) -> dict[str, Any]:
+    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` besides."""
+    policy = program.policies["main"]
+    of_policy = {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
+    of_program = {name: kind for name, kind in field_types(Program).items() if name not in ("env", "policies")}
+    of_algorithm = field_types(type(policy.algorithm))
+    return {
+        **{f"algorithm.{name}": kind for name, kind in of_algorithm.items()},
+        **{f"policy.{name}": kind for name, kind in of_policy.items()},
+        **of_policy,
+        **of_program,
+    }
+
+
+def field_types(cls: type[Policy] | type[Program] | type[Algorithm] | type[Any]) -> dict[str, Any]:
+    """The init fields of a dataclass and their types, annotations resolved."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError as error:
+        raise ValueError(
+            f"{cls.__module__}.{cls.__qualname__}: expected field annotations that can be read at run time, got {error}; "
+            "import that name outside TYPE_CHECKING"
+        ) from error
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+# ----------------------------------------------------------------------------------------------------------------- values
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what came."""
+    try:
+        return _converter(kind)(value)
+    except (ValueError, TypeError) as error:
+        reason = f" ({error})" if isinstance(error, _Reason) else ""
+        raise ValueError(f"{where}: expected {describe(kind)}, got {value!r}{reason}") from None
+
+
+def describe(kind: Any) -> str:
+    """A type in the words of a user."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return f"a list of ({describe(args[0])}), such as 64,64"
+    if origin is tuple:
+        return f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none", Any: "a value"}
+    return words.get(kind, "a JSON object" if (origin or kind) in (dict, Mapping) else str(kind))
+
+
+class _Reason(ValueError):
+    """A refusal whose message says more than the expected type does."""
+
+
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return partial(_union, args)
+    if origin is Literal:
+        return partial(_literal, args)
+    if kind is tuple or origin is tuple:
+        return partial(_tuple, args)
+    if kind is Any:
+        return _anything
+    if isinstance(kind, type) and kind in _SCALARS:
+        return _SCALARS[kind]
+    if kind in (dict, Mapping) or origin in (dict, Mapping):
+        return _mapping
+    raise _Reason(f"a field of type {kind} cannot be set from text or JSON; use numbers, texts, Literal, tuple or None")
+
+
+def _union(args: Sequence[Any], value: Any) -> Any:
+    # None first: "none" is a text, too.
+    for kind in sorted(args, key=lambda arg: arg is not type(None)):
+        try:
+            return _converter(kind)(value)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError
+
+
+def _literal(args: Sequence[Any], value: Any) -> Any:
+    for arg in args:
+        if value == arg and isinstance(value, bool) == isinstance(arg, bool):
+            return arg
+        if isinstance(value, str) and value.lower() == str(arg).lower():
+            return arg
+    raise _Reason(f"did you mean {nearest(str(value), [str(arg) for arg in args])!r}?")
+
+
+def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        inside = value.strip()
+        if inside[:1] + inside[-1:] in ("()", "[]"):
+            inside = inside[1:-1]
+        value = [part.strip() for part in inside.split(",")]
+        if value[-1] == "":  # "64," and "": what Python writes after a tuple's only value, and the empty tuple
+            value.pop()
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    if not args:
+        args = (Any, Ellipsis)
+    kinds = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
+    if len(kinds) != len(value):
+        raise _Reason(f"{len(value)} values")
+    return tuple(_converter(kind)(item) for kind, item in zip(kinds, value, strict=True))
+
+
+def _none(value: Any) -> None:
+    if value is not None and not (isinstance(value, str) and value.lower() in NONE_WORDS):
+        raise ValueError
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
+        return value.lower() in TRUE_WORDS
+    raise ValueError
+
+
+def whole(value: Any) -> int:
+    """64, 500_000, 1e6, 500k, 2.3M; ValueError for what is not a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a whole number, got {value!r}")
+    text = str(value)
+    scale = SUFFIXES.get(text[-1:].lower(), 1)
+    try:  # Decimal, since 2.3 * 10**6 is not whole as a float
+        number = Decimal(text[:-1] if scale > 1 else text) * scale
+        if abs(number) < 2**63 and number == int(number):
+            return int(number)
+    except (ArithmeticError, ValueError):  # no number, infinity, nan
+        pass
+    raise ValueError(f"expected a whole number, got {value!r}")
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    number = float(value)  # "inf" is welcome: a clip that is off; JSON has no other way to write it
+    if number != number:
+        raise ValueError
+    return number
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    value = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return dict(value)
+
+
+def _anything(value: Any) -> Any:
+    """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
+    if not isinstance(value, str):
+        return value
+    words = {"True": True, "False": False, "None": None, "none": None, "NaN": "NaN", "Infinity": "Infinity"}
+    if value in words:
+        return words[value]
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {float: _float, int: whole, bool: _bool, str: _str, type(None): _none}
+
+
+# ------------------------------------------------------------------------------------------------------------------ names
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most like this one: as a whole, and by what follows its last dot."""
+
+    def like(other: str) -> float:
+        whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
+        return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
+
+    return max(sorted(known), key=like, default=None)
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few."""
+    best = nearest(name, known)
+    if best is None:
+        return "; nothing is valid here"
+    few = f" (valid: {', '.join(sorted(known))})" if len(known) <= 8 else ""
+    return f"; did you mean {best!r}?{few}"
+
+
+def _last(name: str) -> str:
+    return name.lower().rpartition(".")[2]

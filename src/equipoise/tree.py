@@ -1,0 +1,127 @@
+"""Trees: plain nested dicts of arrays, and the few things one does with them.
+
+A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape and dtype of an array
+that is still to be allocated). ``{}`` is the empty tree. Nothing here imports torch before a torch function is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Tree = Any
+ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape and numpy dtype name of an array to be."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """``fn`` of the leaves that stand at the same place of all trees; ValueError where their keys differ."""
+    if isinstance(tree, dict):
+        for other in rest:
+            if not isinstance(other, dict) or other.keys() != tree.keys():
+                got = sorted(other) if isinstance(other, dict) else type(other).__name__
+                raise ValueError(f"trees differ: expected keys {sorted(tree)}, got {got}")
+        return {key: map(fn, tree[key], *(other[key] for other in rest)) for key in tree}
+    return fn(tree, *rest)
+
+
+def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) in insertion order, the path joined by '/'."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from items(value, f"{prefix}/{key}" if prefix else str(key))
+    else:
+        yield prefix, tree
+
+
+def leaves(tree: Tree) -> list[Any]:
+    return [leaf for _, leaf in items(tree)]
+
+
+def nest(flat: dict[str, Any]) -> Tree:
+    """The inverse of ``dict(items(tree))`` for a tree that is a dict without empty branches."""
+    tree: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *parents, last = path.split("/")
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree
+
+
+def index(tree: Tree, i: Any) -> Tree:
+    """``leaf[i]`` of every leaf."""
+    return map(lambda x: x[i], tree)
+
+
+def spec(tree: Tree) -> Tree:
+    """The ``ArraySpec`` of every leaf, numpy or torch."""
+    return map(lambda x: ArraySpec(tuple(x.shape), str(x.dtype).removeprefix("torch.")), tree)
+
+
+def prepend(specs: Tree, *dims: int) -> Tree:
+    """Specs with ``dims`` in front of every shape."""
+    return map(lambda s: ArraySpec((*dims, *s.shape), s.dtype), specs)
+
+
+def nbytes(specs: Tree) -> int:
+    """Bytes that ``views`` needs: every leaf at a multiple of ``ALIGN``."""
+    return sum(-(-s.nbytes // ALIGN) * ALIGN for s in leaves(specs))
+
+
+def views(specs: Tree, buffer: Any, offset: int = 0) -> Tree:
+    """Numpy arrays laid over a writable buffer, leaf after leaf from ``offset`` (a multiple of ``ALIGN``)."""
+    at = offset
+
+    def view(s: ArraySpec) -> Any:
+        nonlocal at
+        count = int(np.prod(s.shape, dtype=np.int64))
+        array = np.frombuffer(buffer, dtype=s.dtype, count=count, offset=at).reshape(s.shape)
+        at += -(-s.nbytes // ALIGN) * ALIGN
+        return array
+
+    return map(view, specs)
+
+
+def zeros(specs: Tree) -> Tree:
+    return map(lambda s: np.zeros(s.shape, s.dtype), specs)
+
+
+def copy(target: Tree, source: Tree) -> None:
+    """Write every leaf of ``source`` into the array at its place; casts within a kind (float64 to float32) are allowed."""
+    map(lambda t, s: np.copyto(t, s, casting="same_kind"), target, source)
+
+
+def torch_views(tree: Tree) -> Tree:
+    """Tensors over the same bytes as the numpy leaves."""
+    import torch
+
+    return map(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), tree)
+
+
+def numpy_views(tree: Tree) -> Tree:
+    """Numpy arrays over the same bytes as the CPU tensor leaves."""
+    return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().numpy(), tree)
+
+
+def to(tree: Tree, device: torch.device | str, *, non_blocking: bool = False) -> Tree:
+    """Every tensor leaf on ``device`` (itself where it is there already)."""
+    return map(lambda x: x.to(device, non_blocking=non_blocking), tree)

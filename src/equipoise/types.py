@@ -1,0 +1,293 @@
+"""The nouns and the Protocols of the ring. Alignment is said here, and in no other place.
+
+Letters used in every shape of the project: ``T`` time steps of an unroll, ``B`` streams (one stream is one sequence of
+episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a worker that only steps envs stays small.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import Parameter
+
+    Array = torch.Tensor | np.ndarray[Any, np.dtype[Any]]
+else:
+    Array = Any
+
+Tree = Any  # Array | dict[str, Tree]: plain nested dicts of torch or numpy arrays (mypy has no recursive generics here)
+Resume = Literal["exact", "replay", "restart"]
+
+
+class Tick(Enum):
+    """What one bounded piece of work came to. The sum of the seconds spent in each is the balance of a run."""
+
+    WORKED = "worked"
+    STARVED = "starved"  # upstream is slower
+    BLOCKED = "blocked"  # downstream is slower
+
+
+# ----------------------------------------------------------------------------------------------------- envs and agents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStep:
+    """What B streams say now.
+
+    ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
+    what the next action is chosen from. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
+    """
+
+    obs: Tree  # [B, ...]
+    reward: Array  # [B] float32, for the action just taken
+    terminated: Array  # [B] bool, the MDP ended
+    truncated: Array  # [B] bool, a clock cut it
+    first: Array  # [B] bool, obs begins an episode: reset recurrent state
+    valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent)
+    stream: Array  # [B] int64, which streams these rows are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """What a network and a slot need to know of an env."""
+
+    observation: gymnasium.Space[Any]  # of one stream
+    action: gymnasium.Space[Any]  # of one stream
+    resume: Resume = "restart"
+    frame_skip: int = 1  # frames = frame_skip * steps
+    notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
+
+
+class Env(Protocol):
+    """B streams, asynchronous by shape, synchronous by default.
+
+    The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False). After a terminated or
+    truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP).
+    """
+
+    spec: EnvSpec
+
+    def send(self, action: Tree, stream: Array) -> None: ...
+    def recv(self) -> TimeStep | None: ...  # None: not yet
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+    def close(self) -> None: ...
+
+
+class Agent(Protocol):
+    """All that an env ever talks to."""
+
+    def observe(self, ts: TimeStep) -> None: ...  # record the outcome of the last action, submit the observation
+    def action(self) -> Tree | Tick: ...  # [B, ...], or STARVED (no reply yet) / BLOCKED (no slot is free)
+
+
+# ---------------------------------------------------------------------------------------------------------- experience
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next one's ``obs[0]`` is this one's ``obs[T]``."""
+
+    obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
+    first: Array  # [T+1, B] bool
+    action: Tree  # [T, B, ...]
+    behaviour: Tree  # [T, B, ...] what the corrections need, e.g. {"logp": [T, B]}
+    reward: Array  # [T, B] float32, for action[t]
+    mask: Array  # [T, B] bool, False: not a real row (a seam)
+    bootstrap: Array  # [T, B] bool, may the value of obs[t+1] be used after this row
+    version: Array  # [T, B] int64, the weights that chose action[t]
+    state: Tree  # [B, ...] recurrent state before obs[0]
+    context: Tree  # [B, ...] always {"stream", "start"}; start: the stream's row number of row 0
+
+    def discount(self, gamma: float) -> Array:
+        """[T, B], ``gamma`` where the value of the next observation may be used, else 0."""
+        return gamma * self.bootstrap
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, B)."""
+        return int(self.reward.shape[0]), int(self.reward.shape[1])
+
+
+TRAJECTORY_ROWS = ("action", "behaviour", "reward", "mask", "bootstrap", "version")  # [T, B, ...]
+TRAJECTORY_EDGES = ("obs", "first")  # [T+1, B, ...]
+TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a learner's step consumes. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
+
+    data: Trajectory
+    keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
+    weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
+    targets: Tree  # [T, B] what Algorithm.targets computed once, else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where an unroll is written: preallocated views, filled in place."""
+
+    keys: Array  # [B, 2] int64
+    data: Trajectory
+
+
+class Experience(Protocol):
+    """Nothing blocks: None means "not yet", and only the runtime waits."""
+
+    def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
+    def commit(self, slot: Slot, priority: Array | None = None) -> None: ...
+    def cancel(self, streams: Array) -> None: ...  # their owner is verified dead; open slots count as dropped
+    def sample(self, n: int) -> Batch | None: ...
+    def finish(self, keys: Array, priority: Array | None = None) -> None: ...
+    def stats(self) -> dict[str, float]: ...
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+
+
+class WeightStore(Protocol):
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
+
+
+class Worker(Protocol):
+    def tick(self) -> Tick: ...  # one bounded piece of work
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+
+
+# ---------------------------------------------------------------------------------------------------------- algorithms
+
+
+class Network(Protocol):
+    """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
+
+    def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [B, ...] -> outputs [B, ...], state
+    def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOutput:
+    """Sums, not means, so that several learners and micro-batches add up exactly."""
+
+    loss: Tensor  # [] sum over valid rows
+    count: Tensor  # [] how many; the learner divides by the all-reduced count
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> (sum, count), no gradient
+    priority: Tensor | None = None  # [B]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
+
+    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults.
+    """
+
+    learning_rate: float = 3e-4
+    anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer_epsilon: float = 1e-5
+    optimizer_decay: float = 0.99  # RMSProp's smoothing constant
+    max_grad_norm: float = 0.5  # by the norm over a group, 0: off
+    epochs: int = 1
+    minibatches: int = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
+
+    @abstractmethod
+    def network(self, spec: EnvSpec) -> nn.Module:
+        """A fresh network; it satisfies ``Network``. The caller has seeded torch."""
+
+    def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
+        """One optimiser each; a step is taken for each group in this order."""
+        return {"all": list(net.parameters())}
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        """[B] epsilon, sigma and the like: ladders over streams and schedules over steps."""
+        return {}
+
+    @abstractmethod
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        """obs [B, ...], noise [B, k] uniform in (0, 1), k = 1 + the number of action dimensions -> action, behaviour, state."""
+
+    @abstractmethod
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        """The deterministic action that evaluation and serving use -> action [B, ...], state."""
+
+    def priority(self, data: Trajectory) -> Array | None:
+        """[B], actor side, from behaviour alone (Ape-X)."""
+        return None
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        """[T, B], once per batch, without gradient (PPO's GAE)."""
+        return {}
+
+    @abstractmethod
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """The loss of one minibatch for one group; None: skip this group now. ``step`` is the share of the schedule done, 0..1."""
+
+
+# ------------------------------------------------------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvFactory:
+    """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
+
+    target: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    algorithm: Algorithm
+    unroll: int  # T
+    batch: int  # B, streams' windows a learner step consumes
+    experience: Literal["queue"] = "queue"
+    publish_every: int = 1  # updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A run as data. ``runtime.program`` writes it as JSON, reads it back and refuses what cannot work."""
+
+    env: EnvFactory
+    policies: Mapping[str, Policy]  # usually one, "main"
+    actors: int = 1
+    envs_per_actor: int = 16
+    learners: int = 1
+    inference: Literal["local"] = "local"
+    max_lag: int | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
+    device: str = "cpu"
+    threads: int = 1  # of the learner; an actor has one
+    steps: int = 500_000  # env steps after frame skip, rounded up to whole batches
+    schedule_steps: int | None = None  # None: steps; kept when a finished run is extended
+    seed: int = 0
+    stop_at: float | None = None  # evaluated return that ends the run
+    evaluate_episodes: int = 20
+
+
+def unroll_rows(policy: Policy) -> int:
+    """Env steps that one update of this policy consumes."""
+    return policy.unroll * policy.batch
+
+
+def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[B] int64, the streams of one actor."""
+    return np.arange(actor * envs_per_actor, (actor + 1) * envs_per_actor, dtype=np.int64)
+
+
+__all__ = [
+    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network", "Policy",
+    "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
+]  # fmt: skip

@@ -1,0 +1,97 @@
+"""Versioned parameters in one flat buffer: published with one pass, fetched with one copy, never torn, never locked.
+
+Three buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a buffer and ``end`` after;
+a reader copies the newest buffer and keeps the copy only if ``begin`` still equals the ``end`` that it saw before. With two
+buffers a reader that sleeps over two publishes would often retry; with three it practically never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.tree import ArraySpec
+
+BUFFERS = 3
+ATTEMPTS = 1000
+
+
+class Memory(Protocol):
+    buffer: Any
+
+
+class WeightPlan:
+    """Where every parameter and buffer of a network lies."""
+
+    def __init__(self, params: Mapping[str, Tensor]) -> None:
+        self.leaves = {name: ArraySpec(tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in params.items()}
+        if any(s.dtype == "bfloat16" for s in self.leaves.values()):
+            raise ValueError("expected parameters of a numpy dtype (float32, ...), got bfloat16")
+        self.flat = tree.nbytes(self.leaves)
+        self.specs = {
+            "latest": ArraySpec((1,), "int64"),  # publishes so far
+            "begin": ArraySpec((BUFFERS,), "int64"),
+            "end": ArraySpec((BUFFERS,), "int64"),
+            "version": ArraySpec((BUFFERS,), "int64"),
+            "buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(BUFFERS)},
+        }
+        self.nbytes = tree.nbytes(self.specs)
+
+
+class Weights:
+    """``WeightStore`` over memory that several processes may map; one publisher, any number of handles that fetch."""
+
+    def __init__(self, plan: WeightPlan, memory: Memory) -> None:
+        self._plan, self._memory = plan, memory
+        views = tree.views(plan.specs, memory.buffer)
+        self._latest, self._begin, self._end, self._version = (views[k] for k in ("latest", "begin", "end", "version"))
+        self._buffers = list(views["buffers"].values())
+        self._params = [tree.torch_views(tree.views(plan.leaves, b)) for b in self._buffers]
+        self._copy = np.empty(plan.flat, np.uint8)
+        self._mine = tree.torch_views(tree.views(plan.leaves, self._copy))
+
+    def __getstate__(self) -> tuple[WeightPlan, Memory]:
+        return self._plan, self._memory
+
+    def __setstate__(self, state: tuple[WeightPlan, Memory]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def handle(self) -> Weights:
+        """Another reader of the same memory, with its own copy."""
+        return Weights(self._plan, self._memory)
+
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
+        """Parameters and buffers, on any device; only one process publishes."""
+        count = int(self._latest[0]) + 1
+        i = count % BUFFERS
+        self._begin[i] = count
+        for name, target in self._params[i].items():
+            target.copy_(params[name])
+        self._version[i] = version
+        self._end[i] = count
+        self._latest[0] = count
+
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
+        """(version, tensors of this handle, rewritten in place by its next fetch), or None if there is nothing newer."""
+        for _ in range(ATTEMPTS):
+            count = int(self._latest[0])
+            i = count % BUFFERS
+            version = int(self._version[i])
+            if count == 0 or version <= newer_than:
+                return None
+            ended = int(self._end[i])
+            np.copyto(self._copy, self._buffers[i])
+            if int(self._begin[i]) == ended and int(self._version[i]) == version:
+                return version, self._mine
+        raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
+
+
+def named_tensors(net: torch.nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, detached, sharing the module's memory."""
+    return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
+

@@ -1,0 +1,1 @@
+"""The tests: one folder a room, and ``house/`` for the house as a whole."""

@@ -1,0 +1,117 @@
+"""A verdict is a pure function of shares; here is what each picture must be called, and what must be advised."""
+
+import pytest
+
+from equipoise.balance.shares import STATES, Shares, add
+from equipoise.balance.verdict import verdict
+
+
+def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0):
+    return Shares(worked=worked, preempted=preempted, starved=starved, blocked=blocked)
+
+
+BUSY = shares(worked=10)
+CASES = {
+    # name: (actors, learner, keywords, the verdict's first word, what else it must say)
+    "the learner waits": ([BUSY, BUSY], shares(worked=3.8, starved=6.2), {}, "Sampling-bound", ["62 %", "add actors"]),
+    "the learner waits, all cores have an actor": (
+        [BUSY, BUSY],
+        shares(worked=5, starved=5),
+        {"cores": 2},
+        "Sampling-bound",
+        ["50 %", "add envs per actor", "2 actors on 2 cores"],
+    ),
+    "the learner waits, a core is free": ([BUSY], shares(worked=5, starved=5), {"cores": 2}, "Sampling-bound", ["add actors"]),
+    "the learner waits for actors that wait for envs": (
+        [shares(worked=6, starved=4)],
+        shares(worked=5, starved=5),
+        {},
+        "Sampling-bound",
+        ["50 %", "40 % for their envs", "faster env"],
+    ),
+    "the actors wait": ([shares(worked=4, blocked=6)], shares(worked=10), {}, "Learning-bound", ["60 %", "fewer actors"]),
+    "one of two actors waits": ([BUSY, shares(worked=4, blocked=6)], BUSY, {}, "Learning-bound", ["30 %"]),
+    "both wait in turn": (
+        [shares(worked=6, blocked=4)],
+        shares(worked=4, starved=6),
+        {"max_lag": 0},
+        "Lockstep",
+        ["60 %", "40 %", "raise --max-lag to overlap"],
+    ),
+    "both wait though lag is allowed": (
+        [shares(worked=6, blocked=4)],
+        shares(worked=4, starved=6),
+        {"max_lag": 2},
+        "Uneven",
+        ["--max-lag above 2"],
+    ),
+    "both wait though nothing bounds the lag": (
+        [shares(worked=6, blocked=4)],
+        shares(worked=4, starved=6),
+        {"max_lag": None},
+        "Uneven",
+        ["smaller batches"],
+    ),
+    "too few cores": (
+        [shares(worked=6, preempted=4)] * 4,
+        shares(worked=7, preempted=1, starved=2),
+        {"cores": 2},
+        "CPU-bound",
+        ["5 workers share 2 cores", "40 %"],
+    ),
+    "too few cores for the learner": ([BUSY], shares(worked=8, preempted=2), {}, "CPU-bound", ["2 workers", "20 %"]),
+    "preempted actors outweigh a waiting learner": (
+        [shares(worked=5, preempted=5)],
+        shares(worked=4, starved=6),
+        {},
+        "CPU-bound",
+        ["50 %"],
+    ),
+    "a little preemption is nothing": (
+        [shares(worked=9.5, preempted=0.5)],
+        shares(worked=4, starved=6),
+        {},
+        "Sampling-bound",
+        ["60 %"],
+    ),
+    "both busy": ([shares(worked=9, blocked=1)], shares(worked=9, starved=1), {}, "Balanced", []),
+    "one thread": (
+        [shares(worked=6), shares(worked=1)],
+        shares(worked=3),
+        {"one_thread": True},
+        "One thread",
+        ["70 % of the time samples", "30 % learns", "--on process"],
+    ),
+    "nothing measured": ([shares()], shares(), {}, "Too early", []),
+    "no actor yet": ([], BUSY, {}, "Too early", []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sentence_names_the_cause_and_the_cure(case):
+    actors, learner, keywords, first, also = CASES[case]
+    sentence = verdict({**{f"actor {i}": s for i, s in enumerate(actors)}, "learner": learner}, **keywords)
+    assert sentence.startswith(first), sentence
+    for part in also:
+        assert part in sentence, sentence
+    assert sentence.endswith("."), sentence
+    assert "\n" not in sentence
+
+
+def test_waits_shorter_than_a_seventh_are_balance():
+    at = {share: verdict({"actor 0": BUSY, "learner": shares(worked=100 - share, starved=share)}) for share in (14, 15)}
+    assert at[14].startswith("Balanced")
+    assert at[15].startswith("Sampling-bound: the learner waits 15 %")
+
+
+def test_other_workers_are_not_judged():
+    ring = {"actor 0": BUSY, "learner": BUSY}
+    assert verdict({**ring, "evaluator": shares(starved=100, preempted=100)}) == verdict(ring)
+
+
+def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
+    some = shares(worked=1, preempted=2, starved=3, blocked=4)
+    assert [some.share(state) for state in STATES] == [0.1, 0.2, 0.3, 0.4]
+    assert [shares().share(state) for state in STATES] == [0, 0, 0, 0]
+    assert add([some, some]) == shares(worked=2, preempted=4, starved=6, blocked=8)
+    assert add([]) == shares()

@@ -1,0 +1,153 @@
+"""What every test gets: shapes checked in ``equipoise.returns``, a seed, a way to wait, and a look for what it left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+
+# Before any test imports the package: the annotations of the maths become checks of shape and dtype, in tests only.
+install_import_hook("equipoise.returns", "beartype.beartype")
+
+hypothesis.settings.register_profile("equipoise", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("equipoise")
+
+GRACE_S = 3.0  # a child that was told to end may still be on its way out
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def pytest_configure() -> None:
+    """Orphans come to us and not to init, so that a worker whose driver was killed is seen as well."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- the seed
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Of this test: fixed by its name, or EQUIPOISE_TEST_SEED."""
+    return test_seed(request.node.nodeid)
+
+
+def test_seed(nodeid: str) -> int:
+    return int(os.environ.get("EQUIPOISE_TEST_SEED") or zlib.crc32(nodeid.encode()))
+
+
+test_seed.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def seeded(seed: int) -> None:
+    """The global generators, for what draws from them without being asked to."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.failed:
+        report.sections.append(("seed", f"EQUIPOISE_TEST_SEED={test_seed(item.nodeid)}"))
+
+
+# ----------------------------------------------------------------------------------------------------------- the waiting
+
+
+@pytest.fixture
+def deadline() -> Callable[..., None]:
+    """``deadline(lambda: condition, seconds=5, what="the actor to end")``: poll until it holds, fail when it does not."""
+
+    def wait(condition: Callable[[], object], seconds: float = 10.0, what: str = "the condition") -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail(f"waited {seconds} s for {what}")
+            time.sleep(0.005)
+
+    return wait
+
+
+# -------------------------------------------------------------------------------------------------- what is left behind
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """A test leaves no process and no segment: neither here, nor under the multiprocessing servers, nor as an orphan."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = descendants() | segments()
+    yield
+    left = (descendants() | segments()) - before
+    if left:
+        gc.collect()
+        end = time.monotonic() + GRACE_S
+        while (left := (descendants() | segments()) - before) and time.monotonic() < end:
+            time.sleep(0.02)
+    assert not left, f"left behind: {sorted(left)}"
+
+
+def descendants() -> set[str]:
+    """ "pid command" of our live descendants, the two servers that multiprocessing keeps for good left out."""
+    from multiprocessing import forkserver, resource_tracker
+
+    servers = {
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+    }
+    found: set[str] = set()
+    parents = [os.getpid()]
+    while parents:
+        for pid in children(parents.pop()):
+            parents.append(pid)
+            if pid not in servers and (command := live_command(pid)):
+                found.add(f"{pid} {command}")
+    return found
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:  # it ended while we looked
+            continue
+    return found
+
+
+def live_command(pid: int) -> str:
+    """Empty for a zombie, whose memory and files are gone already."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return command[:120]
+
+
+def segments() -> set[str]:
+    """Our memory files, and shared memory of ours with a name, whoever made it."""
+    found = {entry.name for entry in Path("/dev/shm").glob("equipoise-*")}
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:  # the listing's own descriptor
+            continue
+        if target.startswith("/memfd:equipoise-"):
+            found.add(f"fd {fd.name} {target}")
+    return found

@@ -1,0 +1,199 @@
+"""The rows that envs answer, against Gymnasium's own semantics."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import TransformReward
+from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
+
+from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
+from equipoise.envs.seeds import stream_seeds
+
+HERE = "tests.envs.rolling"
+
+
+class TwoScripted(VectorEnv[Any, Any, Any]):
+    """A native vector env with the same episodes (says nothing of autoreset unless told to)."""
+
+    num_envs = 2
+    single_observation_space = Scripted.observation_space
+    single_action_space = Scripted.action_space
+
+    def __init__(self, mode: Any = None) -> None:
+        self.inner = two_scripted()
+        self.metadata = {} if mode is None else {"autoreset_mode": mode}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.inner.reset()
+
+    def step(self, actions: Any) -> Any:
+        return self.inner.step(actions)
+
+
+def loop() -> Any:
+    return env_of(f"{HERE}:Scripted", 1)
+
+
+def sync() -> Any:
+    return env_of(f"{HERE}:two_scripted", 2)
+
+
+def native() -> Any:
+    return GymnasiumEnv(TwoScripted(AutoresetMode.NEXT_STEP), streams=np.arange(2), seed=0)
+
+
+@pytest.mark.parametrize("make", [loop, sync, native])
+def test_next_step_truth_table(make):
+    """Episodes of 2 (terminated), 1 (truncated), 3 (both): every end is followed by exactly one seam."""
+    env = make()
+    got = rows(env, np.zeros((9, len(env.ts.stream)), int))
+    column = {name: value[:, 0].tolist() for name, value in got.items()}
+    T, F = True, False
+    assert column["obs"] == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2], [2, 3], [3, 0]]
+    assert column["reward"] == [0, 1, 2, 0, 11, 0, 21, 22, 23, 0]
+    assert column["terminated"] == [F, F, T, F, F, F, F, F, T, F]
+    assert column["truncated"] == [F, F, F, F, T, F, F, F, T, F]
+    assert column["first"] == [T, F, F, T, F, T, F, F, F, T]
+    assert column["valid"] == [F, T, T, F, T, F, T, T, T, F]
+    assert got["obs"].dtype == got["reward"].dtype == np.float32
+    assert env.spec.notes == ()
+
+
+def test_same_step_has_no_seam_and_ends_at_truncations():
+    env = env_of(f"{HERE}:two_scripted", 2, mode="SameStep")
+    got = {name: value[:, 0].tolist() for name, value in rows(env, np.zeros((6, 2), int)).items()}
+    T, F = True, False
+    assert got["obs"] == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1], [2, 2], [3, 0]]
+    assert got["reward"] == [0, 1, 2, 11, 21, 22, 23]
+    assert got["terminated"] == [F, F, T, T, F, F, T]
+    assert got["truncated"] == [F, F, F, T, F, F, T]
+    assert got["first"] == [T, F, T, T, F, F, T]
+    assert got["valid"] == [F, T, T, T, T, T, T]
+    assert env.spec.notes == (TRUNCATION,)
+
+
+def test_autoreset_must_be_said():
+    with pytest.raises(ValueError, match="does not say in metadata"):
+        GymnasiumEnv(TwoScripted(), streams=np.arange(2), seed=0)
+    with pytest.raises(ValueError, match="autoreset disabled"):
+        env_of(f"{HERE}:two_scripted", 2, mode="Disabled")
+    assert GymnasiumEnv(TwoScripted("NextStep"), streams=np.arange(2), seed=0).same_step is False
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
+def test_loop_equals_sync_vector_env(name):
+    B, n, seed, limit = 5, 150, 3, 40
+    theirs = SyncVectorEnv([lambda: gymnasium.make(name, max_episode_steps=limit)] * B)
+    obs, _ = theirs.reset(seed=stream_seeds(seed, range(B)))
+    theirs.action_space.seed(0)
+    actions = np.stack([theirs.action_space.sample() for _ in range(n)])
+    env = env_of(f"python:{name}", B, seed, max_episode_steps=limit)
+    got = rows(env, actions)
+    np.testing.assert_array_equal(got["obs"][0], obs)
+    for t, action in enumerate(actions, 1):
+        obs, reward, terminated, truncated, _ = theirs.step(action)
+        np.testing.assert_array_equal(got["obs"][t], obs)
+        np.testing.assert_array_equal(got["reward"][t], reward.astype(np.float32))
+        np.testing.assert_array_equal(got["terminated"][t], terminated)
+        np.testing.assert_array_equal(got["truncated"][t], truncated)
+    assert got["truncated"].any() and not got["valid"][1:].all()
+
+
+def test_native_is_used_as_it_is():
+    B, n = 6, 120
+    env = env_of("CartPole-v1", B, 9)
+    theirs = gymnasium.make_vec("CartPole-v1", num_envs=B, vectorization_mode="vector_entry_point")
+    assert type(env.env) is type(theirs)
+    obs, _ = theirs.reset(seed=stream_seeds(9, [0])[0])
+    actions = np.random.default_rng(0).integers(0, 2, (n, B))
+    got = rows(env, actions)
+    np.testing.assert_array_equal(got["obs"][0], obs)
+    for t, action in enumerate(actions, 1):
+        obs, reward, terminated, _, _ = theirs.step(action)
+        np.testing.assert_array_equal(got["obs"][t], obs)
+        np.testing.assert_array_equal(got["reward"][t], reward)
+        np.testing.assert_array_equal(got["terminated"][t], terminated)
+    assert (got["reward"][1:] == got["valid"][1:]).all() and not got["valid"][1:].all()
+
+
+def test_a_wrapped_reward_is_still_zero_on_a_seam():
+    def plus_one(rewards: Any) -> Any:
+        return rewards + 1
+
+    env = GymnasiumEnv(TransformReward(TwoScripted("NextStep"), plus_one), streams=np.arange(2), seed=0)
+    got = rows(env, np.zeros((9, 2), int))
+    assert got["reward"][:, 0].tolist() == [0, 2, 3, 0, 12, 0, 22, 23, 24, 0]
+
+
+def test_recv_reuses_its_arrays():
+    env = env_of("CartPole-v1", 3)
+    ts = env.recv()
+    before = {name: id(getattr(ts, name)) for name in ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")}
+    env.send(np.ones(3, np.int64), ts.stream.copy())
+    after = env.recv()
+    assert after is ts and {name: id(getattr(after, name)) for name in before} == before
+
+
+def test_send_and_recv_take_turns():
+    env = env_of(f"{HERE}:Scripted", [4, 5])
+    with pytest.raises(RuntimeError, match="has not answered the reset"):
+        env.send(np.zeros(2, int), np.array([4, 5]))
+    env.recv()
+    with pytest.raises(RuntimeError, match="no action was sent"):
+        env.recv()
+    with pytest.raises(ValueError, match="all streams"):
+        env.send(np.zeros(2, int), np.array([5, 4]))
+    with pytest.raises(ValueError, match="shape"):
+        env.send(np.zeros(3, int), np.array([4, 5]))
+    env.send(np.zeros(2, int), np.array([4, 5]))
+    with pytest.raises(RuntimeError, match="last action"):
+        env.send(np.zeros(2, int), np.array([4, 5]))
+
+
+def test_box_actions_are_clipped_and_the_env_may_keep_them():
+    env = env_of(f"{HERE}:Recording", 2)
+    mine = np.array([[-3.0, 1.5], [0.25, 9.0]], np.float32)
+    env.recv()
+    env.send(mine, np.arange(2))
+    mine[:] = 7.0  # the caller's own again
+    env.recv()
+    env.send(np.zeros((2, 2), np.float32), np.arange(2))
+    env.recv()
+    kept = [one.got[0] for one in env.envs]
+    assert [k.tolist() for k in kept] == [[-1.0, 1.5], [0.25, 2.0]] and kept[0].dtype == np.float64
+    assert mine.tolist() == [[7.0, 7.0], [7.0, 7.0]]
+
+
+def test_discrete_actions_are_indices():
+    env = env_of(f"{HERE}:Recording", 2, space="discrete")
+    rows(env, [np.array([0, 2]), np.array([1, 1])])
+    assert [one.got for one in env.envs] == [[5, 6], [7, 6]]
+
+
+def test_an_exception_names_the_stream():
+    env = env_of(f"{HERE}:Recording", [7, 8, 9])
+    env.recv()
+    env.envs[1].step = None
+    env.send(np.zeros((3, 2), np.float32), env.ts.stream)
+    with pytest.raises(TypeError) as error:
+        env.recv()
+    assert "stream 8" in error.value.__notes__[0]
+
+
+def test_close_twice():
+    env = env_of(f"{HERE}:Recording", 2)
+    closed: list[int] = []
+    env.envs[0].close = lambda: closed.append(0)
+    env.close()
+    env.close()
+    assert closed == [0]
+
+
+def test_kept_actions_stay_what_they_were():
+    assert Recording().got == []
+    env = env_of(f"{HERE}:Recording", 1)
+    rows(env, [np.full((1, 2), x, np.float32) for x in (0.1, 0.2, 0.3)])
+    np.testing.assert_allclose([kept[0] for kept in env.envs[0].got], [0.1, 0.2, 0.3], rtol=1e-6)

@@ -1,0 +1,103 @@
+"""Encoding and the hidden layers."""
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from equipoise.nets import MLP, encode, encoded_size
+from equipoise.nets.torso import columns, linear
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("lead", [(5,), (4, 5)])
+def test_box_becomes_float32_rows_in_order(dtype, shape, lead):
+    space = spaces.Box(0, 100, shape, dtype)
+    array = np.random.default_rng(0).integers(0, 100, (*lead, *shape)).astype(dtype)
+    x = encode(space, torch.as_tensor(array))
+    assert x.dtype == torch.float32
+    assert x.shape == (*lead, encoded_size(space))
+    np.testing.assert_array_equal(x.numpy(), array.reshape(*lead, -1).astype(np.float32))
+
+
+@pytest.mark.parametrize("start", [0, 3, -2])
+def test_discrete_is_one_hot_from_its_start(start):
+    space = spaces.Discrete(4, start=start)
+    obs = torch.tensor([[start, start + 3], [start + 1, start + 2]])
+    expected = torch.eye(4)[torch.tensor([[0, 3], [1, 2]])]
+    assert torch.equal(encode(space, obs), expected)
+
+
+def test_dict_concatenates_in_sorted_key_order():
+    space = spaces.Dict(
+        {"b": spaces.Discrete(2), "a": spaces.Box(-1, 1, (2,)), "c": spaces.Dict({"x": spaces.Box(0, 1, (1,))})}
+    )
+    obs = {"b": torch.tensor([1]), "c": {"x": torch.tensor([[7.0]])}, "a": torch.tensor([[5.0, 6.0]])}
+    assert encode(space, obs).tolist() == [[5, 6, 0, 1, 7]]
+    assert encoded_size(space) == 5
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiBinary(3), spaces.Tuple([spaces.Discrete(2)]), spaces.Dict({"a": spaces.Text(3)})]
+)
+def test_other_spaces_are_named_and_refused(space):
+    named = space["a"] if isinstance(space, spaces.Dict) else space
+    with pytest.raises(ValueError, match="supported are Box, Discrete, and a Dict") as error:
+        encoded_size(space)
+    assert str(named) in str(error.value)
+    with pytest.raises(ValueError, match="supported are Box"):
+        encode(space, {"a": torch.zeros(1)})
+
+
+def test_box_of_a_real_env():
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=0)
+    assert encode(env.observation_space, torch.as_tensor(obs)[None]).shape == (1, 4)
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "elu", "silu"])
+def test_mlp_is_the_plain_sequence(name):
+    torch.manual_seed(0)
+    mlp = MLP(3, (8, 5), name)
+    module = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU, "silu": torch.nn.SiLU}[name]
+    plain = torch.nn.Sequential(mlp.layers[0], module(), mlp.layers[1], module())
+    x, weight = torch.randn(7, 3), torch.randn(7, 5)
+    torch.testing.assert_close(mlp(x), plain(x))
+    got = torch.autograd.grad((mlp(x) * weight).sum(), list(mlp.parameters()))
+    want = torch.autograd.grad((plain(x) * weight).sum(), list(mlp.parameters()))
+    torch.testing.assert_close(got, want)
+
+
+def test_mlp_leaves_its_input_alone_and_may_be_empty():
+    x = torch.randn(7, 3)
+    before = x.clone()
+    MLP(3, (4,))(x)
+    assert torch.equal(x, before)
+    assert MLP(3, ())(x) is x
+    assert MLP(3, ()).size_out == 3
+
+
+def test_unknown_activation_lists_the_known():
+    with pytest.raises(ValueError, match="'tahn' is unknown; known are tanh, relu"):
+        MLP(3, activation="tahn")
+
+
+def test_layers_are_orthogonal_with_their_gain():
+    torch.manual_seed(0)
+    layer = linear(16, 8, 0.01)
+    torch.testing.assert_close(layer.weight @ layer.weight.t(), 1e-4 * torch.eye(8), atol=1e-9, rtol=1e-4)
+    assert not layer.bias.any()
+    hidden = MLP(8, (8,)).layers[0].weight
+    torch.testing.assert_close(hidden @ hidden.t(), math.sqrt(2) ** 2 * torch.eye(8), atol=1e-5, rtol=1e-5)
+
+
+def test_columns_is_the_layer_transposed():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 3)
+    x = torch.randn(11, 6)
+    torch.testing.assert_close(columns(layer, x), layer(x).t())

@@ -1,0 +1,50 @@
+import numpy as np
+import torch
+from tests.returns.cases import cases
+
+from equipoise.returns import effective_sample_size, importance_weight, log_ratio
+
+
+def test_log_ratio() -> None:
+    for c in cases():
+        got = log_ratio(logp_target=c.log_rho, logp_behaviour=c.q, mask=c.mask).numpy()
+        np.testing.assert_array_equal(got, np.where(c.mask, c.log_rho.numpy() - c.q.numpy(), 0.0), err_msg=c.name)
+        assert torch.equal(log_ratio(logp_target=c.log_rho, logp_behaviour=c.q), c.log_rho - c.q)
+
+
+def test_log_ratio_of_half_precision_is_taken_in_float32() -> None:
+    near = torch.tensor([[-0.5]], dtype=torch.bfloat16)
+    got = log_ratio(logp_target=torch.tensor([[-0.501]]), logp_behaviour=near)
+    torch.testing.assert_close(got, torch.tensor([[-0.001]]), rtol=1e-4, atol=0)
+
+
+def test_importance_weight() -> None:
+    for c in cases():
+        ratio = np.exp(c.log_rho.numpy())
+        for clip in (0.5, 1.0, 2.0):
+            got = importance_weight(log_rho=c.log_rho, clip=clip, mask=c.mask).numpy()
+            np.testing.assert_allclose(got, np.where(c.mask, np.minimum(clip, ratio), 0.0), rtol=1e-14, err_msg=c.name)
+        np.testing.assert_allclose(importance_weight(log_rho=c.log_rho).numpy(), ratio, rtol=1e-14)
+        assert importance_weight(log_rho=torch.full((1, 1), 1e4), clip=1.5) == 1.5  # exp overflows, the weight does not
+
+
+def test_effective_sample_size() -> None:
+    for c in cases():
+        weight = np.exp(c.log_rho.numpy())[c.mask.numpy()]
+        want = weight.sum() ** 2 / (len(weight) * (weight**2).sum()) if len(weight) else 0.0
+        got = effective_sample_size(log_rho=c.log_rho, mask=c.mask).item()
+        np.testing.assert_allclose(got, want, rtol=1e-12, err_msg=c.name)
+
+
+def test_effective_sample_size_at_its_ends() -> None:
+    assert effective_sample_size(log_rho=torch.zeros(4, 5)).item() == 1
+    one = torch.full((4, 5), -1e3)
+    one[2, 3] = 1e3  # e^1000: no float holds the weight itself
+    torch.testing.assert_close(effective_sample_size(log_rho=one), torch.tensor(1 / 20))
+
+
+def test_no_gradient_flows_out() -> None:
+    x = torch.randn(3, 2, requires_grad=True)
+    assert not log_ratio(logp_target=x, logp_behaviour=x.detach()).requires_grad
+    assert not importance_weight(log_rho=x).requires_grad
+    assert not effective_sample_size(log_rho=x).requires_grad

@@ -1,0 +1,362 @@
+"""A program survives JSON, takes settings by type, and is refused whole with every reason."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+from equipoise.runtime.program import (
+    algorithm_class,
+    algorithm_name,
+    algorithm_names,
+    apply_settings,
+    check,
+    from_json,
+    to_json,
+)
+from equipoise.runtime.settings import convert, nearest, whole
+from equipoise.types import Algorithm, EnvFactory, Policy, Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Algorithm):
+    gamma: float = 0.99
+    clip: float = 0.2
+    use_gae: bool = True
+    activation: Literal["tanh", "relu"] = "tanh"
+    hidden: tuple[int, ...] = (64, 64)
+    window: tuple[int, float] = (4, 0.5)
+    burn_in: int | None = None
+    note: str = ""
+
+    def network(self, spec): ...
+    def act(self, net, obs, first, state, *, explore, noise): ...
+    def best(self, net, obs, first, state): ...
+    def loss(self, net, target_net, batch, *, group, step, rng): ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished(Algorithm):
+    """Abstract: no run can use it."""
+
+
+TOY = f"{__name__}:Toy"
+
+
+def program(algorithm=None, *, unroll=32, batch=32, publish_every=1, env=None, **fields: Any) -> Program:
+    policy = Policy(algorithm=algorithm or Toy(), unroll=unroll, batch=batch, publish_every=publish_every)
+    return Program(env=env or EnvFactory(target="CartPole-v1"), policies={"main": policy}, **fields)
+
+
+# ------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def test_json_there_and_back_is_the_same_program():
+    given = program(
+        Toy(gamma=0.5, hidden=(), burn_in=3, clip=float("inf"), activation="relu", note="none", minibatches=2),
+        env=EnvFactory(target="module:make", kwargs={"gravity": 9.8, "nested": {"a": [1, None, True]}}),
+        actors=2, max_lag=None, stop_at=475.0, schedule_steps=7, seed=3,
+    )  # fmt: skip
+    text = json.dumps(to_json(given), allow_nan=False)
+    again = from_json(json.loads(text))
+    assert again == given
+    assert isinstance(again.policies["main"].algorithm, Toy)
+    assert json.loads(text)["policies"]["main"]["algorithm"]["name"] == TOY
+
+
+def test_json_holds_every_field():
+    data = to_json(program())
+    assert set(data) == set(Program.__dataclass_fields__)
+    assert set(data["policies"]["main"]["algorithm"]["fields"]) == set(Toy.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["actorz"], 1, r"program: unknown key 'actorz'; did you mean 'actors'\?"),
+        (["actors"], "two", "program.actors: expected a whole number, got 'two'"),
+        (["actors"], True, "program.actors: expected a whole number, got True"),
+        (["actors"], 1.5, "program.actors: expected a whole number, got 1.5"),
+        (["inference"], "locale", r"program.inference: expected one of 'local', got 'locale' \(did you mean 'local'\?\)"),
+        (["max_lag"], [], "program.max_lag: expected a whole number or none, got \\[\\]"),
+        (["env", "targt"], "", r"program.env: unknown key 'targt'; did you mean 'target'\?"),
+        (["env", "kwargs"], [], "program.env.kwargs: expected a JSON object"),
+        (["policies"], [], "program.policies: expected a JSON object"),
+        (["policies", "main", "bach"], 1, r"program.policies.main: unknown key 'bach'; did you mean 'batch'\?"),
+        (["policies", "main", "algorithm", "nam"], 1, r"did you mean 'name'\?"),
+        (["policies", "main", "algorithm", "name"], "pp0", r"unknown algorithm 'pp0'; did you mean 'ppo'\?"),
+        (["policies", "main", "algorithm", "fields", "gama"], 1, r"algorithm.fields: unknown key 'gama'; did you mean 'gamma'"),
+        (["policies", "main", "algorithm", "fields", "gamma"], "x", "fields.gamma: expected a number, got 'x'"),
+        (["policies", "main", "algorithm", "fields", "window"], [1], r"fields.window: expected 2 values .*, got \[1\]"),
+    ],
+)  # fmt: skip
+def test_json_that_is_wrong_is_refused_where_it_is_wrong(path, value, message):
+    data = to_json(program())
+    node = data
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        from_json(data)
+
+
+def test_json_without_a_needed_key_is_refused():
+    data = to_json(program())
+    del data["policies"]["main"]["unroll"]
+    with pytest.raises(ValueError, match=r"program.policies.main: .* got none named \['unroll'\]"):
+        from_json(data)
+
+
+def test_what_json_cannot_say_is_refused():
+    for kwargs in ({"make": lambda: 1}, {"x": float("nan")}, {"x": float("inf")}, {"x": {1: 2}}):
+        with pytest.raises(ValueError, match="env.*: expected what JSON can say"):
+            to_json(program(env=EnvFactory(target="A-v0", kwargs=kwargs)))
+    with pytest.raises(ValueError, match=r"policies.main.algorithm.gamma: expected what JSON can say"):
+        to_json(program(Toy(gamma=float("nan"))))
+
+
+# -------------------------------------------------------------------------------------------------------------- algorithms
+
+
+def test_the_built_in_algorithms_are_the_files_of_their_room():
+    assert {"ppo", "impala"} <= set(algorithm_names())
+    assert not any(name.startswith("_") for name in algorithm_names())
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        assert issubclass(cls, Algorithm)
+        assert algorithm_name(cls) == name
+        given = program(cls())
+        assert from_json(to_json(given)) == given
+        assert to_json(given)["policies"]["main"]["algorithm"]["name"] == name
+
+
+def test_naming_the_algorithms_imports_none():
+    code = (
+        "import sys; from equipoise.runtime.program import algorithm_names; assert 'ppo' in algorithm_names();"
+        "assert not [m for m in sys.modules if m.startswith('equipoise.algorithms.') or m == 'torch'], sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_algorithm_of_ones_own():
+    assert algorithm_class(TOY) is Toy
+    assert algorithm_name(Toy) == TOY
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("impla", r"unknown algorithm 'impla'; did you mean 'impala'\?"),
+        ("PPO", r"did you mean 'ppo'\?"),
+        ("no_such_module:X", "expected an importable module, got No module named 'no_such_module'"),
+        (f"{__name__}:Toi", r"has no 'Toi'; did you mean 'Toy'\?"),
+        (f"{__name__}:Unfinished", "expected a concrete subclass"),
+        ("json:loads", "expected a concrete subclass"),
+    ],
+)
+def test_an_unknown_algorithm_names_the_nearest(name, message):
+    with pytest.raises(ValueError, match=message):
+        algorithm_class(name)
+
+
+def test_a_class_that_no_import_reaches_is_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Local(Toy):
+        pass
+
+    with pytest.raises(ValueError, match="at the top of a module"):
+        to_json(program(Local()))
+
+
+# ---------------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("setting", "where", "value"),
+    [
+        ("algorithm.gamma=0.98", "algorithm.gamma", 0.98),
+        ("algorithm.gamma=1", "algorithm.gamma", 1.0),
+        ("algorithm.learning_rate=3e-4", "algorithm.learning_rate", 3e-4),
+        ("algorithm.clip=inf", "algorithm.clip", float("inf")),
+        ("algorithm.use_gae=false", "algorithm.use_gae", False),
+        ("algorithm.use_gae=Yes", "algorithm.use_gae", True),
+        ("algorithm.activation=relu", "algorithm.activation", "relu"),
+        ("algorithm.hidden=(128,128)", "algorithm.hidden", (128, 128)),
+        ("algorithm.hidden=128, 64", "algorithm.hidden", (128, 64)),
+        ("algorithm.hidden=[32]", "algorithm.hidden", (32,)),
+        ("algorithm.hidden=()", "algorithm.hidden", ()),
+        ("algorithm.window=8,0.25", "algorithm.window", (8, 0.25)),
+        ("algorithm.burn_in=none", "algorithm.burn_in", None),
+        ("algorithm.burn_in=5", "algorithm.burn_in", 5),
+        ("algorithm.note=a=b", "algorithm.note", "a=b"),
+        ("algorithm.note=none", "algorithm.note", "none"),
+        ("policy.unroll=64", "policy.unroll", 64),
+        ("unroll=64", "policy.unroll", 64),
+        ("policy.publish_every=2", "policy.publish_every", 2),
+        ("batch=128", "policy.batch", 128),
+        ("max_lag=none", "max_lag", None),
+        ("max_lag=3", "max_lag", 3),
+        ("steps=2.3M", "steps", 2_300_000),
+        ("steps=500k", "steps", 500_000),
+        ("steps=1e6", "steps", 1_000_000),
+        ("steps=500_000", "steps", 500_000),
+        ("stop_at=-95", "stop_at", -95.0),
+        ("device=cuda:1", "device", "cuda:1"),
+        ("env.gravity=9.8", "env.gravity", 9.8),
+        ("env.render=none", "env.render", None),
+        ("env.hard=True", "env.hard", True),
+        ("env.map=4x4", "env.map", "4x4"),
+        ("env.sizes=[1, 2]", "env.sizes", [1, 2]),
+    ],
+)
+def test_a_setting_is_read_by_the_type_of_its_field(setting, where, value):
+    given = program()
+    made = apply_settings(given, [setting])
+    policy = made.policies["main"]
+    room, _, name = where.rpartition(".")
+    owner = {"algorithm": policy.algorithm, "policy": policy, "": made}.get(room)
+    got = made.env.kwargs[name] if room == "env" else getattr(owner, name)
+    assert got == value
+    assert type(got) is type(value)
+    # and nothing else has changed
+    if room == "env":
+        assert replace(made, env=given.env) == given
+    elif room == "":
+        assert replace(made, **{name: getattr(given, name)}) == given
+    else:
+        assert replace(made, policies=given.policies) == given
+        assert [f for f in Toy.__dataclass_fields__ if getattr(policy.algorithm, f) != getattr(Toy(), f)] in ([name], [])
+
+
+def test_settings_apply_in_order_and_to_a_copy():
+    given = program(env=EnvFactory(target="A-v0", kwargs={"kept": 1}))
+    made = apply_settings(given, ["seed=1", "env.a=1", "algorithm.gamma=0.1", "seed=2", "batch=64", "algorithm.clip=0.3"])
+    assert (made.seed, made.policies["main"].batch) == (2, 64)
+    assert made.policies["main"].algorithm == Toy(gamma=0.1, clip=0.3)
+    assert made.env.kwargs == {"kept": 1, "a": 1}
+    assert given == program(env=EnvFactory(target="A-v0", kwargs={"kept": 1}))
+    assert apply_settings(given, []) == given
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algorithm.gama=1", r"unknown setting 'algorithm.gama'; did you mean 'algorithm.gamma'\?"),
+        ("gamma=0.9", r"unknown setting 'gamma'; did you mean 'algorithm.gamma'\?"),
+        ("algorithm.unroll=1", r"did you mean 'policy.unroll'\?"),
+        ("actor=2", r"did you mean 'actors'\?"),
+        ("max-lag=2", r"did you mean 'max_lag'\?"),
+        ("policies=2", "unknown setting 'policies'"),
+        ("algorithm.=2", "unknown setting"),
+        ("env.=2", "unknown setting"),
+        ("gamma", r"setting 'gamma': expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
+        ("algorithm.gamma=high", r"algorithm.gamma: expected a number, got 'high'"),
+        ("algorithm.gamma=", r"algorithm.gamma: expected a number, got ''"),
+        ("algorithm.gamma=nan", "algorithm.gamma: expected a number, got 'nan'"),
+        ("unroll=1.5", "unroll: expected a whole number, got '1.5'"),
+        ("steps=inf", "steps: expected a whole number, got 'inf'"),
+        ("steps=1e999999999", "steps: expected a whole number"),
+        ("steps=k", "steps: expected a whole number, got 'k'"),
+        ("algorithm.use_gae=maybe", "algorithm.use_gae: expected true or false, got 'maybe'"),
+        ("algorithm.activation=rel", r"expected one of 'tanh', 'relu', got 'rel' \(did you mean 'relu'\?\)"),
+        ("algorithm.hidden=64,big", r"algorithm.hidden: expected a list of \(a whole number\), such as 64,64, got '64,big'"),
+        ("algorithm.window=1,2,3", r"expected 2 values \(a whole number, a number\) .*, got '1,2,3' \(3 values\)"),
+        ("max_lag=some", "max_lag: expected a whole number or none, got 'some'"),
+    ],
+)
+def test_a_setting_that_is_wrong_says_what_is_right(setting, message):
+    with pytest.raises(ValueError, match=message):
+        apply_settings(program(), [setting])
+
+
+def test_field_types_that_text_cannot_say_are_refused():
+    with pytest.raises(ValueError, match="cannot be set from text or JSON"):
+        convert("1", set, "algorithm.x")
+
+
+def test_the_nearest_name_looks_at_the_whole_and_at_its_last_part():
+    assert nearest("gamma", ["batch", "algorithm.gamma", "game"]) == "algorithm.gamma"
+    assert nearest("CartPole", ["MountainCar-v0", "CartPole-v1"]) == "CartPole-v1"
+    assert nearest("x", []) is None
+
+
+def test_whole_numbers_that_floats_would_miss():
+    assert whole("2.3M") == 2_300_000
+    assert whole("9007199254740993") == 2**53 + 1
+
+
+# ------------------------------------------------------------------------------------------------------------------- check
+
+
+GOOD = {
+    "lockstep": {},
+    "four actors": {"actors": 4, "batch": 64, "envs_per_actor": 16},
+    "more windows than streams": {"actors": 1, "batch": 64},
+    "streams that fit by lag": {"actors": 4, "batch": 16, "max_lag": 3},
+    "free-running": {"actors": 40, "batch": 16, "max_lag": None},
+    "old weights, with lag": {"max_lag": 1, "publish_every": 2},
+    "cuda": {"device": "cuda:3"},
+    "no evaluation": {"evaluate_episodes": 0},
+    "minibatches": {"algorithm": Toy(minibatches=1024)},
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_programs_that_can_work(case):
+    fields = dict(GOOD[case])
+    check(program(fields.pop("algorithm", None), **fields))
+
+
+BAD = {
+    "actors": ({"actors": 0}, "actors: expected at least 1, got 0"),
+    "unroll": ({"unroll": 0}, "unroll: expected at least 1, got 0"),
+    "steps": ({"steps": 0}, "steps: expected at least 1, got 0"),
+    "schedule": ({"schedule_steps": 0}, "schedule_steps: expected at least 1, got 0"),
+    "threads": ({"threads": 0}, "threads: expected at least 1"),
+    "lag": ({"max_lag": -1}, "max_lag: expected at least 0, got -1"),
+    "seed": ({"seed": -1}, "seed: expected at least 0, got -1"),
+    "learners": ({"learners": 2}, "learners: expected 1"),
+    "device": ({"device": "gpu"}, "device: expected cpu, cuda or cuda:N, got 'gpu'"),
+    "epochs": ({"algorithm": Toy(epochs=0)}, "algorithm.epochs: expected at least 1"),
+    "learning rate": ({"algorithm": Toy(learning_rate=float("nan"))}, "algorithm.learning_rate: expected at least 0, got nan"),
+    "split unrolls, above": ({"batch": 40}, "batch: expected a multiple of envs_per_actor=16.* got 40; the nearest is 48"),
+    "split unrolls, below": ({"batch": 39}, "got 39; the nearest is 32"),
+    "split unrolls, small": ({"batch": 3}, "got 3; the nearest is 16"),
+    "idle actors": ({"actors": 3}, r"all 48 streams \(3 actors x 16\) .* = 32 slots.*use batch=48, actors=2 or max_lag=1$"),
+    "idle actors, with lag": ({"actors": 5, "max_lag": 1}, "= 64 slots.*use batch=48, actors=4 or max_lag=2$"),
+    "minibatches": ({"algorithm": Toy(minibatches=5)}, r"divisor of the 1024 rows .*, got 5; the nearest below is 4"),
+    "old weights": ({"publish_every": 2}, r"publish_every: expected 1 in lockstep \(max_lag 0\), got 2"),
+    "no env": ({"env": EnvFactory(target=" ")}, "env: expected a Gymnasium id"),
+    "env closure": ({"env": EnvFactory(target="A-v0", kwargs={"f": print})}, "env.f: expected what JSON can say"),
+    "stop without evaluation": ({"stop_at": 1.0, "evaluate_episodes": 0}, "evaluate_episodes of at least 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_programs_that_cannot_work(case):
+    fields, message = dict(BAD[case][0]), BAD[case][1]
+    with pytest.raises(ValueError, match=message) as caught:
+        check(program(fields.pop("algorithm", None), **fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_suggestion_of_idle_actors_works():
+    for change in ({"batch": 48}, {"actors": 2}, {"max_lag": 1}):
+        check(program(**{"actors": 3, **change}))
+
+
+def test_all_problems_come_at_once():
+    with pytest.raises(ValueError, match="^4 settings cannot work:") as caught:
+        check(program(actors=0, unroll=0, device="tpu", seed=-4))
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.strip().partition(":")[0] for line in lines] == ["actors", "seed", "device", "unroll"]
+
+
+def test_several_policies_are_refused_by_name():
+    given = program()
+    with pytest.raises(ValueError, match=r"the one policy 'main' .*, got \['a', 'b'\]"):
+        check(replace(given, policies={"a": given.policies["main"], "b": given.policies["main"]}))
