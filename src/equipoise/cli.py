@@ -1,5 +1,7 @@
 """The command line. Nothing heavy is imported here before a command runs: ``equipoise --help`` answers at once.
 
+Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
+
 Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 interrupted (the run is saved all the same).
 """
 
@@ -87,16 +89,16 @@ def train(
         bool, typer.Option(help="Begin with the tuned settings for this env, where there are some.", rich_help_panel=WHAT)
     ] = True,
     unroll: Annotated[
-        int | None, typer.Option(metavar="T", help="Steps of an env that go to the learner together.", rich_help_panel=WHAT)
+        str | None, typer.Option(metavar="T", help="Steps of an env that go to the learner together.", rich_help_panel=WHAT)
     ] = None,
     batch: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             metavar="B", help="Unrolls that a learner step takes; a multiple of --envs-per-actor.", rich_help_panel=WHAT
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of everything that is random. Default 0.", rich_help_panel=WHAT)
+        str | None, typer.Option(metavar="N", help="Of everything that is random. Default 0.", rich_help_panel=WHAT)
     ] = None,
     on: Annotated[
         str,
@@ -105,10 +107,10 @@ def train(
         ),
     ] = "process",
     actors: Annotated[
-        int | None, typer.Option(metavar="N", help="Workers that step envs and choose actions.", rich_help_panel=WHERE)
+        str | None, typer.Option(metavar="N", help="Workers that step envs and choose actions.", rich_help_panel=WHERE)
     ] = None,
     envs_per_actor: Annotated[
-        int | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
+        str | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
     ] = None,
     max_lag: Annotated[
         str | None,
@@ -120,18 +122,18 @@ def train(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
+        str | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda[:N]", help="Of the learner.", rich_help_panel=WHERE)] = None,
     steps: Annotated[
         str | None, typer.Option(metavar="N", help="Env steps in all, such as 500000, 500k or 1M.", rich_help_panel=LONG)
     ] = None,
     stop_at: Annotated[
-        float | None,
+        str | None,
         typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.", rich_help_panel=LONG),
     ] = None,
     evaluate_episodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
+        str | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
     ] = None,
     out: Annotated[
         Path | None,
@@ -152,14 +154,17 @@ def train(
         from equipoise.runtime.settings import convert
 
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-        fields: dict[str, Any] = {
+        texts = {
             "unroll": unroll, "batch": batch, "seed": seed, "actors": actors, "envs_per_actor": envs_per_actor,
-            "threads": threads, "device": device, "stop_at": stop_at, "evaluate_episodes": evaluate_episodes,
-            "steps": None if steps is None else convert(steps, int, "--steps"),
+            "max_lag": max_lag, "threads": threads, "device": device, "steps": steps, "stop_at": stop_at,
+            "evaluate_episodes": evaluate_episodes,
         }  # fmt: skip
-        given = {name: value for name, value in fields.items() if value is not None}
-        if max_lag is not None:  # for which None is a value
-            given["max_lag"] = convert(max_lag, int | None, "--max-lag")
+        kinds: dict[str, Any] = {"max_lag": int | None, "device": str, "stop_at": float}  # the others: int
+        given = {
+            name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
+            for name, text in texts.items()
+            if text is not None
+        }
         from equipoise import api
 
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
@@ -203,11 +208,11 @@ def watch(run: Run, *, on: str, quiet: bool) -> int:
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
-    episodes: Annotated[int, typer.Option(metavar="N", help="Fresh episodes to play.")] = 20,
+    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "20",
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
     ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the episodes.")] = 0,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
     video: Annotated[
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
@@ -215,9 +220,12 @@ def evaluate(
 ) -> None:
     """Play fresh episodes with the newest weights of a run and print their return."""
     with plain_errors("equipoise evaluate", debug):
+        from equipoise.runtime.settings import convert
+
+        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
 
-        result = api.evaluate(directory, episodes=episodes, deterministic=not stochastic, seed=seed, video=video)
+        result = api.evaluate(directory, episodes=count, deterministic=not stochastic, seed=start, video=video)
     policy = "stochastic" if stochastic else "deterministic"
     print(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "

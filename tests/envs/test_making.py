@@ -58,7 +58,7 @@ def test_arguments_only_the_python_env_has_make_it_python(monkeypatch):
 
 def test_a_callable_is_given_what_it_names():
     given.clear()
-    env: Env = env_of(f"{HERE}:one", [3, 4], flavour="sweet", more=1)
+    env = env_of(f"{HERE}:one", [3, 4], flavour="sweet", more=1)
     assert isinstance(env, LoopEnv) and given == [(3, "sweet", {"more": 1}), (4, "sweet", {"more": 1})]
     given.clear()
     assert isinstance(env_of(f"{HERE}:many", [3, 4], 9), GymnasiumEnv) and given == [(2, [3, 4], 9)]
@@ -95,6 +95,11 @@ def test_what_is_said(target, kwargs, said):
     with pytest.raises(ValueError) as error:
         env_of(target, **kwargs)
     assert said in str(error.value)
+
+
+def test_what_make_returns_is_an_env() -> None:
+    env: Env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(2), seed=0)  # mypy checks the Protocol here
+    assert (ts := env.recv()) is not None and ts.stream.tolist() == [0, 1]
 
 
 def test_streams_must_be_ids():

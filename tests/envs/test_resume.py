@@ -9,7 +9,11 @@ from tests.envs.rolling import env_of, rows
 from equipoise import tree
 from equipoise.envs import snapshot
 
-EXACT = [("CartPole-v1", 2), ("equipoise/Ruler-v0", 8), ("equipoise/Catch-v0", 3)]
+EXACT: list[tuple[str, int, dict[str, int]]] = [
+    ("CartPole-v1", 2, {"max_episode_steps": 23}),  # so that the clock matters, too
+    ("equipoise/Ruler-v0", 8, {}),
+    ("equipoise/Catch-v0", 3, {}),
+]
 
 
 def play(env, actions):
@@ -26,12 +30,12 @@ def play(env, actions):
     return np.stack(seen)
 
 
-@pytest.mark.parametrize(("target", "choices"), EXACT)
+@pytest.mark.parametrize(("target", "choices", "kwargs"), EXACT)
 @pytest.mark.parametrize("warm", [0, 1, 77, 500])
-def test_exact_resume(target, choices, warm):
+def test_exact_resume(target, choices, kwargs, warm):
     """A fresh env with another seed, some rows of its own behind it, goes on bit for bit for 1000 rows."""
     rng = np.random.default_rng(warm)
-    env, other = env_of(target, 7, 1), env_of(target, 7, 1 if target.endswith("Ruler-v0") else 2)
+    env, other = env_of(target, 7, 1, **kwargs), env_of(target, 7, 2, **kwargs)
     assert env.spec.resume == "exact"
     rows(env, rng.integers(0, choices, (warm, 7)))
     state = env.state()
@@ -42,8 +46,9 @@ def test_exact_resume(target, choices, warm):
     tree.map(np.testing.assert_array_equal, state, frozen)  # a state is a copy
     other.recv()
     play(other, rng.integers(0, choices, (1 + warm % 5, 7)))
-    other.load(frozen)
+    other.load(state)
     np.testing.assert_array_equal(play(other, actions), expected)
+    tree.map(np.testing.assert_array_equal, state, frozen)  # and is not written to by the env that loaded it
     assert expected[:, :, -4:-2].any()  # with ends in between
 
 
@@ -63,7 +68,7 @@ def test_a_restored_row_is_the_last_one():
         np.testing.assert_array_equal(getattr(other.ts, name), getattr(env.ts, name))
 
 
-@pytest.mark.parametrize("target", ["python:CartPole-v1", "Acrobot-v1"])
+@pytest.mark.parametrize("target", ["python:CartPole-v1", "Acrobot-v1", "tests.envs.test_seeds:cartpoles"])
 def test_restart(target):
     env = env_of(target, 3, 1)
     begun = rows(env, np.ones((5, 3), int))["obs"]

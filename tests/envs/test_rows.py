@@ -173,6 +173,17 @@ def test_discrete_actions_are_indices():
     assert [one.got for one in env.envs] == [[5, 6], [7, 6]]
 
 
+def test_the_caller_may_overwrite_what_it_sent():
+    one, other = env_of("CartPole-v1", 4), env_of("CartPole-v1", 4)
+    mine = np.array([0, 1, 0, 1])
+    for env in (one, other):
+        env.recv()
+        env.send(mine, env.ts.stream)
+    right = one.recv().obs.copy()
+    mine[:] = 1 - mine
+    np.testing.assert_array_equal(other.recv().obs, right)
+
+
 def test_an_exception_names_the_stream():
     env = env_of(f"{HERE}:Recording", [7, 8, 9])
     env.recv()

@@ -51,7 +51,9 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **raising)
         except UsageError as error:
-            command = error.ctx.command_path if error.ctx is not None else "equipoise"
+            # Not every error knows its command; the first word typed is it.
+            typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
+            command = " ".join(["equipoise", *(word for word in typed[:1] if word in self.commands)])
             fail(f"{_reason(error)} See '{command} --help'.", command)
         except typer.Abort:
             sys.exit(130)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -60,7 +60,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
 
 
 def _title(program: Program, on: str) -> Text:
-    line = Text("equipoise ", style="bold", overflow="ellipsis", no_wrap=True)
+    line = Text("equipoise ", style="bold", overflow="crop", no_wrap=True)
     names = [type(policy.algorithm).__name__.lower() for policy in program.policies.values()]
     return line.append(f"{program.env.target} · {', '.join(names)} · seed {program.seed} · {on}", style="not bold")
 
@@ -90,12 +90,13 @@ def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
     return [head, *(_worker(name, shares) for name, shares in _fold(balance, rows))]
 
 
-def _fold(balance: Mapping[str, Shares], rows: int) -> Iterable[tuple[str, Shares]]:
-    if len(balance) <= rows:
-        return balance.items()
-    actors = [shares for name, shares in balance.items() if name.startswith("actor")]
+def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
+    """In the order of the ring: actors first."""
+    actors = [(name, shares) for name, shares in balance.items() if name.startswith("actor")]
     others = [(name, shares) for name, shares in balance.items() if not name.startswith("actor")]
-    return [(f"{len(actors)} actors", add(actors)), *others]
+    if len(balance) > rows and len(actors) > 1:
+        actors = [(f"{len(actors)} actors", add(shares for _, shares in actors))]
+    return actors + others
 
 
 def _worker(name: str, shares: Shares) -> Text:
@@ -199,10 +200,11 @@ def spread(mean: float, std: float) -> str:
 
 
 def short(count: int) -> str:
-    """12,288 as 12.3k."""
+    """12,288 as 12.3k, three figures of any number."""
     for scale, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= scale:
-            return f"{count / scale:.3g}{suffix}" if count < 1000 * scale else f"{count / scale:,.0f}{suffix}"
+        share = count / scale
+        if share >= 0.9995:  # what rounds to 1
+            return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
     return str(count)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -107,7 +106,7 @@ def _play(
         obs, _ = env.reset(seed=seed if episode == 0 else None)
         writer.add(env.render())
         total = 0.0
-        for _ in itertools.repeat(None, LONGEST):
+        for _ in range(LONGEST):
             obs, reward, terminated, truncated, _ = env.step(act(obs))
             total += float(reward)
             writer.add(env.render())

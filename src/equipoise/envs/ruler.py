@@ -27,8 +27,9 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
-    """(length, terminated, truncated) of episodes, elementwise: 40 % terminate, 40 % are truncated, 20 % both.
+    """(length, terminated, truncated) of episodes, elementwise.
 
+    One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 % are both at once.
     SplitMix64 (Steele, Lea, Flood 2014) of (stream, number): neighbours have nothing in common.
     """
     with np.errstate(over="ignore"):
@@ -36,7 +37,7 @@ def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Boo
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             x = (x + np.uint64(0x9E3779B97F4A7C15) ^ (x >> np.uint64(shift))) * np.uint64(factor)
         x = x ^ (x >> np.uint64(31))
-        length = (1 + x % np.uint64(longest)).astype(np.int64)
+        length = np.where((x >> np.uint64(50)) % np.uint64(8) == 0, 1, 1 + (x % np.uint64(longest)).astype(np.int64))
         ending = (x >> np.uint64(40)) % np.uint64(5)
     return length, np.isin(ending, (0, 1, 4)), np.isin(ending, (2, 3, 4))
 

@@ -1,0 +1,123 @@
+"""What the benchmarks that start other processes share: a probe of the machine's speed, and runs that always end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+BURST = 10_000
+SINGLE = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "MKL", "OPENBLAS")}
+
+
+# ------------------------------------------------------------------------------------------------------------- the probe
+
+
+def _spin(barrier: Any, results: Any, seconds: float) -> None:
+    barrier.wait()
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        x = 0
+        for i in range(BURST):
+            x += i * i
+        done += BURST
+    results.put(done / (time.perf_counter() - start) / 1e6)
+
+
+def spin(processes: int, seconds: float = 0.5) -> float:
+    """Millions of turns of a pure-Python loop a second, summed over so many processes at once."""
+    context = multiprocessing.get_context("fork")  # the caller has no threads
+    barrier, results = context.Barrier(processes), context.Queue()
+    workers = [context.Process(target=_spin, args=(barrier, results, seconds)) for _ in range(processes)]
+    for w in workers:
+        w.start()
+    total = sum(results.get(timeout=60) for _ in workers)
+    for w in workers:
+        w.join()
+    return float(total)
+
+
+def calibrate() -> dict[str, float]:
+    """The machine now. Compare only runs whose neighbouring probes agree; two_core tells how much of two cores was free."""
+    return {"one_core": round(spin(1), 2), "two_core": round(spin(2), 2)}
+
+
+def host() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "at": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+# -------------------------------------------------------------------------------------------------------------- the runs
+
+
+class Failed(Exception):
+    """A run that did not give its figure: it exited with an error, ran past its limit or printed no result."""
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL for everything that is left of the process's group; it was started as the leader of a new session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], log: Path, **env: str) -> Iterator[subprocess.Popen[Any]]:
+    """The command in a session of its own, stdout and stderr in ``log``; nothing of it is left after the block."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **env},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def tail(log: Path, lines: int = 25) -> str:
+    return "\n".join("    | " + line for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def run_for_json(command: Sequence[str], log: Path, *, limit_s: float, **env: str) -> dict[str, Any]:
+    """Run to its end -> the last line of its output that is a JSON object with a "value"; raises Failed without one."""
+    with started(command, log, **env) as process:
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"ran past its limit of {limit_s:.0f} s: {' '.join(command)}\n{tail(log)}") from None
+    if code:
+        raise Failed(f"exit code {code}: {' '.join(command)}\n{tail(log)}")
+    for line in reversed(log.read_text(encoding="utf-8", errors="replace").splitlines()):
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and found.get("value") is not None:
+                return found
+    raise Failed(f"printed no result: {' '.join(command)}\n{tail(log)}")
+
+
+# ------------------------------------------------------------------------------------------------------------ the tables
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns, the first one to the left."""
+    text = [[str(x) for x in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in text) for i in range(len(head))]
+    lines = ["  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths))) for row in text]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,62 @@
+"""A program, reports and a summary as a run would give them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.balance.shares import Shares
+from equipoise.runtime.report import Evaluation, Report
+from equipoise.types import Algorithm, EnvFactory, Policy, Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Algorithm):
+    gamma: float = 0.99
+
+    def network(self, spec): ...
+    def act(self, net, obs, first, state, *, explore, noise): ...
+    def best(self, net, obs, first, state): ...
+    def loss(self, net, target_net, batch, *, group, step, rng): ...
+
+
+BALANCE = {
+    "actor 0": Shares(worked=6, preempted=0.5, blocked=3.5),
+    "actor 1": Shares(worked=9, starved=1),
+    "learner": Shares(worked=3.8, starved=6.2),
+}
+VERDICT = "Sampling-bound: the learner waits 62 % of the time for experience; add actors or envs per actor."
+
+
+def program(**fields: Any) -> Program:
+    given: dict[str, Any] = {
+        "env": EnvFactory(target="CartPole-v1"), "policies": {"main": Policy(algorithm=Toy(), unroll=32, batch=128)},
+        "actors": 2, "envs_per_actor": 64, "max_lag": 1, "steps": 500_000,
+    }  # fmt: skip
+    return Program(**(given | fields))
+
+
+def report(**fields: Any) -> Report:
+    given: dict[str, Any] = {
+        "wall_s": 72.3, "env_steps": 210_000, "frames": 210_000, "updates": 51, "steps_per_s": 123_456.7,
+        "updates_per_s": 82.1, "episodes": 1203, "return_mean": 215.3, "length_mean": 215.3, "lag_mean": 0.4, "lag_max": 1,
+        "balance": BALANCE, "verdict": VERDICT, "remaining_s": 170.0,
+    }  # fmt: skip
+    return Report(**(given | fields))
+
+
+def evaluation(**fields: Any) -> Evaluation:
+    given: dict[str, Any] = {"mean": 487.25, "std": 20.1, "episodes": 20, "env_steps": 120_000, "version": 3}
+    return Evaluation(**(given | fields))
+
+
+def summary(**fields: Any) -> dict[str, Any]:
+    """As it is read back from summary.json."""
+    return {
+        "status": "completed", "env_steps": 210_000, "frames": 210_000, "updates": 51, "wall_s": 72.3, "steps_per_s": 2904.6,
+        "updates_per_s": 0.7, "episodes": 1203, "return_mean": 215.3,
+        "evaluation": {"mean": 487.25, "std": 20.1, "episodes": 20}, "lag": {"mean": 0.4, "max": 1},
+        "balance": {
+            name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
+            for name, s in BALANCE.items()
+        },
+        "verdict": VERDICT, "solved_at_s": None, "params_sha256": "0" * 64,
+    } | fields  # fmt: skip

@@ -1,0 +1,323 @@
+"""The command line against an api that only notes what it is asked for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.cli.samples import evaluation, program, report, summary
+from typer.testing import CliRunner
+
+import equipoise
+from equipoise.cli import app
+from equipoise.runtime.errors import WorkerFailed
+
+ROOT = Path(__file__).parents[2]
+
+
+class FakeRun:
+    """Three reports, then whatever ``end`` says."""
+
+    def __init__(self, end=None, status="completed", leaves_summary=True):
+        self.program, self.directory, self.summary = program(), Path("runs/fake"), None
+        self.end, self.status, self.leaves_summary, self.closed = end, status, leaves_summary, False
+        self.left = [report(wall_s=0.1), report(wall_s=9.0), report(wall_s=10.0, final=True)]
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.left:
+            return self.left.pop(0)
+        self._finish()
+        raise self.end if self.end is not None else StopIteration
+
+    def _finish(self):
+        self.summary = summary(status=self.status) if self.leaves_summary else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+        self._finish()
+
+
+@pytest.fixture
+def api(monkeypatch):
+    fake = SimpleNamespace(asked={}, run=FakeRun(), refuse=None)
+
+    def made_program(env, algorithm, *, settings, recipe, **fields):
+        fake.asked |= {"env": env, "algorithm": algorithm, "settings": settings, "recipe": recipe, "fields": fields}
+        if fake.refuse is not None:
+            raise fake.refuse
+        return "the program"
+
+    def train(made, *, on, out):
+        fake.asked |= {"program": made, "on": on, "out": out}
+        return fake.run
+
+    def evaluate(directory, **options):
+        fake.asked |= {"directory": directory, "options": options}
+        if fake.refuse is not None:
+            raise fake.refuse
+        return evaluation()
+
+    fake.program, fake.train, fake.evaluate = made_program, train, evaluate
+    monkeypatch.setattr(equipoise, "api", fake, raising=False)
+    return fake
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments), prog_name="equipoise")
+
+
+# ------------------------------------------------------------------------------------------------------------------- train
+
+
+def test_without_options_the_api_is_given_none(api):
+    result = run("train", "CartPole-v1")
+    assert result.exit_code == 0, result.output
+    assert api.asked == {
+        "env": "CartPole-v1", "algorithm": "ppo", "settings": (), "recipe": True, "fields": {},
+        "program": "the program", "on": "process", "out": None,
+    }  # fmt: skip
+    assert api.run.closed
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "value"),
+    [
+        ("--algorithm impala", "algorithm", "impala"),
+        ("--set algorithm.gamma=0.9 --set env.g=1", "settings", ("algorithm.gamma=0.9", "env.g=1")),
+        ("--no-recipe", "recipe", False),
+        ("--on serial", "on", "serial"),
+        ("--out some/where", "out", Path("some/where")),
+        ("--actors 4", "fields", {"actors": 4}),
+        ("--envs-per-actor 8", "fields", {"envs_per_actor": 8}),
+        ("--max-lag 0", "fields", {"max_lag": 0}),
+        ("--max-lag none", "fields", {"max_lag": None}),
+        ("--unroll 16", "fields", {"unroll": 16}),
+        ("--batch 64", "fields", {"batch": 64}),
+        ("--steps 500k", "fields", {"steps": 500_000}),
+        ("--seed 0", "fields", {"seed": 0}),
+        ("--threads 2", "fields", {"threads": 2}),
+        ("--device cuda:1", "fields", {"device": "cuda:1"}),
+        ("--stop-at -95", "fields", {"stop_at": -95.0}),
+        ("--stop-at 0", "fields", {"stop_at": 0.0}),
+        ("--evaluate-episodes 5", "fields", {"evaluate_episodes": 5}),
+    ],
+)
+def test_every_option_of_train_reaches_the_api(api, options, where, value):
+    result = run("train", "CartPole-v1", *options.split())
+    assert result.exit_code == 0, result.output
+    assert api.asked[where] == value
+    if where == "fields":
+        assert [type(v) for v in api.asked["fields"].values()] == [type(v) for v in value.values()]
+
+
+def test_a_run_shows_lines_and_then_the_summary(api):
+    lines = run("train", "CartPole-v1").stdout.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["0:00", "0:09", "0:10"]
+    assert lines[3] == "Completed: all steps are done."
+    assert lines[-1].strip() == "equipoise evaluate runs/fake --video"
+
+
+def test_quiet_shows_the_summary_alone(api):
+    for flag in ("--quiet", "-q"):
+        api.run = FakeRun()
+        assert run("train", "CartPole-v1", flag).stdout.splitlines()[0] == "Completed: all steps are done."
+
+
+def test_ctrl_c_ends_with_130_after_the_summary(api):
+    for api.run in (FakeRun(KeyboardInterrupt(), "interrupted"), FakeRun(None, "interrupted")):
+        result = run("train", "CartPole-v1")
+        assert result.exit_code == 130
+        assert "Interrupted: the weights up to here are saved." in result.stdout
+        assert "equipoise evaluate runs/fake" in result.stdout
+        assert "Traceback" not in result.output
+        assert api.run.closed
+
+
+def test_ctrl_c_while_the_view_is_drawn_closes_the_run(api, monkeypatch):
+    api.run = FakeRun(None, "interrupted")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("equipoise.console.terminal.View.update", interrupt)
+    result = run("train", "CartPole-v1")
+    assert result.exit_code == 130
+    assert api.run.closed
+    assert "Interrupted" in result.stdout
+
+
+def test_ctrl_c_before_there_is_anything_to_sum_up(api):
+    api.run = FakeRun(KeyboardInterrupt(), leaves_summary=False)
+    assert run("train", "CartPole-v1").exit_code == 130
+
+
+def test_a_worker_that_fails_shows_its_own_traceback_and_ends_with_1(api):
+    text = 'Traceback (most recent call last):\n  File "env.py", line 3, in step\nZeroDivisionError: division by zero\n'
+    api.run = FakeRun(WorkerFailed("actor 1", "raised", text), "failed")
+    result = run("train", "CartPole-v1")
+    assert result.exit_code == 1
+    assert result.stderr.strip() == f"{text}equipoise train: actor 1 raised"
+    assert "Failed: the weights up to here are saved." in result.stdout
+
+
+def test_a_worker_that_dies_without_a_word(api):
+    api.run = FakeRun(WorkerFailed("actor 1", "died of SIGKILL"), leaves_summary=False)
+    result = run("train", "CartPole-v1")
+    assert (result.exit_code, result.stderr.strip()) == (1, "equipoise train: actor 1 died of SIGKILL")
+
+
+def test_an_error_that_nobody_foresaw_keeps_its_traceback(api):
+    api.run = FakeRun(RuntimeError("a bug"))
+    result = run("train", "CartPole-v1")
+    assert isinstance(result.exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("unknown env id 'X'; did you mean 'Y'?"), ImportError("no extra"), OSError("full")]
+)
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
+    api.refuse = error
+    result = run(command, "X")
+    assert (result.exit_code, result.stderr, result.stdout) == (2, f"equipoise {command}: {error}\n", "")
+    debugged = run(command, "X", "--debug")
+    assert debugged.exception is error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train", "equipoise train: missing argument 'ENV'. See 'equipoise train --help'."),
+        (
+            "train A --actor 2",
+            "equipoise train: no such option '--actor'; did you mean '--actors'? See 'equipoise train --help'.",
+        ),
+        ("train A --maxlag 2", "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See"),
+        ("train A --norecipe", "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See"),
+        ("train A --xyzzy", "equipoise train: no such option '--xyzzy'; did you mean '--"),
+        ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
+        ("train A B", "equipoise train: got unexpected extra argument"),
+        ("train A --actors two", "equipoise train: --actors: expected a whole number, got 'two'"),
+        ("train A --stop-at high", "equipoise train: --stop-at: expected a number, got 'high'"),
+        ("evaluate A --episodes 1.5", "equipoise evaluate: --episodes: expected a whole number, got '1.5'"),
+        ("train A --seed", "equipoise train: option '--seed' requires an argument."),
+        ("train A --on proces", "--on: expected one of 'serial', 'process', got 'proces' (did you mean 'process'?)"),
+        ("train A --max-lag some", "equipoise train: --max-lag: expected a whole number or none, got 'some'"),
+        ("train A --steps many", "equipoise train: --steps: expected a whole number, got 'many'"),
+        ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
+        ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
+        ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See 'equipoise --help'."),
+        ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
+    ],
+)
+def test_what_was_typed_wrong_is_one_line_that_names_the_nearest(api, arguments, message):
+    result = run(*arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("CartPol-v1", "did you mean 'CartPole-v1'?"),
+        ("CartPole-v1 --algorithm pppo", "unknown algorithm 'pppo'; did you mean 'ppo'?"),
+        ("CartPole-v1 --set algorithm.gama=1", "unknown setting 'algorithm.gama'; did you mean 'algorithm.gamma'?"),
+        ("CartPole-v1 --set algorithm.gamma=x", "algorithm.gamma: expected a number, got 'x'"),
+        ("CartPole-v1 --actors 0", "actors: expected at least 1, got 0"),
+    ],
+)
+def test_the_real_api_names_the_nearest_too(arguments, message, tmp_path, monkeypatch):
+    pytest.importorskip("equipoise.api")
+    monkeypatch.chdir(tmp_path)
+    result = run("train", *arguments.split())
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_prints_the_return(api):
+    result = run("evaluate", "runs/x")
+    assert result.exit_code == 0
+    assert result.stdout == "return 487.2 +/- 20.1 over 20 episodes (deterministic policy, weights of step 120,000)\n"
+    assert api.asked["directory"] == Path("runs/x")
+    assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "video": False}
+
+
+def test_every_option_of_evaluate_reaches_the_api(api):
+    result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--video")
+    assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "video": True}
+    assert "(stochastic policy" in result.stdout
+    assert "video in 'my runs/x/videos'" in result.stdout
+
+
+# -------------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_is_for_a_newcomer():
+    text = run("train", "--help").stdout
+    for part in (
+        "Usage: equipoise train [OPTIONS] ENV\n", "Train a policy on ENV", "What to learn:", "Where it runs:", "How long:",
+        "What comes out:", "Examples:", "impala, ppo, or module:Class", "A Gymnasium id such as CartPole-v1",
+        "  equipoise train CartPole-v1 --stop-at 475        until it is solved\n",
+    ):  # fmt: skip
+        assert part in text, part
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for option in (
+        "--algorithm", "--set", "--on", "--actors", "--envs-per-actor", "--max-lag", "--unroll", "--batch", "--steps", "--seed",
+        "--threads", "--device", "--stop-at", "--evaluate-episodes", "--quiet", "--out", "--recipe", "--no-recipe", "--debug",
+    ):  # fmt: skip
+        assert f"{option} " in text or f"{option}\n" in text, option
+
+
+def test_help_in_general():
+    for arguments in ([], ["--help"], ["-h"]):
+        result = run(*arguments)
+        assert result.exit_code == 0
+        assert "train" in result.stdout
+        assert "evaluate" in result.stdout
+        assert "Start here:\n  equipoise train CartPole-v1 --stop-at 475\n" in result.stdout
+    assert "equipoise evaluate runs/NAME --episodes 100 --stochastic" in run("evaluate", "--help").stdout
+
+
+def test_version():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"equipoise {equipoise.__version__}\n")
+
+
+HELP = "import sys; sys.argv = ['equipoise', *{arguments}]; from equipoise.cli import main\ntry: main()\nfinally: {then}"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    heavy = {"torch", "gymnasium", "numpy", "rich", "safetensors"}
+    code = HELP.format(arguments=arguments, then=f"print('HEAVY', sorted({heavy!r} & set(sys.modules)))")
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.bench
+def test_help_answers_within_three_tenths_of_a_second():
+    import statistics
+    import time
+
+    code = HELP.format(arguments=["--help"], then="pass")
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert statistics.median(times) <= 0.3, times

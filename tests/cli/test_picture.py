@@ -1,0 +1,263 @@
+"""The ring as text: every number of a report is there, within 80 columns, with and without colour and UTF-8."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
+
+from equipoise.balance.shares import STATES, Shares
+from equipoise.console.picture import MARKS, History, balance_lines, cells_of, clock, compact, number, picture, short, sparkline
+from equipoise.console.terminal import View, print_summary, safe
+from equipoise.types import EnvFactory
+
+
+def rendered(renderable, *, width=80, encoding="utf-8", **console):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    made = Console(file=file, width=width, highlight=False, **console)
+    made.print(safe(renderable, made))
+    return raw.getvalue().decode(encoding)
+
+
+def history(returns=(), evaluated=None):
+    made = History()
+    made.returns.extend(returns)
+    made.evaluation = evaluated
+    return made
+
+
+def test_the_picture_holds_the_whole_report():
+    text = rendered(picture(report(), program(), history([1, 5, 9], evaluation()), on="process"))
+    for part in (
+        "CartPole-v1 · toy · seed 0 · process", "▶ 2 actors × 64 envs ", "trajectories", "▶ learner", "weights (max lag 1)",
+        "123,457 steps/s", "82.1 updates/s", "lag 0.4 (max 1)", "return 215.3 ▁▅█", "1,203 episodes", "length 215",
+        "evaluation 487.2 ± 20.1   20 episodes at 120,000 steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
+    ):  # fmt: skip
+        assert part in text, part
+    assert VERDICT in " ".join(text.split())
+    assert "frames/s" not in text  # the same as steps
+    assert "solved" not in text
+
+
+def test_frames_are_shown_where_they_are_not_steps():
+    assert "493,827 frames/s" in rendered(picture(report(frames=840_000), program(), history(), on="process"))
+
+
+def test_the_moment_of_solving_is_shown():
+    text = rendered(picture(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
+    assert "solved after 12.3 s" in text
+
+
+def test_each_worker_has_a_line_with_its_shares():
+    text = rendered(picture(report(), program(), history(), on="process"))
+    lines = {line[:9].strip(): line for line in text.splitlines()}
+    assert re.findall(r"\d+ %", lines["actor 0"]) == ["60 %", "5 %", "0 %", "35 %"]
+    assert re.findall(r"\d+ %", lines["actor 1"]) == ["90 %", "0 %", "10 %", "0 %"]
+    assert re.findall(r"\d+ %", lines["learner"]) == ["38 %", "0 %", "62 %", "0 %"]
+    assert lines["actor 0"].count(MARKS["worked"]) == 16
+    assert lines["actor 0"].count(MARKS["blocked"]) == 10
+    assert lines["learner"].count(MARKS["starved"]) == 17
+    head = next(line for line in text.splitlines() if "worked" in line)
+    for state in STATES:
+        assert f"{MARKS[state]} {state}" in head
+
+
+def test_many_actors_are_one_line():
+    many = {"learner": Shares(worked=1)} | {f"actor {i}": Shares(worked=1, blocked=i % 2) for i in range(64)}
+    lines = [line.plain for line in balance_lines(many, rows=8)]
+    assert len(lines) == 3
+    assert lines[1].startswith("64 actors")
+    assert re.findall(r"\d+ %", lines[1]) == ["67 %", "0 %", "0 %", "33 %"]
+    assert lines[2].startswith("learner")
+    assert len(balance_lines(many, rows=65)) == 66
+
+
+def test_a_worker_without_time_has_dashes():
+    assert balance_lines({"actor 0": Shares()})[1].plain.split() == ["actor", "0", "—", "—", "—", "—"]
+
+
+EXTREMES = {
+    "nothing yet": report(
+        env_steps=0, frames=0, updates=0, steps_per_s=0.0, updates_per_s=0.0, episodes=0, return_mean=None, length_mean=None,
+        remaining_s=None, balance={}, wall_s=0.0, lag_mean=0.0, lag_max=0,
+    ),
+    "very much": report(
+        env_steps=123_456_789_000, frames=493_827_156_000, updates=10**9, steps_per_s=12_345_678.9, updates_per_s=12_345.6,
+        episodes=123_456_789, return_mean=-1_234_567.8, length_mean=108_000.0, remaining_s=999_999.0, wall_s=999_999.0,
+        lag_mean=1234.5, lag_max=99_999,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_eighty_columns_hold_it(name, encoding):
+    steps = 500_000_000_000 if name == "very much" else 500_000
+    given = program(steps=steps, actors=1000, envs_per_actor=1024, max_lag=None, env=EnvFactory(target="x" * 70))
+    past = history([float(i) for i in range(1000)], evaluation(mean=-123_456.7, std=12_345.6, env_steps=123_456_789))
+    text = rendered(picture(EXTREMES[name], given, past, on="process"), encoding=encoding)
+    widths = {line: cell_len(line) for line in text.splitlines()}
+    assert max(widths.values()) <= 80, max(widths, key=lambda line: widths[line])
+    assert "999,999" not in text
+
+
+def test_an_encoding_without_the_signs_gets_plain_ones():
+    text = rendered(picture(report(), program(), history([1, 2], evaluation()), on="process"), encoding="ascii")
+    assert "# worked" in text
+    assert "487.2 ~ 20.1" in text
+    assert "?" not in text
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch):
+    view = picture(report(), program(), history(), on="process")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[32m" in rendered(view, force_terminal=True, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", rendered(view, force_terminal=True, color_system="standard"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "width", "cells"),
+    [
+        ([1, 0, 0, 0], 10, [10, 0, 0, 0]),
+        ([0.25] * 4, 10, [3, 3, 2, 2]),
+        ([0.999, 0.001, 0, 0], 10, [10, 0, 0, 0]),
+        ([1 / 3, 1 / 3, 1 / 3, 0], 10, [4, 3, 3, 0]),
+        ([0, 0, 0, 0], 10, [0, 0, 0, 0]),
+    ],
+)
+def test_cells_fill_the_bar(shares, width, cells):
+    assert cells_of(shares, width) == cells
+
+
+def test_numbers_as_people_read_them():
+    counts = {
+        0: "0", 999: "999", 1000: "1k", 12_288: "12.3k", 999_499: "999k", 999_999: "1M", 1_500_000: "1.5M",
+        2_000_000_000: "2G", 1_234_000_000_000: "1,234G",
+    }  # fmt: skip
+    assert {n: short(n) for n in counts} == counts
+    assert [clock(s) for s in (0, 7.9, 754, 3723)] == ["0:00", "0:07", "12:34", "1:02:03"]
+    assert [number(x) for x in (None, 1234.56, -0.04)] == ["—", "1,234.6", "-0.0"]
+
+
+def test_the_sparkline_goes_from_the_lowest_to_the_highest():
+    assert sparkline([], 5) == ""
+    assert sparkline([3.0], 5) == "▁"
+    assert sparkline([0, 7], 5) == "▁█"
+    assert sparkline([float(i) for i in range(8)], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.0, 0, 10, 10], 2) == "▁█"
+    assert len(sparkline([float(i % 7) for i in range(1000)], 30)) == 30
+
+
+def test_the_history_keeps_recorded_returns_and_the_last_evaluation():
+    made = History()
+    for given in (
+        report(return_mean=None), report(return_mean=1.0), report(return_mean=2.0, recorded=False),
+        report(return_mean=3.0, evaluation=evaluation()), report(return_mean=4.0),
+    ):  # fmt: skip
+        made.add(given)
+    assert made.returns == [1.0, 3.0, 4.0]
+    assert made.evaluation == evaluation()
+
+
+# ------------------------------------------------------------------------------------------------------------------- views
+
+
+def plain_console():
+    return Console(file=io.StringIO(), width=80, highlight=False)
+
+
+def written(console):
+    return console.file.getvalue()
+
+
+def test_a_pipe_gets_a_line_every_five_seconds_and_at_the_end():
+    console = plain_console()
+    with View(program(), on="process", console=console) as view:
+        for wall in (0.4, 1.0, 5.3, 5.5, 9.0, 10.5, 11.0):
+            view.update(report(wall_s=wall, evaluation=evaluation() if wall == 9.0 else None))
+        view.update(report(wall_s=12.0, final=True))
+    lines = written(console).splitlines()
+    assert [line.split()[0] for line in lines] == ["0:00", "0:05", "0:10", "0:12"]
+    assert "\x1b" not in written(console)
+    assert ["evaluation" in line for line in lines] == [False, False, True, True]
+    assert lines[-1].endswith("Sampling-bound")
+    assert "123,457/s  return 215.3  evaluation 487.2 ± 20.1  lag 0.4 (max 1)" in lines[-1]
+
+
+def test_a_line_names_the_verdict_by_its_first_word():
+    line = compact(report(verdict="Too early to say."), program(), history())
+    assert line.endswith("  Too early to say")
+
+
+def test_quiet_prints_the_summary_only():
+    console = plain_console()
+    with View(program(), on="process", quiet=True, console=console) as view:
+        view.update(report())
+        view.update(report(final=True))
+    assert written(console) == ""
+    view.summarise(summary(), Path("runs/x"))
+    assert "equipoise evaluate runs/x" in written(console)
+
+
+def test_a_terminal_gets_a_picture_that_goes_away(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system="standard")
+    with View(program(), on="process", console=console) as view:
+        view.update(report())
+        shown = written(console)
+        view.update(report(return_mean=999.9))  # within a tenth of a second: not worth a redraw
+        assert written(console) == shown
+        view.update(report(return_mean=777.7, final=True))
+    text = written(console)
+    assert "trajectories" in shown
+    assert "777.7" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
+    assert "\x1b[2K" in text[text.rindex("777.7") :]  # and the picture is erased
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False)
+    with View(program(), on="process", console=console) as view:
+        view.update(report())
+    assert len(written(console).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({}, "Completed: all steps are done."),
+        ({"status": "solved", "solved_at_s": 12.34}, "Solved after 12.3 s."),
+        ({"status": "interrupted"}, "Interrupted: the weights up to here are saved."),
+        ({"status": "failed"}, "Failed: the weights up to here are saved."),
+    ],
+)
+def test_the_summary_begins_with_the_outcome(fields, first):
+    console = plain_console()
+    print_summary(console, summary(**fields), Path("runs/my run"))
+    lines = written(console).splitlines()
+    assert lines[0] == first
+    text = "\n".join(lines)
+    for part in (
+        "210,000 in 1:12, 2,905 steps/s, 51 updates", "215.3 over the last 100 of 1,203 episodes",
+        "487.2 ± 20.1 over 20 episodes", "0.4 versions, at most 1", VERDICT, "equipoise evaluate 'runs/my run'",
+    ):  # fmt: skip
+        assert part in text, part
+    assert [line[:7] for line in lines if line.startswith(("actor", "learner"))] == list(BALANCE)
+
+
+def test_a_summary_of_a_run_that_ended_at_once():
+    console = plain_console()
+    nothing = summary(
+        status="interrupted", env_steps=0, episodes=0, return_mean=None, evaluation=None, steps_per_s=None, updates=0,
+        lag={"mean": None, "max": 0}, balance={}, wall_s=0.01,
+    )  # fmt: skip
+    print_summary(console, nothing, Path("runs/x"))
+    assert "— over the last 0 of 0 episodes" in written(console)
+    assert "evaluation  " not in written(console)

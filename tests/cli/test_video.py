@@ -1,0 +1,124 @@
+"""A video holds every frame of the episodes, or nothing is left behind."""
+
+import os
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from equipoise.console.video import record
+from equipoise.types import EnvFactory
+
+
+class Counting(gymnasium.Env):
+    """Episodes of ``length`` steps; each step pays 2; a frame's grey is its step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
+    observation_space = gymnasium.spaces.Discrete(100)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, length=5, size=(65, 97), frame=None):
+        self.render_mode, self.length, self.size, self.frame = render_mode, length, size, frame
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.t, {}
+
+    def step(self, action):
+        assert action == self.t % 2
+        self.t += 1
+        return self.t, 2.0, self.t == self.length, False, {}
+
+    def render(self):
+        return np.full((*self.size, 3), 20 * self.t, np.uint8) if self.frame is None else self.frame
+
+
+class Blind(Counting):
+    metadata = {"render_modes": ["human"]}
+
+
+def no_render_mode(length=5):
+    return Counting(length=length)
+
+
+def drawing(frame):
+    return lambda render_mode: Counting(frame=frame)
+
+
+def act(obs):
+    return obs % 2
+
+
+def frames(path):
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as container:
+        video = container.streams.video[0]
+        return float(video.average_rate), [frame.to_ndarray(format="rgb24") for frame in container.decode(video)]
+
+
+def here(name):
+    return f"{__name__}:{name}"
+
+
+def test_every_frame_of_every_episode_is_there(tmp_path):
+    path, began = tmp_path / "videos" / "a.mp4", []
+    returns = record(Counting, act, path, episodes=2, begin=lambda: began.append(1))
+    assert returns == [10.0, 10.0]
+    assert began == [1, 1]
+    rate, shown = frames(path)
+    assert rate == 25
+    assert [round(frame.mean() / 20) for frame in shown] == [0, 1, 2, 3, 4, 5] * 2
+    assert shown[0].shape == (66, 98, 3)  # made even
+    assert os.listdir(path.parent) == ["a.mp4"]
+
+
+@pytest.mark.parametrize("target", [here("Counting"), f"python:{here('Counting')}"])
+def test_an_env_as_data_is_made_with_its_arguments(target, tmp_path):
+    assert record(EnvFactory(target=target, kwargs={"length": 3}), act, tmp_path / "a.mp4") == [6.0]
+
+
+def test_a_gymnasium_id(tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        gymnasium.registry, "Counting-v0", gymnasium.envs.registration.EnvSpec("Counting-v0", entry_point=Counting)
+    )
+    assert record("Counting-v0", act, tmp_path / "a.mp4", episodes=1, seed=3) == [10.0]
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        (Blind, ValueError, r"expected the render mode 'rgb_array' .*, got an env with \['human'\]"),
+        (no_render_mode, ValueError, "expected an env that takes render_mode='rgb_array'"),
+        (drawing(np.zeros((4, 4))), ValueError, r"expected a frame \[H, W, 3\] of uint8, got float64 \(4, 4\)"),
+        (drawing([]), ValueError, r"expected a frame .* \(list\)"),
+        ("Countin-v0", ValueError, "unknown env id 'Countin-v0'"),
+        ("envpool:Pong-v5", ValueError, "EnvPool's envs do not render"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_recorded_says_why_and_leaves_nothing(env, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        record(env, act, tmp_path / "a.mp4")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_policy_that_raises_leaves_the_old_video(tmp_path):
+    record(Counting, act, tmp_path / "a.mp4")
+    before = (tmp_path / "a.mp4").read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        record(Counting, lambda obs: act(obs) if obs < 3 else 1 // 0, tmp_path / "a.mp4")
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert (tmp_path / "a.mp4").read_bytes() == before
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(ImportError, match=r'a video needs PyAV: pip install "equipoise\[video\]"'):
+        record(Counting, act, tmp_path / "a.mp4")
+
+
+def test_arguments_are_checked_first(tmp_path):
+    with pytest.raises(ValueError, match="episodes: expected at least 1, got 0"):
+        record(Counting, act, tmp_path / "a.mp4", episodes=0)
+    with pytest.raises(ValueError, match="expected a name that ends in .mp4"):
+        record(Counting, act, tmp_path / "a.gif")

@@ -1,0 +1,140 @@
+"""The queue's law: order, bound, accounting, and no copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.queue import LocalChannel, Plan, Queue
+from equipoise.tree import ArraySpec
+from equipoise.types import stream_ids
+
+
+class Heap:
+    def __init__(self, size: int) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+
+
+ROW = RowSpec(
+    obs={"image": ArraySpec((3,), "uint8"), "speed": ArraySpec((), "float32")},
+    action=ArraySpec((), "int64"),
+    behaviour={"logp": ArraySpec((), "float32")},
+    state={"h": ArraySpec((2,), "float32")},
+    context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+)
+
+
+def queue(*, actors: int = 2, block: int = 2, batch: int = 4, max_lag: int | None = 0, unroll: int = 3) -> tuple[Queue, Plan]:
+    plan = Plan(row=ROW, unroll=unroll, batch=batch, block=block, streams=actors * block, max_lag=max_lag)
+    made = Queue(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+    made.fill()
+    return made, plan
+
+
+def fill(slot: Any, value: int) -> None:
+    slot.data.obs["image"][:] = value
+    slot.data.reward[:] = value
+    slot.data.context["start"][:] = value
+    slot.data.state["h"][:] = value
+
+
+def test_a_batch_comes_in_the_order_of_reservation_and_is_a_view() -> None:
+    q, _ = queue(max_lag=1)
+    slots = [q.reserve(stream_ids(a, 2)) for a in (0, 1)]
+    assert all(s is not None for s in slots)
+    fill(slots[1], 11)
+    q.commit(slots[1])
+    assert q.sample(4) is None, "the first reserved is not complete"
+    fill(slots[0], 10)
+    q.commit(slots[0])
+    batch = q.sample(4)
+    assert batch is not None
+    assert batch.data.reward[0].tolist() == [10, 10, 11, 11]
+    assert batch.data.reward.is_contiguous() and batch.data.obs["image"].is_contiguous()
+    assert batch.data.state["h"][:, 0].tolist() == [10, 10, 11, 11]
+    slots[0].data.reward[0, 0] = 99
+    assert batch.data.reward[0, 0] == 99, "no copy lies between the actor and the learner"
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 4])
+def test_a_place_is_dealt_again_only_after_finish(max_lag: int) -> None:
+    q, plan = queue(max_lag=max_lag)
+    for _ in range(max_lag + 1):
+        for actor in (0, 1):
+            slot = q.reserve(stream_ids(actor, 2))
+            assert slot is not None
+            q.commit(slot)
+    assert q.reserve(stream_ids(0, 2)) is None
+    batch = q.sample(4)
+    assert batch is not None
+    assert q.reserve(stream_ids(0, 2)) is None, "a batch in use is not free"
+    q.finish(batch.keys)
+    assert q.reserve(stream_ids(0, 2)) is not None
+    assert plan.blocks == 2 * (max_lag + 1)
+
+
+def test_in_lockstep_slots_are_dealt_by_rule_not_by_who_came_first() -> None:
+    q, _ = queue(actors=2, max_lag=0)
+    late = q.reserve(stream_ids(1, 2))
+    assert late is not None and late.keys[0, 0] == 2
+    assert q.reserve(stream_ids(1, 2)) is None, "the other place is actor 0's"
+    early = q.reserve(stream_ids(0, 2))
+    assert early is not None and early.keys[0, 0] == 0
+
+
+def test_without_a_bound_batches_come_in_the_order_of_completion() -> None:
+    q, plan = queue(actors=3, max_lag=None)
+    assert plan.blocks == 6
+    slots = {a: q.reserve(stream_ids(a, 2)) for a in (0, 1, 2)}
+    for actor in (2, 0):
+        fill(slots[actor], actor)
+        q.commit(slots[actor])
+    batch = q.sample(4)
+    assert batch is not None
+    assert batch.data.reward[0].tolist() == [2, 2, 0, 0]
+    assert batch.data.obs["image"][-1, :, 0].tolist() == [2, 2, 0, 0]
+    assert batch.data.context["start"].tolist() == [2, 2, 0, 0]
+    q.finish(batch.keys)
+    assert q.stats()["open"] == 1 * 3 * 2
+
+
+@pytest.mark.parametrize("max_lag", [0, 2, None])
+def test_inserted_is_sampled_and_dropped_and_held(max_lag: int | None, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    q, _ = queue(actors=3, batch=6, max_lag=max_lag)
+    open_slots: dict[int, Any] = {}
+    for _ in range(2000):
+        actor = int(rng.integers(3))
+        match rng.integers(4):
+            case 0 if actor not in open_slots and (slot := q.reserve(stream_ids(actor, 2))) is not None:
+                open_slots[actor] = slot
+            case 1 if actor in open_slots:
+                q.commit(open_slots.pop(actor))
+            case 2 if (batch := q.sample(6)) is not None:
+                q.finish(batch.keys)
+            case 3 if actor in open_slots and rng.random() < 0.1:
+                open_slots.pop(actor)
+                q.cancel(stream_ids(actor, 2))
+        stats = q.stats()
+        assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"], f"seed {seed}: {stats}"
+    assert stats["sampled"] > 0 and stats["dropped"] > 0
+
+
+def test_a_cancelled_slot_is_dealt_again_in_its_place() -> None:
+    q, _ = queue(max_lag=0)
+    lost = q.reserve(stream_ids(0, 2))
+    assert lost is not None
+    q.cancel(stream_ids(0, 2))
+    again = q.reserve(stream_ids(0, 2))
+    assert again is not None and again.keys.tolist() == lost.keys.tolist()
+
+
+def test_a_batch_that_could_deadlock_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiple of envs_per_actor=2, got 3"):
+        queue(batch=3)
+    q, _ = queue()
+    with pytest.raises(ValueError, match="got 2"):
+        q.sample(2)

@@ -1,0 +1,182 @@
+"""Epochs, minibatches, sums and counts, clipping, schedules, groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from equipoise.learners.flat import flatten
+from equipoise.learners.learner import Learner
+from equipoise.learners.minibatch import minibatches
+from equipoise.types import Algorithm, Batch, LossOutput, Trajectory
+
+
+def batch(rows: int = 4, streams: int = 6) -> Batch:
+    """Every row is its own number: 100 t + b."""
+    number = torch.arange(rows + 1)[:, None] * 100.0 + torch.arange(streams)
+    data = Trajectory(
+        obs=number[..., None],
+        first=torch.zeros(rows + 1, streams, dtype=torch.bool),
+        action=number[:-1].long(),
+        behaviour={"logp": -number[:-1]},
+        reward=number[:-1].clone(),
+        mask=torch.ones(rows, streams, dtype=torch.bool),
+        bootstrap=torch.ones(rows, streams, dtype=torch.bool),
+        version=torch.zeros(rows, streams, dtype=torch.int64),
+        state={"h": torch.arange(streams)[:, None].float()},
+        context={"stream": torch.arange(streams), "start": torch.zeros(streams, dtype=torch.int64)},
+    )
+    keys = np.stack([np.arange(streams), np.zeros(streams, int)], 1)
+    return Batch(data=data, keys=keys, weight=torch.arange(streams).float(), targets={"target": number[:-1] + 0.5})
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_minibatches_are_disjoint_and_complete_and_aligned(by_rows: bool, count: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    seen = []
+    for part in minibatches(batch(), count, by_rows=by_rows, rng=rng):
+        data = part.data
+        rows = data.reward.shape[0]
+        assert torch.equal(data.obs[:rows, :, 0], data.reward)
+        assert torch.equal(data.behaviour["logp"], -data.reward) and torch.equal(data.action, data.reward.long())
+        assert torch.equal(part.targets["target"], data.reward + 0.5)
+        stream = (data.reward[0] % 100).long()
+        for named in (data.context["stream"], data.state["h"][:, 0].long(), part.weight.long(), torch.from_numpy(part.keys[:, 0])):
+            assert torch.equal(named, stream)
+        assert rows == 1 if by_rows else data.obs.shape[0] == rows + 1
+        seen += data.reward.flatten().tolist()
+    assert sorted(seen) == sorted(batch().data.reward.flatten().tolist())
+
+
+def test_one_minibatch_is_the_batch_itself() -> None:
+    whole = batch()
+    (part,) = minibatches(whole, 1, by_rows=True, rng=torch.Generator())
+    assert part is whole
+
+
+def test_flat_parameters_and_gradients_are_views() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.randn(5, 3)
+    before = net(x)
+    flat = flatten(list(net.parameters()))
+    assert torch.equal(net(x), before)
+    net(x).sum().backward()
+    assert flat.grad is not None and float(flat.grad[-1]) == 5.0  # the last bias
+    with torch.no_grad():
+        flat.zero_()
+    assert not net(x).any()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+
+    def initial_state(self, n: int) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratic(Algorithm):
+    """a goes to the mean reward of real rows; b, the second group, is skipped unless it is asked for."""
+
+    learning_rate: float = 0.1
+    anneal: bool = False
+    max_grad_norm: float = 0.0
+    with_b: bool = False
+
+    def network(self, spec: Any) -> nn.Module:
+        return Net()
+
+    def groups(self, net: Any) -> dict[str, list[nn.Parameter]]:
+        return {"a": [net.a], "b": [net.b]}
+
+    def act(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+    best = act
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
+        if group == "b" and not self.with_b:
+            return None
+        value = net.a if group == "a" else net.b
+        data = batch.data
+        error = (value - data.reward).square() * data.mask
+        return LossOutput(loss=error.sum(), count=data.mask.sum(), metrics={"error": (error.detach().sum(), data.mask.sum())})
+
+
+def learner(algorithm: Quadratic, **kwargs: Any) -> Learner:
+    return Learner(algorithm, algorithm.network(None), schedule_updates=10, seed=0, batch=6, **kwargs)
+
+
+def test_a_loss_is_divided_by_its_real_rows() -> None:
+    made, whole = learner(Quadratic()), batch()
+    whole.data.mask[1:] = False
+    made.step(whole)
+    flat = made._flat["a"]
+    assert flat.grad is not None
+    assert float(flat.grad) == pytest.approx(-2 * float(whole.data.reward[0].mean()))
+
+
+def test_a_batch_without_a_real_row_moves_nothing() -> None:
+    made, whole = learner(Quadratic()), batch()
+    whole.data.mask[:] = False
+    made.step(whole)
+    assert made.net.a.item() == 0.0
+
+
+def test_groups_step_by_themselves_and_may_be_skipped() -> None:
+    made = learner(Quadratic())
+    made.step(batch())
+    assert made.net.a.item() != 0.0 and made.net.b.item() == 0.0
+    made = learner(Quadratic(with_b=True))
+    out = made.step(batch())
+    assert made.net.b.item() != 0.0 and {"grad_norm/a", "grad_norm/b"} <= out.metrics.keys()
+
+
+def test_epochs_times_minibatches_optimiser_steps_make_one_version() -> None:
+    made = learner(Quadratic(epochs=3, minibatches=2))
+    out = made.step(batch())
+    assert made.version == 1 and float(out.metrics["grad_norm/a"][1]) == 6
+    assert float(out.metrics["error"][1]) == 3 * 24
+
+
+def test_gradients_are_clipped_by_their_norm() -> None:
+    made = learner(Quadratic(max_grad_norm=0.5))
+    out = made.step(batch())
+    grad = made._flat["a"].grad
+    assert grad is not None and float(grad.norm()) == pytest.approx(0.5, rel=1e-4)
+    assert float(out.metrics["grad_norm/a"][0]) > 100, "the metric is the norm before the clip"
+
+
+def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule() -> None:
+    made = learner(Quadratic(anneal=True))
+    rates = []
+    for _ in range(12):
+        made.step(batch())
+        rates.append(made._optimizers["a"].param_groups[0]["lr"])
+    assert rates[:3] == pytest.approx([0.1, 0.09, 0.08]) and rates[10:] == [0.0, 0.0]
+
+
+def test_several_epochs_are_the_same_for_the_same_seed() -> None:
+    algorithm = Quadratic(epochs=2, minibatches=3)
+    one, two = learner(algorithm), learner(algorithm)
+    for made in (one, two):
+        made.step(batch())
+    assert torch.equal(one.net.a, two.net.a)
+
+
+def test_more_minibatches_than_windows_of_a_recurrent_net_are_refused() -> None:
+    class Recurrent(Net):
+        def initial_state(self, n: int) -> dict[str, Any]:
+            return {"h": torch.zeros(n)}
+
+    with pytest.raises(ValueError, match="at most 6 minibatches"):
+        Learner(Quadratic(minibatches=7), Recurrent(), schedule_updates=1, seed=0, batch=6)

@@ -1,0 +1,103 @@
+"""An algorithm that learns nothing and checks everything: its loss proves every row that reaches the learner.
+
+The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of the episode it has seen,
+so recurrent state proves itself; its one parameter is the number of updates, so the weights that chose an action prove the
+version that is written beside it. ``fault`` plants an off-by-one in one place, to see the proof fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from equipoise.envs import ruler
+from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Policy, Program, Trajectory
+
+Fault = Literal["none", "state", "version", "reward", "mask", "obs", "action", "first"]
+
+
+class Counter(nn.Module):
+    """state["seen"]: rows of the episode before this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.updates = nn.Parameter(torch.zeros(1))
+        self.actions = 8
+
+    def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
+        return {"seen": torch.zeros(batch)}
+
+    def step(self, obs: Any, first: torch.Tensor, state: Any) -> tuple[Any, Any]:
+        seen = torch.where(first, 0.0, state["seen"])
+        return seen, {"seen": seen + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling(Algorithm):
+    learning_rate: float = 1.0
+    anneal: bool = False
+    max_grad_norm: float = 0.0
+    optimizer_epsilon: float = 1e-12
+    fault: Fault = "none"
+    gaps: bool = False
+
+    def network(self, spec: Any) -> nn.Module:
+        return Counter()
+
+    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+        seen, state = net.step(obs, first, state)
+        action = (noise[:, 0] * 8).long()
+        return action, {"updates": net.updates.expand(len(first)).clone(), "seen": seen, "noise": noise[:, 0].clone()}, state
+
+    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+        return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        data = plant(batch.data, self.fault)
+        if wrong := violations(data, gaps=self.gaps):
+            raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
+        count = torch.tensor(float(data.mask.numel()))
+        return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
+
+
+LEDGER = ruler.Ledger()  # of this process: the learner's
+
+
+def violations(data: Trajectory, *, gaps: bool) -> list[str]:
+    """What the ruler, the counter and the versions say about a batch."""
+    wrong = ruler.verify(data, LEDGER, gaps=gaps)
+    version = data.version.numpy()
+    by_weights = np.rint(data.behaviour["updates"].numpy())
+    wrong += [f"version{tuple(i)}: written {version[tuple(i)]}, acted with {by_weights[tuple(i)]}" for i in np.argwhere(by_weights != version)]
+    t = data.obs.numpy()[..., 2]
+    seen = data.behaviour["seen"].numpy()
+    wrong += [f"state at {tuple(i)}: seen {seen[tuple(i)]} rows of the episode, at t {t[tuple(i)]}" for i in np.argwhere(seen != t[:-1])]
+    stored = np.where(data.first.numpy()[0], 0.0, data.state["seen"].numpy())
+    wrong += [f"stored state of column {i}: {stored[i]}, at t {t[0, i]}" for i in np.flatnonzero(stored != t[0])]
+    chosen = (data.behaviour["noise"].numpy() * 8).astype(np.int64)
+    wrong += [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
+    return wrong
+
+
+def plant(data: Trajectory, fault: Fault) -> Trajectory:
+    """The batch with one field moved by one row."""
+    if fault == "none":
+        return data
+    if fault == "state":
+        return replace(data, state={"seen": data.state["seen"] + 1})
+    return replace(data, **{fault: torch.roll(getattr(data, fault), 1, 0) + (1 if fault == "version" else 0)})
+
+
+def program(
+    *, target: str = "equipoise/Ruler-v0", actors: int = 2, envs: int = 8, unroll: int = 5, batch: int | None = None,
+    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None, **env: Any,
+) -> Program:  # fmt: skip
+    return Program(
+        env=EnvFactory(target=target, kwargs=env),
+        policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs)},
+        actors=actors, envs_per_actor=envs, max_lag=max_lag, steps=steps, evaluate_episodes=0,
+    )  # fmt: skip

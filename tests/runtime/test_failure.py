@@ -1,0 +1,124 @@
+"""A run whose worker fails ends at once, says why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.runtime.errors import WorkerFailed
+from tests.conftest import descendants
+
+
+def failing(how: str, on: str, path: Path, **options: Any) -> Any:
+    return api.train(
+        "tests.runtime.failing:Failing", "impala", on=on, out=path, env_kwargs={"how": how}, actors=2, envs_per_actor=4,
+        unroll=8, steps=10_000_000, evaluate_episodes=0, **options,
+    )  # fmt: skip
+
+
+def exhaust(run: Any) -> None:
+    for _ in run:
+        pass
+
+
+def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path) -> None:
+    run = failing("raise", "process", tmp_path / "run")
+    with pytest.raises(WorkerFailed, match="the reactor is leaking") as caught:
+        exhaust(run)
+    assert caught.value.worker == "actor 0"
+    assert "failing.py" in caught.value.traceback_text
+    assert run.summary["status"] == "failed"
+
+
+def test_an_exception_in_serial_is_the_exception(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the reactor is leaking"):
+        exhaust(failing("raise", "serial", tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("how", "said"), [("kill", "was killed by SIGKILL"), ("exit", "exited with code 7")])
+def test_a_worker_that_dies_ends_the_run(how: str, said: str, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerFailed, match=f"actor 0 {said}"):
+        exhaust(failing(how, "process", tmp_path / "run"))
+    assert time.monotonic() - began < 60
+
+
+def test_an_env_that_cannot_be_made_names_its_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no such world"):
+        api.train("tests.runtime.failing:broken_at_birth", "impala", out=tmp_path / "run")
+
+
+def test_leaving_the_loop_early_ends_everything(tmp_path: Path) -> None:
+    run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
+    for _ in run:
+        break
+    run.close()
+    assert run.summary is not None and run.summary["status"] == "interrupted"
+    assert api.load(run.directory).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize("how", ["stop", "hang"])
+def test_a_worker_that_does_not_answer_is_killed_at_the_end(how: str, tmp_path: Path) -> None:
+    run = failing(how, "process", tmp_path / "run")
+    next(run)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:  # until the other actors have filled what they may
+        next(run)
+    run.close()
+
+
+SCRIPT = """
+    import sys, time
+    import equipoise as eq
+    run = eq.train("CartPole-v1", "impala", out=sys.argv[1], steps=10**9, max_lag=1)
+    for report in run:
+        print(report.env_steps, flush=True)
+"""
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    """A script without a main guard, as a person would write it."""
+    script = path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    return subprocess.Popen(
+        [sys.executable, str(script), str(path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_ctrl_c_saves_and_leaves_nothing(tmp_path: Path, deadline: Any) -> None:
+    script = start(tmp_path)
+    assert script.stdout is not None
+    script.stdout.readline()
+    os.killpg(script.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    _, errors = script.communicate(timeout=30)
+    assert script.returncode == -signal.SIGINT, errors
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    deadline(lambda: not [d for d in descendants() if "equipoise" in d], what="all workers to end")
+
+
+def test_a_killed_driver_leaves_no_worker(tmp_path: Path, deadline: Any) -> None:
+    script = start(tmp_path)
+    assert script.stdout is not None
+    script.stdout.readline()
+    script.kill()
+    script.communicate()
+    deadline(lambda: not [d for d in descendants() if "equipoise" in d or "forkserver" in d], seconds=2, what="all workers to end")
+
+
+def test_workers_carry_names(tmp_path: Path) -> None:
+    run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
+    next(run)
+    names = {d.split(" ", 1)[1] for d in descendants()}
+    run.close()
+    assert {"equipoise learner", "equipoise actor 0", "equipoise actor 1"} <= names

@@ -1,0 +1,43 @@
+"""In lockstep one Program gives one set of parameters, whatever runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from equipoise import api
+
+CASES = [(a, c, k, s) for a in ("ppo", "impala") for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
+SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), ("impala", "none", 2, 1)]
+
+
+def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **options: Any) -> list[str]:
+    found = []
+    for i, on in enumerate(("serial", "process", "serial", "process")):
+        made = api.program(
+            "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed, recipe=False,
+            evaluate_episodes=0, settings=[f"algorithm.core={core}"], **options,
+        )  # fmt: skip
+        with api.train(made, on=on, out=path / f"{i}") as run:
+            for _ in run:
+                pass
+        assert run.summary is not None
+        found.append(run.summary["params_sha256"])
+    return found
+
+
+@pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), SOME)
+def test_serial_and_process_agree_to_the_bit(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
+    assert len(set(hashes(algorithm, core, actors, seed, tmp_path))) == 1
+
+
+def test_the_hash_can_differ(tmp_path: Any) -> None:
+    a, b = hashes("ppo", "none", 1, 0, tmp_path / "a")[0], hashes("ppo", "none", 1, 1, tmp_path / "b")[0]
+    assert a != b
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), CASES)
+def test_all_of_them(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
+    assert len(set(hashes(algorithm, core, actors, seed, tmp_path))) == 1
