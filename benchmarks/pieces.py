@@ -54,12 +54,13 @@ class Net(nn.Module):
         sizes = ((OBS, HIDDEN, math.sqrt(2)), (HIDDEN, HIDDEN, math.sqrt(2)), (HIDDEN, ACTIONS + 1, 0.01))
         params = [p for i, o, gain in sizes for p in (nn.init.orthogonal_(torch.empty(i, o), gain), torch.zeros(o))]
         self.flat = nn.Parameter(torch.cat([p.reshape(-1) for p in params]))
-        self.flat.grad = torch.zeros_like(self.flat)
+        self.grad = torch.zeros_like(self.flat, requires_grad=False)
+        self.flat.grad = self.grad
         self.views, at = [], 0  # a plain list, so that the module has one parameter
         for p in params:
             part = slice(at, at + p.numel())
             view = self.flat.data[part].view_as(p).requires_grad_()
-            view.grad = self.flat.grad[part].view_as(p)
+            view.grad = self.grad[part].view_as(p)
             self.views.append(view)
             at += p.numel()
 
@@ -130,11 +131,10 @@ def learn(net: Net, optimizer: torch.optim.Optimizer, rows: Rows) -> None:
     negative_entropy = (logp_all.exp() * logp_all).sum(-1)
     error = (value[:real] - target.reshape(-1)).square()
     loss = (nll * advantage.view(-1) + (0.5 * VALUE) * error + ENTROPY * negative_entropy) * mask
-    grad = net.flat.grad
-    grad.zero_()
-    (loss.sum() / mask.sum()).backward()
-    norm = torch.linalg.vector_norm(grad)
-    grad.mul_((MAX_NORM / (norm + 1e-6)).clamp_(max=1.0))
+    net.grad.zero_()
+    (loss.sum() / mask.sum()).backward()  # type: ignore[no-untyped-call]
+    norm = torch.linalg.vector_norm(net.grad)
+    net.grad.mul_((MAX_NORM / (norm + 1e-6)).clamp_(max=1.0))
     optimizer.step()
 
 

@@ -33,8 +33,12 @@ from harness import Failed, calibrate, host, median, run_for_json, started, tabl
 HERE = Path(__file__).resolve().parent
 THRESHOLD, TRIGGER = 475.0, 380.0
 COLUMNS = {  # of the table -> field
-    "ours": "solved_s", "sb3": "solved_s", "sb3 pass": "pass_s", "sb3 training only": "training_s", "sb3 own rule": "train_rule_s",
-}  # fmt: skip
+    "ours": "solved_s",
+    "sb3": "solved_s",
+    "sb3 pass": "pass_s",
+    "sb3 training only": "training_s",
+    "sb3 own rule": "train_rule_s",
+}
 
 
 def solve_ours(a: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def solve_sb3(a: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def times(results: Sequence[dict[str, Any]], column: str) -> list[float]:
-    who = column.split()[0]
+    who = column.partition(" ")[0]
     found = [r.get(COLUMNS[column]) for r in results if r["who"] == who]
     return [x for x in found if x is not None]
 
@@ -100,7 +104,7 @@ def show(a: argparse.Namespace, results: Sequence[dict[str, Any]]) -> dict[str, 
     lines = []
     for seed in a.seeds:
         of = {r["who"]: r for r in results if r["seed"] == seed}
-        cells = [of[column.split()[0]].get(field) for column, field in COLUMNS.items()]
+        cells = [of[column.partition(" ")[0]].get(field) for column, field in COLUMNS.items()]
         steps = [of[who].get("env_steps", "-") for who in ("ours", "sb3")]
         probes = [f"{of[who]['probe_before']['two_core']:.1f}" for who in ("ours", "sb3")]
         lines.append([f"seed {seed}", *("-" if c is None else f"{c:.2f}" for c in cells), *steps, *probes])
@@ -134,7 +138,7 @@ def main() -> int:
             probe = calibrate()
             with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
                 try:
-                    result = solve(a, seed, Path(folder))
+                    result: dict[str, Any] = solve(a, seed, Path(folder))
                 except Failed as error:
                     result = {"failed": str(error)}
                     print(f"FAILED {who}, seed {seed}: {error}", file=sys.stderr, flush=True)

@@ -136,8 +136,8 @@ def run_rounds(a: argparse.Namespace, run: Callable[[str], dict[str, Any]]) -> l
                 print(f"FAILED {name}: {error}", file=sys.stderr, flush=True)
             after = calibrate()
             moved = abs(after["two_core"] / probe["two_core"] - 1)
-            result = {"row": name, "round": i, "probe_before": probe, "probe_after": after, "unsteady": moved > UNSTEADY, **result}
-            results.append(result)
+            bracket = {"row": name, "round": i, "probe_before": probe, "probe_after": after, "unsteady": moved > UNSTEADY}
+            results.append(bracket | result)
             shown = f"{result['value']:12,.0f} steps/s" if "value" in result else "      FAILED"
             print(
                 f"round {i + 1}/{a.rounds}  {name:10s} {shown}   probe {probe['two_core']:.1f} -> {after['two_core']:.1f}"

@@ -1,4 +1,4 @@
-"""PufferLib 3.0 PPO on CartPole-v1 through its Gymnasium emulation, serial backend, MLP 64-64: env steps/s after the warm-up."""
+"""PufferLib 3.0 PPO on CartPole-v1 through its Gymnasium emulation, serial, MLP 64-64: env steps/s after the warm-up."""
 
 import argparse
 import contextlib
@@ -7,7 +7,10 @@ import os
 import sys
 import time
 
-START = time.time()
+import gymnasium as gym
+import torch
+from line import emit
+from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, default=30)
@@ -20,23 +23,18 @@ parser.add_argument("--threads", type=int, default=1)
 a = parser.parse_args()
 sys.argv = sys.argv[:1]  # PufferLib reads it, too
 
-import gymnasium as gym
-import pufferlib.emulation
-import pufferlib.pytorch
-import pufferlib.vector
-import torch
-from line import emit
-from pufferlib import pufferl
-from torch import nn
-
 
 def make_env(buf=None, seed=0, **kwargs):
+    import pufferlib.emulation
+
     return pufferlib.emulation.GymnasiumPufferEnv(env=gym.make("CartPole-v1"), buf=buf, seed=seed)
 
 
 class Policy(nn.Module):
     def __init__(self, env):
         super().__init__()
+        import pufferlib.pytorch
+
         init = pufferlib.pytorch.layer_init
 
         def mlp(outputs):
@@ -55,21 +53,33 @@ class Policy(nn.Module):
 
 
 def main():
+    import pufferlib.vector
+    from pufferlib import pufferl
+
     torch.set_num_threads(a.threads)
     env = pufferlib.vector.make(make_env, num_envs=a.envs, backend=pufferlib.vector.Serial)
     cfg = pufferl.load_config("default")["train"]
     cfg.update(
-        env="cartpole", device="cpu", optimizer="adam", bptt_horizon=a.rollout, batch_size="auto", use_rnn=False,
-        minibatch_size=min(a.batch, a.envs * a.rollout), update_epochs=a.epochs, total_timesteps=10**9, learning_rate=3e-4,
-        checkpoint_interval=10**9, compile=False,
+        env="cartpole",
+        device="cpu",
+        optimizer="adam",
+        bptt_horizon=a.rollout,
+        batch_size="auto",
+        use_rnn=False,
+        minibatch_size=min(a.batch, a.envs * a.rollout),
+        update_epochs=a.epochs,
+        total_timesteps=10**9,
+        learning_rate=3e-4,
+        checkpoint_interval=10**9,
+        compile=False,
     )
-    marks = []
+    marks, start = [], time.time()
     with contextlib.redirect_stdout(io.StringIO()):
         trainer = pufferl.PuffeRL(cfg, env, Policy(env.driver_env))
         while not marks or marks[-1][0] - marks[0][0] < a.seconds:
             trainer.evaluate()
             trainer.train()
-            if marks or time.time() - START >= a.warmup:
+            if marks or time.time() - start >= a.warmup:
                 marks.append((time.time(), trainer.global_step))
     (t0, s0), (t1, s1) = marks[0], marks[-1]
     emit("pufferlib", "pufferlib", (s1 - s0) / (t1 - t0), measured_s=round(t1 - t0, 1), **vars(a))

@@ -3,8 +3,6 @@
 import argparse
 import time
 
-START = time.time()
-
 import torch
 from line import emit
 from stable_baselines3 import PPO
@@ -25,11 +23,11 @@ a = parser.parse_args()
 class Meter(BaseCallback):
     """One mark an iteration, so that whole iterations are counted."""
 
-    marks, over = [], False
+    marks, over, start = [], False, time.time()
 
     def _on_rollout_start(self):
         now = time.time()
-        if self.marks or now - START >= a.warmup:
+        if self.marks or now - self.start >= a.warmup:
             self.marks.append((now, self.num_timesteps))
             self.over = now - self.marks[0][0] >= a.seconds
 

@@ -1,14 +1,12 @@
 """Sample Factory APPO on CartPole-v1, MLP 64-64, one epoch: env steps/s after the warm-up, learning included.
 
-    run_sf.py serial     serial, batched sampling, one EnvPool of 256 envs (its fastest way here)
-    run_sf.py async      two rollout workers x 128 Python envs, double-buffered
+serial: batched sampling from one EnvPool of 256 envs (its fastest way here); async: two rollout workers x 128 Python envs,
+double-buffered.
 """
 
 import argparse
 import tempfile
 import time
-
-START = time.time()
 
 import gymnasium as gym
 import numpy as np
@@ -77,12 +75,12 @@ def main():
     from sample_factory.train import make_runner
 
     register_env("cartpole", make)
-    marks = []
+    marks, start = [], time.time()
 
     class Meter(AlgoObserver):
         def on_training_step(self, runner, iteration):
             now = time.time()
-            if marks or now - START >= a.warmup:
+            if marks or now - start >= a.warmup:
                 marks.append((now, sum(runner.env_steps.values())))
                 if now - marks[0][0] >= a.seconds:
                     runner.cfg.train_for_env_steps = 0  # the end
@@ -90,7 +88,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         argv = ["--env", "cartpole", "--train_dir", folder, "--experiment", "x", *OPTIONS.split(), *MODES[a.mode].split()]
         sf_parser, _ = parse_sf_args(argv)
-        cfg, runner = make_runner(parse_full_cfg(sf_parser, argv))
+        _, runner = make_runner(parse_full_cfg(sf_parser, argv))
         runner.register_observer(Meter())
         runner.init()
         runner.run()

@@ -26,6 +26,7 @@ parser.add_argument("--trigger-return", type=float, default=380, help="evaluate 
 parser.add_argument("--trigger-episodes", type=int, default=20)
 parser.add_argument("--evaluate-every", type=int, default=5000, help="env steps")
 parser.add_argument("--steps", type=int, default=1_000_000, help="give up after so many")
+parser.add_argument("--train-rule-steps", type=int, default=100_000, help="go on for the training rule at most so long")
 parser.add_argument("--threads", type=int, default=1)
 a = parser.parse_args()
 torch.set_num_threads(a.threads)
@@ -43,12 +44,13 @@ class Rule(BaseCallback):
 
     def _on_step(self):
         self.recent.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
-        return not (self.solved and self.train_rule)
+        over = self.train_rule or self.num_timesteps > self.solved["env_steps"] + a.train_rule_steps if self.solved else False
+        return not over
 
     def _on_rollout_start(self):
         last = [e["r"] for e in self.model.ep_info_buffer]  # of the last 100 training episodes
         if self.train_rule is None and len(last) >= 100 and np.mean(last) >= a.threshold:
-            self.train_rule = dict(train_rule_at=time.time() - self.evaluating_s, train_rule_steps=self.num_timesteps)
+            self.train_rule = dict(train_rule_at=time.time() - self.evaluating_s)
         ready = len(self.recent) == a.trigger_episodes and np.mean(self.recent) >= a.trigger_return
         if self.solved is None and ready and self.num_timesteps >= self.next:
             self.next = self.num_timesteps + a.evaluate_every
@@ -76,13 +78,23 @@ def linear(initial):
 
 
 model = PPO(
-    "MlpPolicy", make_vec_env("CartPole-v1", n_envs=8, seed=a.seed), n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98,
-    n_epochs=20, ent_coef=0.0, learning_rate=linear(0.001), clip_range=linear(0.2), device="cpu", seed=a.seed,
+    "MlpPolicy",
+    make_vec_env("CartPole-v1", n_envs=8, seed=a.seed),
+    n_steps=32,
+    batch_size=256,
+    gae_lambda=0.8,
+    gamma=0.98,
+    n_epochs=20,
+    ent_coef=0.0,
+    learning_rate=linear(0.001),
+    clip_range=linear(0.2),
+    device="cpu",
+    seed=a.seed,
 )
 rule = Rule()
 model.learn(a.steps, callback=rule, log_interval=10**6)
 if rule.solved is None:
     raise SystemExit(f"not solved within {model.num_timesteps} steps")
-train_rule = rule.train_rule or dict(train_rule_at=None, train_rule_steps=None)
+train_rule = rule.train_rule or dict(train_rule_at=None)
 value = rule.solved.pop("solved_at")
 emit("stable-baselines3", "stable-baselines3", value, evaluations=rule.evaluations, **rule.solved, **train_rule, **vars(a))

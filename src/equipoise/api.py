@@ -13,6 +13,7 @@ import torch
 
 from equipoise import recipes, tree
 from equipoise.actors.evaluator import load_params
+from equipoise.envs import observation_spec
 from equipoise.runtime import build
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import evaluator
@@ -78,9 +79,13 @@ def _default(target: str, algorithm: str) -> Program:
 
 
 def train(
-    env: str | Callable[..., Any] | Program, algorithm: str = "ppo", *, on: On = "process", out: str | os.PathLike[str] | None = None,
+    env: str | Callable[..., Any] | Program,
+    algorithm: str = "ppo",
+    *,
+    on: On = "process",
+    out: str | os.PathLike[str] | None = None,
     **options: Any,
-) -> Run:  # fmt: skip
+) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; leaving the loop early stops the run,
@@ -107,8 +112,8 @@ class Player:
 
     def act(self, obs: Tree, *, deterministic: bool = True) -> Any:
         """The action for an observation of the env's space, or for a batch of them (one more axis in front)."""
-        rows = tree.map(lambda s, x: np.asarray(x, s.dtype), build.observation_spec(self.spec.observation), obs)
-        single = _is_single(build.observation_spec(self.spec.observation), rows)
+        rows = tree.map(lambda s, x: np.asarray(x, s.dtype), observation_spec(self.spec.observation), obs)
+        single = _is_single(observation_spec(self.spec.observation), rows)
         batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
         count = len(tree.leaves(batch)[0])
         first = torch.full((count,), self._state is None)
@@ -149,7 +154,9 @@ def evaluate(
         raise ValueError(f"expected at least one episode, got {episodes}")
     player = load(directory)
     blue = build.blueprint(player.program)
-    exam = evaluator(blue, player._net, episodes=episodes, seed=build.derive_seed(seed, "evaluate"), deterministic=deterministic)
+    exam = evaluator(
+        blue, player._net, episodes=episodes, seed=build.derive_seed(seed, "evaluate"), deterministic=deterministic
+    )
     try:
         while not exam.done:
             exam.tick()

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.nn import Parameter
 
-    Array = torch.Tensor | np.ndarray[Any, np.dtype[Any]]
-else:
-    Array = Any
-
-Tree = Any  # Array | dict[str, Tree]: plain nested dicts of torch or numpy arrays (mypy has no recursive generics here)
+Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
+Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 
 
@@ -95,7 +92,7 @@ class Agent(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next one's ``obs[0]`` is this one's ``obs[T]``."""
+    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is this one's ``obs[T]``."""
 
     obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
     first: Array  # [T+1, B] bool
@@ -173,7 +170,9 @@ class Network(Protocol):
 
     def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [B, ...] -> outputs [B, ...], state
-    def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state
+    def unroll(
+        self, obs: Tree, first: Tensor, state: Tree
+    ) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +233,7 @@ class Algorithm(ABC):
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
-        """The loss of one minibatch for one group; None: skip this group now. ``step`` is the share of the schedule done, 0..1."""
+        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of the schedule done, 0..1."""
 
 
 # ------------------------------------------------------------------------------------------------------------- the run

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.cli.samples import evaluation, program, report, summary
 from typer.testing import CliRunner
 
 import equipoise
 from equipoise.cli import app
 from equipoise.runtime.errors import WorkerFailed
+from tests.cli.samples import evaluation, program, report, summary
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 
 from equipoise.balance.shares import STATES, Shares
 from equipoise.console.picture import MARKS, History, balance_lines, cells_of, clock, compact, number, picture, short, sparkline
 from equipoise.console.terminal import View, print_summary, safe
 from equipoise.types import EnvFactory
+from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 
 
 def rendered(renderable, *, width=80, encoding="utf-8", **console):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.envs.rolling import env_of, rows
 
 from equipoise.envs import Catch
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.loop import LoopEnv
+from tests.envs.rolling import env_of, rows
 
 
 @pytest.mark.parametrize(("target", "kind"), [("equipoise/Catch-v0", GymnasiumEnv), ("python:equipoise/Catch-v0", LoopEnv)])

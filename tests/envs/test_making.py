@@ -7,12 +7,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from tests.envs.rolling import Scripted, env_of
 
 from equipoise.envs import make, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.loop import LoopEnv
 from equipoise.types import Env, EnvFactory
+from tests.envs.rolling import Scripted, env_of
 
 HERE = __name__
 given: list[Any] = []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.envs.rolling import env_of, rows
 
 pytest.importorskip("envpool", reason="EnvPool is not installed (extra envpool)")

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from tests.envs.rolling import env_of, rows
 
 from equipoise import tree
 from equipoise.envs import snapshot
+from tests.envs.rolling import env_of, rows
 
 EXACT: list[tuple[str, int, dict[str, int]]] = [
     ("CartPole-v1", 2, {"max_episode_steps": 23}),  # so that the clock matters, too

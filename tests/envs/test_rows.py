@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformReward
-from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
 
 from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
 from equipoise.envs.seeds import stream_seeds
+from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
 
 HERE = "tests.envs.rolling"
 

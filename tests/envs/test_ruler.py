@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.envs.rolling import env_of, unrolls
 
 from equipoise.envs.ruler import Ledger, Ruler, episode, reward, row_number, verify
+from tests.envs.rolling import env_of, unrolls
 
 TARGETS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0", "equipoise.envs:Ruler", "tests.envs.test_ruler:in_sync"]
 

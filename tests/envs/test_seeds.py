@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.envs.rolling import env_of, rows
 
 from equipoise.envs.seeds import stream_seed, stream_seeds
+from tests.envs.rolling import env_of, rows
 
 ACTIONS = np.random.default_rng(0).integers(0, 2, (60, 6))
 

@@ -7,11 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.envs.rolling import env_of, rows
 
 from equipoise import tree
 from equipoise.envs import action_spec, observation_spec
 from equipoise.tree import ArraySpec
+from tests.envs.rolling import env_of, rows
 
 
 class Nested(gymnasium.Env[Any, Any]):

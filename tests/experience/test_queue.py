@@ -43,8 +43,8 @@ def fill(slot: Any, value: int) -> None:
 
 def test_a_batch_comes_in_the_order_of_reservation_and_is_a_view() -> None:
     q, _ = queue(max_lag=1)
-    slots = [q.reserve(stream_ids(a, 2)) for a in (0, 1)]
-    assert all(s is not None for s in slots)
+    slots: list[Any] = [q.reserve(stream_ids(a, 2)) for a in (0, 1)]
+    assert None not in slots
     fill(slots[1], 11)
     q.commit(slots[1])
     assert q.sample(4) is None, "the first reserved is not complete"
@@ -88,7 +88,7 @@ def test_in_lockstep_slots_are_dealt_by_rule_not_by_who_came_first() -> None:
 def test_without_a_bound_batches_come_in_the_order_of_completion() -> None:
     q, plan = queue(actors=3, max_lag=None)
     assert plan.blocks == 6
-    slots = {a: q.reserve(stream_ids(a, 2)) for a in (0, 1, 2)}
+    slots: dict[int, Any] = {a: q.reserve(stream_ids(a, 2)) for a in (0, 1, 2)}
     for actor in (2, 0):
         fill(slots[actor], actor)
         q.commit(slots[actor])
@@ -106,6 +106,7 @@ def test_inserted_is_sampled_and_dropped_and_held(max_lag: int | None, seed: int
     rng = np.random.default_rng(seed)
     q, _ = queue(actors=3, batch=6, max_lag=max_lag)
     open_slots: dict[int, Any] = {}
+    stats: dict[str, float] = {}
     for _ in range(2000):
         actor = int(rng.integers(3))
         match rng.integers(4):

@@ -47,7 +47,12 @@ def test_minibatches_are_disjoint_and_complete_and_aligned(by_rows: bool, count:
         assert torch.equal(data.behaviour["logp"], -data.reward) and torch.equal(data.action, data.reward.long())
         assert torch.equal(part.targets["target"], data.reward + 0.5)
         stream = (data.reward[0] % 100).long()
-        for named in (data.context["stream"], data.state["h"][:, 0].long(), part.weight.long(), torch.from_numpy(part.keys[:, 0])):
+        for named in (
+            data.context["stream"],
+            data.state["h"][:, 0].long(),
+            part.weight.long(),
+            torch.from_numpy(part.keys[:, 0]),
+        ):
             assert torch.equal(named, stream)
         assert rows == 1 if by_rows else data.obs.shape[0] == rows + 1
         seen += data.reward.flatten().tolist()

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.returns import oracle
 from torch import Tensor
 
 from equipoise.returns import Returns
+from tests.returns import oracle
 
 SEEDS = range(100)
 KINDS = ("next_step", "same_step", "random", "no_ends", "only_seams")

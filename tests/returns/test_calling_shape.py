@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.returns.cases import case, same
 
 from equipoise.returns import Returns, gae, lambda_returns, nstep, retrace, vtrace
+from tests.returns.cases import case, same
 
 Function = Callable[..., Returns]
 FUNCTIONS: dict[str, tuple[Function, dict[str, Any], tuple[str, ...]]] = {

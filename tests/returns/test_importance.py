@@ -1,8 +1,8 @@
 import numpy as np
 import torch
-from tests.returns.cases import cases
 
 from equipoise.returns import effective_sample_size, importance_weight, log_ratio
+from tests.returns.cases import cases
 
 
 def test_log_ratio() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.returns import oracle
-from tests.returns.cases import agree, cases
 
 from equipoise.returns import gae, lambda_returns, nstep
+from tests.returns import oracle
+from tests.returns.cases import agree, cases
 
 LAMBDAS = (0.0, 0.5, 0.95, 1.0)
 

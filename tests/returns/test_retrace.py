@@ -1,9 +1,9 @@
 import pytest
 import torch
-from tests.returns import oracle
-from tests.returns.cases import agree, cases
 
 from equipoise.returns import lambda_returns, nstep, retrace
+from tests.returns import oracle
+from tests.returns.cases import agree, cases
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])

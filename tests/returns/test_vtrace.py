@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.returns import oracle
-from tests.returns.cases import agree, case, cases, same
 
 from equipoise.returns import Returns, lambda_returns, nstep, vtrace
+from tests.returns import oracle
+from tests.returns.cases import agree, case, cases, same
 
 DEFAULTS = {"lambda_": 1.0, "clip_rho": 1.0, "clip_c": 1.0, "clip_pg_rho": 1.0}
 SETTINGS: list[dict[str, Any]] = [

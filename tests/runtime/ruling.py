@@ -72,10 +72,16 @@ def violations(data: Trajectory, *, gaps: bool) -> list[str]:
     wrong = ruler.verify(data, LEDGER, gaps=gaps)
     version = data.version.numpy()
     by_weights = np.rint(data.behaviour["updates"].numpy())
-    wrong += [f"version{tuple(i)}: written {version[tuple(i)]}, acted with {by_weights[tuple(i)]}" for i in np.argwhere(by_weights != version)]
+    wrong += [
+        f"version{tuple(i)}: written {version[tuple(i)]}, acted with {by_weights[tuple(i)]}"
+        for i in np.argwhere(by_weights != version)
+    ]
     t = data.obs.numpy()[..., 2]
     seen = data.behaviour["seen"].numpy()
-    wrong += [f"state at {tuple(i)}: seen {seen[tuple(i)]} rows of the episode, at t {t[tuple(i)]}" for i in np.argwhere(seen != t[:-1])]
+    wrong += [
+        f"state at {tuple(i)}: seen {seen[tuple(i)]} rows of the episode, at t {t[tuple(i)]}"
+        for i in np.argwhere(seen != t[:-1])
+    ]
     stored = np.where(data.first.numpy()[0], 0.0, data.state["seen"].numpy())
     wrong += [f"stored state of column {i}: {stored[i]}, at t {t[0, i]}" for i in np.flatnonzero(stored != t[0])]
     chosen = (data.behaviour["noise"].numpy() * 8).astype(np.int64)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.runtime.test_program import Toy, program
 
 from equipoise.balance.shares import Shares
 from equipoise.runtime import checkpoint, files
 from equipoise.runtime.directory import SUMMARY_KEYS, RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.report import Evaluation, Report
+from tests.runtime.test_program import Toy, program
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
 
 
-def failing(how: str, on: str, path: Path, **options: Any) -> Any:
+def failing(how: str, on: Any, path: Path, **options: Any) -> Any:
     return api.train(
         "tests.runtime.failing:Failing", "impala", on=on, out=path, env_kwargs={"how": how}, actors=2, envs_per_actor=4,
         unroll=8, steps=10_000_000, evaluate_episodes=0, **options,
@@ -113,7 +113,9 @@ def test_a_killed_driver_leaves_no_worker(tmp_path: Path, deadline: Any) -> None
     script.stdout.readline()
     script.kill()
     script.communicate()
-    deadline(lambda: not [d for d in descendants() if "equipoise" in d or "forkserver" in d], seconds=2, what="all workers to end")
+    deadline(
+        lambda: not [d for d in descendants() if "equipoise" in d or "forkserver" in d], seconds=2, what="all workers to end"
+    )
 
 
 def test_workers_carry_names(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), 
 
 def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **options: Any) -> list[str]:
     found = []
-    for i, on in enumerate(("serial", "process", "serial", "process")):
+    places: list[Any] = ["serial", "process", "serial", "process"]
+    for i, on in enumerate(places):
         made = api.program(
-            "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed, recipe=False,
-            evaluate_episodes=0, settings=[f"algorithm.core={core}"], **options,
+            "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
+            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}"], **options,
         )  # fmt: skip
         with api.train(made, on=on, out=path / f"{i}") as run:
             for _ in run:

@@ -79,7 +79,8 @@ def test_a_copy_that_a_publisher_crossed_is_taken_again(monkeypatch: Any) -> Non
     weights = store()
     weights.publish(1, params(1))
     reader = weights.handle()
-    real, lapped = np.copyto, []
+    real = np.copyto
+    lapped: list[bool] = []
 
     def copy_slowly(target: Any, source: Any, **kwargs: Any) -> None:
         real(target[: len(target) // 2], source[: len(source) // 2], **kwargs)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.returns import vtrace
 from equipoise.types import Batch, LossOutput
@@ -50,7 +49,7 @@ class IMPALA(ActorCriticAlgorithm):
         mask, count = data.mask, data.mask.sum()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         with torch.no_grad():
-            sums = (torch.stack([policy_loss, error, entropy, log_rho.exp()]) * mask).flatten(1).sum(1)
+            sums = (torch.stack([policy_loss, error, entropy, log_rho.exp()]) * mask).sum((1, 2))
         names = ("policy_loss", "value_error", "entropy", "rho")
         return LossOutput(
             loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}

@@ -60,10 +60,8 @@ class PPO(ActorCriticAlgorithm):
         mask, count = data.mask, data.mask.sum()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         with torch.no_grad():
-            shown = torch.stack(
-                [policy_loss, error, entropy, (ratio - 1.0) - log_ratio, ((ratio - 1.0).abs() > clip).float()]
-            )
-            sums = (shown * mask).flatten(1).sum(1)
+            shown = torch.stack([policy_loss, error, entropy, (ratio - 1.0) - log_ratio, ((ratio - 1.0).abs() > clip).float()])
+            sums = (shown * mask).sum((1, 2))
         names = ("policy_loss", "value_error", "entropy", "approx_kl", "clip_fraction")
         return LossOutput(
             loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}

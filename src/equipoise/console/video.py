@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -61,6 +62,8 @@ def _av() -> Any:
 
 def _make(env: EnvFactory | str | Callable[..., gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
     """One env that renders to arrays."""
+    if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame looks for a screen, and complains
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 

@@ -36,7 +36,7 @@ def trajectory_specs(row: RowSpec, unroll: int, streams: int) -> dict[str, Tree]
         "state": row.state,
         "context": row.context,
     }
-    lead = dict.fromkeys(fields, (streams,))  # [B, ...]
+    lead: dict[str, tuple[int, ...]] = dict.fromkeys(fields, (streams,))  # [B, ...]
     lead |= dict.fromkeys(TRAJECTORY_ROWS, (unroll, streams)) | dict.fromkeys(TRAJECTORY_EDGES, (unroll + 1, streams))
     return {name: tree.prepend(specs, *lead[name]) for name, specs in fields.items()}
 

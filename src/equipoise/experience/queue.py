@@ -89,7 +89,7 @@ class Queue:
     """``Experience`` over memory that several processes may map. One learner samples; each actor owns its streams."""
 
     def __init__(self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel) -> None:
-        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks to the learner (no bound only)."""
+        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound."""
         self._plan, self._memory, self._free, self._full = plan, memory, free, full
         self._open_views()
 

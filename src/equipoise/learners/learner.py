@@ -31,7 +31,8 @@ class Learner:
     ) -> None:
         """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
         self.algorithm, self.device = algorithm, torch.device(device)
-        self.net: Any = net.to(self.device)
+        self.net: Any = net
+        net.to(self.device)
         self.version = 0
         self._schedule_updates = schedule_updates
         self._by_rows = not tree.leaves(self.net.initial_state(1))
@@ -91,7 +92,7 @@ class Learner:
         assert flat.grad is not None
         flat.grad.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.linalg.vector_norm(flat.grad)
+        norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
         self._optimizers[group].step()

@@ -38,7 +38,7 @@ class Board:
 
     @staticmethod
     def specs(names: Sequence[str]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "workers": {name: _WORKER for name in names}}
+        return {"stop": ArraySpec((1,), "int64"), "workers": dict.fromkeys(names, _WORKER)}
 
     def flag_offset(self, name: str) -> int:
         """Where in the memory the doorbell flag of a worker lies."""

@@ -104,7 +104,7 @@ def blueprint(program: Program) -> Blueprint:
 
 def noise_columns(action: gymnasium.Space[Any]) -> int:
     """Uniforms an action takes: one a dimension, and one for whether to explore."""
-    return 1 + sum(math.prod(s.shape) for s in tree.leaves(action_spec(action)))
+    return 1 + sum(int(math.prod(s.shape)) for s in tree.leaves(action_spec(action)))
 
 
 def _one(batch: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -84,10 +86,10 @@ class Exam:
         seed = build.derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
         self._current = evaluator(self._blue, self._net, episodes=episodes, seed=seed)
 
-    def advance(self, until: Callable[[], bool]) -> Evaluation | None:
-        """Play on until ``until`` says so -> the evaluation, if one ended."""
+    def advance(self, until: float) -> Evaluation | None:
+        """Play on until this moment of ``time.monotonic`` -> the evaluation, if one ended."""
         current = self._current
-        while current is not None and not current.done and not until():
+        while current is not None and not current.done and time.monotonic() < until:
             current.tick()
         if current is None or not current.done:
             return None
@@ -106,7 +108,7 @@ class Exam:
         """Evaluate the last snapshot to the end."""
         self._current, self._confirming = None, True
         self._begin(episodes)
-        result = self.advance(lambda: False)
+        result = self.advance(math.inf)
         assert result is not None
         return result
 

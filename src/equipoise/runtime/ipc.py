@@ -179,6 +179,8 @@ class Bell:
 class Outbox(Pipe):
     """JSON messages from a worker to the driver, one a line."""
 
+    _kept = b""  # the reader's: the beginning of a message whose end is on its way
+
     def send(self, message: dict[str, Any]) -> None:
         data = memoryview(json.dumps(message).encode() + b"\n")
         while data:
@@ -189,7 +191,7 @@ class Outbox(Pipe):
 
     def receive(self) -> list[dict[str, Any]]:
         """All whole messages that have arrived."""
-        kept = getattr(self, "_kept", b"")
+        kept = self._kept
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self.read_fd, 65536):
                 kept += chunk

@@ -124,7 +124,7 @@ def _without_main(blue: Blueprint) -> Iterator[None]:
     needed = blue.program.env.target.startswith("__main__:") or any(
         type(policy.algorithm).__module__ == "__main__" for policy in blue.program.policies.values()
     )
-    hidden = {} if needed else {k: main.__dict__.pop(k) for k in ("__file__", "__spec__") if k in main.__dict__}
+    hidden: dict[str, Any] = {} if needed else {k: main.__dict__.pop(k) for k in ("__file__", "__spec__") if k in main.__dict__}
     if not needed:
         main.__spec__ = None
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -28,8 +28,9 @@ class Runtime(Protocol):
     """What the driver asks of a runtime."""
 
     shared: Shared
-    done: bool
 
+    @property
+    def done(self) -> bool: ...
     def advance(self, timeout_s: float) -> list[dict[str, Any]]: ...
     def stop(self) -> None: ...
 
@@ -84,7 +85,7 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self) -> Iterator[Report]:
+    def _run(self) -> Generator[Report]:
         status = "failed"
         began = time.monotonic()
         runtime = start(self._blue, self.on)
@@ -98,7 +99,7 @@ class Run:
                 exam.consider(scribe.env_steps, recent(runtime.shared.episodes, PROMISING_EPISODES)[1])
                 if exam.running:
                     until = time.monotonic() + (SLICE_S if self.on == "process" else float("inf"))
-                    scribe.evaluated(exam.advance(lambda t=until: time.monotonic() >= t), exam.solved)
+                    scribe.evaluated(exam.advance(until), exam.solved)
                 if time.monotonic() - scribe.reported_at >= LIVE_S:
                     yield scribe.report(None)
             status = "solved" if exam.solved else "completed"

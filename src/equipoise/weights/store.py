@@ -94,4 +94,3 @@ class Weights:
 def named_tensors(net: torch.nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, detached, sharing the module's memory."""
     return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
-
