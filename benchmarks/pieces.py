@@ -1,6 +1,6 @@
 """What a CartPole-v1 actor-critic costs when nothing connects its pieces: the yardstick of the process runtime.
 
-    python benchmarks/pieces.py [--vector native|sync] [--streams 512] [--unroll 16] [--batch 512]
+    .venv/bin/python benchmarks/pieces.py [--vector native|sync] [--streams 512] [--unroll 16] [--batch 512]
 
 Core time per env step of three pieces alone, one thread each:
 

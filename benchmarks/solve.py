@@ -1,6 +1,6 @@
 """Start of process to solved, CartPole-v1: ours beside Stable-Baselines3's tuned PPO, by one rule, seeds in turn.
 
-    python benchmarks/solve.py [--seeds 0,1,2,3,4] [--peers-home .peers] [--json FILE]
+    .venv/bin/python benchmarks/solve.py [--seeds 0,1,2,3,4] [--peers-home .peers] [--json FILE]
 
 Solved: 20 episodes of the deterministic policy have a mean of at least 475, and so have 100 fresh ones of the same weights.
 The clock runs from spawning the process to the end of the 100. Evaluations begin when the mean of the last 20 training

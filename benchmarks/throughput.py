@@ -1,6 +1,6 @@
 """Env steps/s on CartPole-v1, learning included: ours beside its peers, in rounds, the machine probed before and after each.
 
-    python benchmarks/throughput.py [--rows native,sf-serial] [--rounds 5] [--peers-home .peers] [--json FILE]
+    .venv/bin/python benchmarks/throughput.py [--rows native,sf-serial] [--rounds 5] [--peers-home .peers] [--json FILE]
 
 One round runs every row once (A B C A B C ...); a ratio is taken within a round, between neighbours, and the table shows
 the median over rounds. ``probe`` is a pure-Python loop in two processes (M turns/s): a run during which it moved by more
@@ -59,10 +59,13 @@ SLACK_S = 120.0  # for starting and ending, beyond warm-up and window
 # ----------------------------------------------------------------------------------------------------------------- ours
 
 
-def reports(directory: Path) -> list[dict[str, Any]]:
+def window(a: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The first report after the warm-up and the first that is ``--seconds`` later, from metrics.jsonl; None: not yet."""
     file = directory / "metrics.jsonl"
     lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-    return [json.loads(line) for line in lines if line]
+    warm = [report for line in lines if (report := json.loads(line))["wall_s"] >= a.warmup]
+    full = [report for report in warm if report["wall_s"] >= warm[0]["wall_s"] + a.seconds]
+    return (warm[0], full[0]) if full else None
 
 
 def run_ours(a: argparse.Namespace, arguments: str, work: Path, log: Path) -> dict[str, Any]:
@@ -72,12 +75,12 @@ def run_ours(a: argparse.Namespace, arguments: str, work: Path, log: Path) -> di
                "--steps", "1000G", "--quiet", "--out", str(out)]  # fmt: skip
     deadline = time.monotonic() + a.warmup + a.seconds + SLACK_S
     with started(command, log) as process:
-        while not (seen := reports(out)) or seen[-1]["wall_s"] < a.warmup + a.seconds:
+        while not (found := window(a, out)):
             if process.poll() is not None:
                 raise Failed(f"ended by itself with exit code {process.returncode}: {shlex.join(command)}\n{tail(log)}")
             if time.monotonic() > deadline:
                 raise Failed(f"no full window in time: {shlex.join(command)}\n{tail(log)}")
-            time.sleep(1.0)
+            time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         try:
             code = process.wait(30)
@@ -85,10 +88,7 @@ def run_ours(a: argparse.Namespace, arguments: str, work: Path, log: Path) -> di
             raise Failed(f"did not end within 30 s of Ctrl-C: {shlex.join(command)}\n{tail(log)}") from None
     if code != 130:
         raise Failed(f"exit code {code} after Ctrl-C: {shlex.join(command)}\n{tail(log)}")
-    window = [r for r in reports(out) if a.warmup <= r["wall_s"] <= a.warmup + a.seconds + 2]
-    if len(window) < 2:
-        raise Failed(f"expected at least two reports in the window, got {len(window)}: {shlex.join(command)}\n{tail(log)}")
-    first, last = window[0], window[-1]
+    first, last = found
     took = last["wall_s"] - first["wall_s"]
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return {
@@ -104,10 +104,9 @@ def option(arguments: str, name: str) -> str:
 
 
 def run_bound(a: argparse.Namespace, arguments: str, log: Path) -> dict[str, Any]:
-    python = Path(a.equipoise).parent / "python"
     sizes = ["--streams", option(arguments, "--envs-per-actor"), "--unroll", option(arguments, "--unroll"),
              "--batch", option(arguments, "--batch")]  # fmt: skip
-    command = [str(python), str(HERE / "pieces.py"), *sizes, "--rounds", "5", "--seconds", "0.5", "--cores", str(a.cores)]
+    command = [sys.executable, str(HERE / "pieces.py"), *sizes, "--rounds", "5", "--seconds", "0.5", "--cores", str(a.cores)]
     return run_for_json(command, log, limit_s=SLACK_S, **SINGLE)
 
 
@@ -202,7 +201,7 @@ def main() -> int:
     a.rows = a.rows.split(",")
     if unknown := set(a.rows) - set(ROWS):
         parser.error(f"unknown rows {sorted(unknown)}; there are {', '.join(ROWS)}")
-    wanted = [Path(a.equipoise)] if {*OURS, "bound"} & set(a.rows) else []
+    wanted = [Path(a.equipoise)] if set(OURS) & set(a.rows) else []
     wanted += [a.peers_home / PEERS[name][0] / "bin/python" for name in a.rows if name in PEERS]
     if missing := sorted({str(path) for path in wanted if not path.exists()}):
         parser.error(f"not there: {', '.join(missing)}; see benchmarks/README.md")

@@ -92,32 +92,37 @@ def nothing_left_behind() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    before = descendants() | segments()
+    before = seen()
     yield
-    left = (descendants() | segments()) - before
-    if left:
+    end = time.monotonic() + GRACE_S
+    while (left := [what for key, what in seen().items() if key not in before]) and time.monotonic() < end:
         gc.collect()
-        end = time.monotonic() + GRACE_S
-        while (left := (descendants() | segments()) - before) and time.monotonic() < end:
-            time.sleep(0.02)
-    assert not left, f"left behind: {sorted(left)}"
+        time.sleep(0.02)
+    assert not left, f"left behind: {left}"
 
 
-def descendants() -> set[str]:
-    """ "pid command" of our live descendants, the two servers that multiprocessing keeps for good left out."""
-    from multiprocessing import forkserver, resource_tracker
+def seen() -> dict[int | str, str]:
+    """Our descendants by number, our memory files and named segments by name; each with what to tell of it."""
+    found: dict[int | str, str] = {entry.name: f"/dev/shm/{entry.name}" for entry in Path("/dev/shm").glob("equipoise-*")}
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:  # the listing's own descriptor
+            continue
+        if target.startswith("/memfd:equipoise-"):
+            found[f"{fd.name} {target}"] = target
+    from multiprocessing import forkserver, resource_tracker  # the two servers that multiprocessing keeps for good
 
     servers = {
         getattr(forkserver._forkserver, "_forkserver_pid", None),
         getattr(resource_tracker._resource_tracker, "_pid", None),
     }
-    found: set[str] = set()
     parents = [os.getpid()]
     while parents:
         for pid in children(parents.pop()):
             parents.append(pid)
             if pid not in servers and (command := live_command(pid)):
-                found.add(f"{pid} {command}")
+                found[pid] = f"process {pid}: {command}"
     return found
 
 
@@ -132,22 +137,11 @@ def children(pid: int) -> list[int]:
 
 
 def live_command(pid: int) -> str:
-    """Empty for a zombie, whose memory and files are gone already."""
+    """Empty for what has ended: a zombie has given back its memory and its files."""
     try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
-    return command[:120]
-
-
-def segments() -> set[str]:
-    """Our memory files, and shared memory of ours with a name, whoever made it."""
-    found = {entry.name for entry in Path("/dev/shm").glob("equipoise-*")}
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(fd)
-        except OSError:  # the listing's own descriptor
-            continue
-        if target.startswith("/memfd:equipoise-"):
-            found.add(f"fd {fd.name} {target}")
-    return found
+    name, _, state = stat.partition("(")[2].rpartition(") ")
+    return "" if state[0] in "ZX" else command[:120] or name  # between fork and exec there is no command line

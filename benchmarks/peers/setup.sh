@@ -24,6 +24,7 @@ torch="torch==2.13.0+cpu"
 index="https://download.pytorch.org/whl/cpu"  # only used for torch, and only if pip's own places lack the CPU build
 mkdir -p "$home"
 home=$(cd "$home" && pwd)
+echo '*' > "$home/.gitignore"
 
 pip() { "$home/$name/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 

@@ -147,9 +147,11 @@ def test_names_of_parameters_are_stable():
     assert set(make(action=ACTIONS["box"], shared=True).state_dict()) == {*torso, *heads, "log_std"}
 
 
-def test_how_it_starts():
-    net = ActorCritic(EnvSpec(observation=BOX, action=ACTIONS["box"]))
-    torch.testing.assert_close(net.policy_head.weight @ net.policy_head.weight.t(), 1e-4 * torch.eye(6), atol=1e-9, rtol=1e-4)
+@pytest.mark.parametrize("action", ["two", "box"])
+def test_how_it_starts(action):
+    net = ActorCritic(EnvSpec(observation=BOX, action=ACTIONS[action]))
+    weight = net.policy_head.weight
+    torch.testing.assert_close(weight @ weight.t(), 1e-4 * torch.eye(len(weight)), atol=1e-9, rtol=1e-4)
     torch.testing.assert_close(net.value_head.weight.norm(), torch.tensor(1.0))
     assert not any(p.any() for name, p in net.named_parameters() if name.endswith("bias") or name == "log_std")
     assert [layer.out_features for layer in net.torso.layers] == [64, 64]

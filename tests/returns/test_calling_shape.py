@@ -87,6 +87,18 @@ def test_any_memory_layout_and_inputs_left_alone(function: Function, settings: d
 
 
 @each_function
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), 1e30])
+def test_what_stands_on_a_seam_does_not_matter(
+    function: Function, settings: dict[str, Any], more: tuple[str, ...], rubbish: float
+) -> None:
+    inputs = large().inputs(*more)
+    clean = function(**inputs, **settings)
+    for name in {"reward", "log_rho"} & inputs.keys():
+        inputs[name] = torch.where(inputs["mask"], inputs[name], rubbish)
+    assert same(clean, function(**inputs, **settings))
+
+
+@each_function
 def test_streams_do_not_touch(function: Function, settings: dict[str, Any], more: tuple[str, ...]) -> None:
     inputs = large().inputs(*more)
     together = function(**inputs, **settings)

@@ -278,6 +278,11 @@ def test_field_types_that_text_cannot_say_are_refused():
         convert("1", set, "algorithm.x")
 
 
+def test_none_comes_before_text():
+    assert convert("none", str | None, "x") is None
+    assert convert("some", str | None, "x") == "some"
+
+
 def test_the_nearest_name_looks_at_the_whole_and_at_its_last_part():
     assert nearest("gamma", ["batch", "algorithm.gamma", "game"]) == "algorithm.gamma"
     assert nearest("CartPole", ["MountainCar-v0", "CartPole-v1"]) == "CartPole-v1"

@@ -27,12 +27,11 @@ class Learner:
     """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
 
     def __init__(
-        self, algorithm: Algorithm, net: nn.Module, *, device: str = "cpu", schedule_updates: int, seed: int, batch: int
+        self, algorithm: Algorithm, net: Any, *, device: str = "cpu", schedule_updates: int, seed: int, batch: int
     ) -> None:
         """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
         self.algorithm, self.device = algorithm, torch.device(device)
-        self.net: Any = net
-        net.to(self.device)
+        self.net = net.to(self.device)
         self.version = 0
         self._schedule_updates = schedule_updates
         self._by_rows = not tree.leaves(self.net.initial_state(1))
