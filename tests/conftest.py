@@ -92,37 +92,36 @@ def nothing_left_behind() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    before = seen()
+    before = {identity(what) for what in descendants() | segments()}
     yield
     end = time.monotonic() + GRACE_S
-    while (left := [what for key, what in seen().items() if key not in before]) and time.monotonic() < end:
+    while left := sorted(what for what in descendants() | segments() if identity(what) not in before):
+        assert time.monotonic() < end, f"left behind: {left}"
         gc.collect()
         time.sleep(0.02)
-    assert not left, f"left behind: {left}"
 
 
-def seen() -> dict[int | str, str]:
-    """Our descendants by number, our memory files and named segments by name; each with what to tell of it."""
-    found: dict[int | str, str] = {entry.name: f"/dev/shm/{entry.name}" for entry in Path("/dev/shm").glob("equipoise-*")}
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(fd)
-        except OSError:  # the listing's own descriptor
-            continue
-        if target.startswith("/memfd:equipoise-"):
-            found[f"{fd.name} {target}"] = target
-    from multiprocessing import forkserver, resource_tracker  # the two servers that multiprocessing keeps for good
+def identity(what: str) -> str:
+    """A process by its number alone, since it may take another name."""
+    number = what.split(" ", 1)[0]
+    return number if number.isdecimal() else what
+
+
+def descendants() -> set[str]:
+    """The living, as "pid command"; the two servers that multiprocessing keeps for good left out."""
+    from multiprocessing import forkserver, resource_tracker
 
     servers = {
         getattr(forkserver._forkserver, "_forkserver_pid", None),
         getattr(resource_tracker._resource_tracker, "_pid", None),
     }
+    found: set[str] = set()
     parents = [os.getpid()]
     while parents:
         for pid in children(parents.pop()):
             parents.append(pid)
             if pid not in servers and (command := live_command(pid)):
-                found[pid] = f"process {pid}: {command}"
+                found.add(f"{pid} {command}")
     return found
 
 
@@ -145,3 +144,16 @@ def live_command(pid: int) -> str:
         return ""
     name, _, state = stat.partition("(")[2].rpartition(") ")
     return "" if state[0] in "ZX" else command[:120] or name  # between fork and exec there is no command line
+
+
+def segments() -> set[str]:
+    """Our memory files, and shared memory of ours with a name, whoever made it."""
+    found = {entry.name for entry in Path("/dev/shm").glob("equipoise-*")}
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:  # the listing's own descriptor
+            continue
+        if target.startswith("/memfd:equipoise-"):
+            found.add(f"fd {fd.name} {target}")
+    return found

@@ -42,6 +42,7 @@ make_sf() { # this peer pins gymnasium < 1.0
 }
 
 make_puffer() { # a source distribution: built without its own C games (they fetch raylib) and without its CUDA kernels
+  # (pip says meanwhile that pyro-ppl and heavyball are missing: the last line brings them, without their dependencies.)
   with_torch
   pip install "setuptools<80" wheel cython "numpy<2" ninja
   NO_OCEAN=1 PYTHONPATH="$here/puffer_build" pip install --no-build-isolation --no-deps pufferlib==3.0.0

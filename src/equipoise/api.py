@@ -122,7 +122,9 @@ class Player:
             if deterministic:
                 action, self._state = self._algorithm.best(self._net, batch, first, state)
             else:
-                noise = torch.rand((count, build.noise_columns(self.spec.action)), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
+                noise = torch.rand((count, build.noise_columns(self._algorithm, self.spec.action)), generator=self._rng).clamp_(
+                    1e-7, 1 - 1e-7
+                )
                 explore = self._algorithm.explore(np.arange(count), count, 0)
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
         return tree.map(lambda x: x.numpy()[0] if single else x.numpy(), action)

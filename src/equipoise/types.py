@@ -215,7 +215,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
-        """obs [B, ...], noise [B, k] uniform in (0, 1), k = 1 + the number of action dimensions -> action, behaviour, state."""
+        """obs [B, ...] -> action, behaviour, state.
+
+        noise [B, k], uniform in (0, 1): one column an action dimension and, if ``explore`` returns anything, one more.
+        """
 
     @abstractmethod
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:

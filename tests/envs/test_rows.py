@@ -167,9 +167,9 @@ def test_box_actions_are_clipped_and_the_env_may_keep_them():
     assert mine.tolist() == [[7.0, 7.0], [7.0, 7.0]]
 
 
-def test_discrete_actions_are_indices():
+def test_discrete_actions_are_the_envs_own():
     env = env_of(f"{HERE}:Recording", 2, space="discrete")
-    rows(env, [np.array([0, 2]), np.array([1, 1])])
+    rows(env, [np.array([5, 7]), np.array([6, 6])])
     assert [one.got for one in env.envs] == [[5, 6], [7, 6]]
 
 

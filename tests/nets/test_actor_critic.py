@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.nets import ActorCritic, Categorical, DiagonalGaussian, noise_width
+from equipoise.nets import ActorCritic, Categorical, DiagonalGaussian, action_dims
 from equipoise.types import EnvSpec, Network
 
 CORES = ("none", "lstm", "gru")
@@ -93,7 +93,7 @@ def test_actions_are_in_the_terms_of_the_env(core, action):
     obs, first = rows()
     with torch.inference_mode():
         policy, _ = net.policy(obs[0], first[0], net.initial_state(B))
-        noise = torch.rand(B, noise_width(space)).clamp(1e-6, 1 - 1e-6)
+        noise = torch.rand(B, action_dims(space)).clamp(1e-6, 1 - 1e-6)
         for a in (policy.sample(noise), policy.mode()):
             assert a.shape == (B, *space.shape)
             assert a.dtype == (torch.int64 if isinstance(space, spaces.Discrete) else torch.float32)
@@ -201,7 +201,7 @@ def test_what_is_not_known_is_refused():
 def test_on_a_gpu(core, action):
     net = make(core, DICT, ACTIONS[action])
     obs, first = rows(DICT)
-    noise = torch.rand(T, B, noise_width(ACTIONS[action])).clamp(0.01, 0.99)
+    noise = torch.rand(T, B, action_dims(ACTIONS[action])).clamp(0.01, 0.99)
     (policy, value), state = net.unroll(obs, first, net.initial_state(B))
     net.cuda()
     start = net.initial_state(B)

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
-from equipoise.nets import Categorical, DiagonalGaussian, action_dims, head_noise, noise_width
+from equipoise.nets import Categorical, DiagonalGaussian, action_dims
 
 T, B = 3, 7
 TINY, NEXT_TO_ONE = 1e-38, 1 - 2**-24  # the extremes of float32 noise in (0, 1)
@@ -186,11 +186,10 @@ def test_results_are_float32_and_the_same_twice(make):
 @pytest.mark.parametrize(
     ("space", "dims"), [(spaces.Discrete(5), 1), (spaces.Box(-1, 1, (6,)), 6), (spaces.Box(-1, 1, (2, 3)), 6)]
 )
-def test_noise_has_one_column_more_than_the_action(space, dims):
+def test_dims_of_an_action(space, dims):
     assert action_dims(space) == dims
-    assert noise_width(space) == head_noise(space) == dims + 1
 
 
 def test_other_spaces_are_named_and_refused():
     with pytest.raises(ValueError, match=r"MultiDiscrete\(\[2 3\]\) is not supported; supported are Discrete and Box"):
-        noise_width(spaces.MultiDiscrete([2, 3]))
+        action_dims(spaces.MultiDiscrete([2, 3]))

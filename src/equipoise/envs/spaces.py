@@ -1,8 +1,7 @@
 """Spaces as trees of ``ArraySpec``, and the preallocated arrays that a worker's envs write into.
 
 What reaches a network: ``Box`` of any float -> float32, ``Box`` of integers or bytes -> the same dtype, ``Discrete`` ->
-int64, ``Dict`` -> a dict of these. Actions are float32 (``Box``) or an int64 index 0..n-1 (``Discrete``, whatever its
-``start``: the adapter adds it).
+int64, ``Dict`` -> a dict of these. Actions are in the env's own terms: float32 (``Box``), int64 from ``start`` (``Discrete``).
 """
 
 from __future__ import annotations
@@ -56,23 +55,20 @@ def timestep(observation: Tree, streams: Array) -> TimeStep:
 
 
 class ActionForm:
-    """What the env is given: clipped to a Box, shifted to a Discrete's ``start``, in the env's dtype."""
+    """What the env is given: clipped to a Box, in the env's dtype."""
 
     def __init__(self, space: spaces.Space[Any], batch: int) -> None:
         action_spec(space)  # refuses what is not supported
         self.low: Any = None
         self.high: Any = None
-        self.start = 0
         if isinstance(space, spaces.Box):
             self.low, self.high = space.low, space.high
-        elif isinstance(space, spaces.Discrete):
-            self.start = int(space.start)
         self.shape = (batch, *(space.shape or ()))
         self.dtype = np.dtype(space.dtype)
 
     def __call__(self, action: Any) -> np.ndarray[Any, np.dtype[Any]]:
         """[B, ...], a new array each time: an env may keep it, and the caller may overwrite its own."""
-        if self.low is None and not self.start and getattr(action, "dtype", None) == self.dtype and action.shape == self.shape:
+        if self.low is None and getattr(action, "dtype", None) == self.dtype and action.shape == self.shape:
             return np.array(action)
         if np.shape(action) != self.shape:
             raise ValueError(f"expected actions of shape {self.shape}, got {np.shape(action)}")
@@ -81,5 +77,5 @@ class ActionForm:
             np.maximum(action, self.low, out=form, casting="same_kind")
             np.minimum(form, self.high, out=form)
         else:
-            np.add(action, self.start, out=form, casting="same_kind")
+            np.copyto(form, action, casting="same_kind")
         return form

@@ -2,10 +2,10 @@
 
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core
-from equipoise.nets.distributions import Categorical, DiagonalGaussian, Distribution, action_dims, head_noise, noise_width
+from equipoise.nets.distributions import Categorical, DiagonalGaussian, Distribution, action_dims
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
     "MLP", "ActorCritic", "ActorCriticOutput", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Policy",
-    "action_dims", "encode", "encoded_size", "head_noise", "noise_width",
+    "action_dims", "encode", "encoded_size",
 ]  # fmt: skip

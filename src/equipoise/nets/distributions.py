@@ -1,6 +1,6 @@
 """Action distributions: a few tensor operations each, no argument checks, noise handed in.
 
-Noise is uniform in (0, 1), float32 [..., k] with k = ``noise_width(space)``; a head uses its first columns and the same
+Noise is uniform in (0, 1), float32 [..., k] with k >= ``action_dims(space)``; a head uses its first columns and the same
 noise gives the same action whoever batches it. Actions are in the env's own terms. Timings: one CPU thread, 1024 rows.
 """
 
@@ -26,14 +26,6 @@ def action_dims(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Box):
         return math.prod(space.shape)
     raise ValueError(f"action space {space} is not supported; supported are Discrete and Box")
-
-
-def noise_width(space: spaces.Space[Any]) -> int:
-    """k = 1 + the number of action dimensions (the one more is for exploration, see ``Algorithm.act``)."""
-    return 1 + action_dims(space)
-
-
-head_noise = noise_width
 
 
 class Distribution(ABC):

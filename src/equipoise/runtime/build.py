@@ -25,7 +25,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.tree import ArraySpec
-from equipoise.types import EnvSpec, Experience, Policy, Program, stream_ids, unroll_rows
+from equipoise.types import Algorithm, EnvSpec, Experience, Policy, Program, stream_ids, unroll_rows
 from equipoise.weights.store import WeightPlan, Weights
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
@@ -73,7 +73,7 @@ def blueprint(program: Program) -> Blueprint:
     env.close()
     policy = program.policies["main"]
     net: Any = network(program, spec)
-    columns = noise_columns(spec.action)
+    columns = noise_columns(policy.algorithm, spec.action)
     obs_row = observation_spec(spec.observation)
     state = net.initial_state(1)
     with torch.inference_mode():
@@ -102,9 +102,10 @@ def blueprint(program: Program) -> Blueprint:
     )  # fmt: skip
 
 
-def noise_columns(action: gymnasium.Space[Any]) -> int:
-    """Uniforms an action takes: one a dimension, and one for whether to explore."""
-    return 1 + sum(int(math.prod(s.shape)) for s in tree.leaves(action_spec(action)))
+def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
+    """Uniforms an action takes: one a dimension, and one for whether to explore where the algorithm does."""
+    explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
+    return sum(int(math.prod(s.shape)) for s in tree.leaves(action_spec(action))) + explores
 
 
 def _one(batch: Any) -> Any:
