@@ -75,11 +75,11 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 @contextlib.contextmanager
 def started(command: Sequence[str], log: Path, **env: str) -> Iterator[subprocess.Popen[Any]]:
-    """The command in a session of its own, stdout and stderr in ``log``; nothing of it is left after the block."""
+    """The command in a session of its own and in the folder of ``log``, which takes its output; killed after the block."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **env},
+            cwd=log.parent, env={**os.environ, **env},
         )  # fmt: skip
     try:
         yield process

@@ -43,7 +43,7 @@ COLUMNS = {  # of the table -> field
 
 def solve_ours(a: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
     out, log = folder / "run", folder / "log"
-    command = [a.equipoise, "train", "CartPole-v1", "--algorithm", "ppo", "--stop-at", f"{THRESHOLD:g}", "--quiet",
+    command = [str(a.equipoise), "train", "CartPole-v1", "--algorithm", "ppo", "--stop-at", f"{THRESHOLD:g}", "--quiet",
                "--seed", str(seed), "--out", str(out), *shlex.split(a.ours)]  # fmt: skip
     summary_file = out / "summary.json"
     start = time.time()
@@ -71,7 +71,7 @@ def solve_ours(a: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]
 
 def check_ours(a: argparse.Namespace, out: Path, seed: int) -> float:
     """100 episodes that training never knew of."""
-    command = [a.equipoise, "evaluate", str(out), "--episodes", "100", "--seed", str(10_000 + seed)]
+    command = [str(a.equipoise), "evaluate", str(out), "--episodes", "100", "--seed", str(10_000 + seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r"return ([\d.,]+)", done.stdout)
     if done.returncode or not found:
@@ -122,14 +122,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2,3,4", help="with commas between")
     parser.add_argument("--limit", type=float, default=180, help="seconds a run may take")
-    parser.add_argument("--equipoise", default=str(HERE.parent / ".venv/bin/equipoise"), metavar="COMMAND")
+    parser.add_argument("--equipoise", type=Path, default=HERE.parent / ".venv/bin/equipoise", metavar="COMMAND")
     parser.add_argument("--peers-home", type=Path, default=HERE.parent / ".peers", help="what peers/setup.sh made")
     parser.add_argument("--ours", default="", metavar="ARGS", help="more arguments of our run")
     parser.add_argument("--sb3", default="", metavar="ARGS", help="more arguments of peers/solve_sb3.py")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run there")
     a = parser.parse_args()
+    a.equipoise, a.peers_home = a.equipoise.absolute(), a.peers_home.absolute()  # runs start in folders of their own
     a.seeds = [int(s) for s in a.seeds.split(",")]
-    wanted = (Path(a.equipoise), a.peers_home / "sb3/bin/python")
+    wanted = (a.equipoise, a.peers_home / "sb3/bin/python")
     if missing := [str(path) for path in wanted if not path.exists()]:
         parser.error(f"not there: {', '.join(missing)}; see benchmarks/README.md")
     results = []

@@ -6,15 +6,16 @@ One round runs every row once (A B C A B C ...); a ratio is taken within a round
 the median over rounds. ``probe`` is a pure-Python loop in two processes (M turns/s): a run during which it moved by more
 than 15 % is counted as unsteady. All learn in one pass with an MLP 64-64; a figure starts after a warm-up.
 
-rows      what                                                                                       compared with
-native    ours, process, Gymnasium's native vector env                                               sf-serial, bound
-envpool   ours, process, EnvPool's CartPole (needs envpool beside equipoise)                         sf-serial
-python    ours, process, Python envs                                                                 the best of the next three
-sf-async  Sample Factory, two workers x 128 Python envs
-sb3       Stable-Baselines3 PPO, DummyVecEnv 8, batch 2048
-puffer    PufferLib, serial, 128 Python envs
-sf-serial Sample Factory, serial, batched, EnvPool 256, batch 8192
-bound     pieces.py at the sizes of "native": 2 cores / (env + act + learn)
+row          what                                                          compared with
+native       ours, process, Gymnasium's native vector env                  bound; the better sf-serial
+envpool      ours, process, EnvPool's CartPole (`make envpool` first)      the better sf-serial
+python       ours, process, Python envs                                    the best of puffer, sf-async, sb3
+bound        pieces.py at the sizes of "native": 2 cores / (env + act + learn)
+sf-serial    Sample Factory, serial, batched, EnvPool 256, batch 8192; its own choice of threads
+sf-serial-1  the same with OMP_NUM_THREADS=1: better where two cores are not its alone
+puffer       PufferLib, serial, 128 Python envs
+sf-async     Sample Factory, two workers x 128 Python envs
+sb3          Stable-Baselines3 PPO, DummyVecEnv 8, batch 2048
 """
 
 from __future__ import annotations
@@ -39,17 +40,28 @@ OURS = {
     "envpool": "envpool:CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1",
     "python": "python:CartPole-v1 --actors 2 --envs-per-actor 128 --unroll 32 --batch 256 --max-lag 1",
 }
-PEERS = {
-    "sf-async": ("sf", "run_sf.py async"),
-    "sb3": ("sb3", "run_sb3.py"),
-    "puffer": ("puffer", "run_puffer.py"),
-    "sf-serial": ("sf", "run_sf.py serial"),
+PEERS: dict[str, tuple[str, str, dict[str, str]]] = {  # venv, script, environment
+    "sf-async": ("sf", "run_sf.py async", {}),
+    "sb3": ("sb3", "run_sb3.py", {}),
+    "puffer": ("puffer", "run_puffer.py", {}),
+    "sf-serial": ("sf", "run_sf.py serial", {}),
+    "sf-serial-1": ("sf", "run_sf.py serial", SINGLE),
 }
-ROWS = ("native", "bound", "sf-serial", "envpool", "python", "puffer", "sf-async", "sb3")  # what is compared runs close by
+ROWS = (
+    "native",
+    "bound",
+    "sf-serial",
+    "sf-serial-1",
+    "envpool",
+    "python",
+    "puffer",
+    "sf-async",
+    "sb3",
+)  # what is compared runs close by
 RATIOS = (  # ours, what with (the best of), what the ring is to reach
     ("native", ("bound",), 0.65),
-    ("native", ("sf-serial",), 4.0),
-    ("envpool", ("sf-serial",), 4.0),
+    ("native", ("sf-serial", "sf-serial-1"), 4.0),
+    ("envpool", ("sf-serial", "sf-serial-1"), 4.0),
     ("python", ("puffer", "sf-async", "sb3"), 2.2),
 )
 UNSTEADY = 0.15
@@ -71,7 +83,7 @@ def window(a: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], dict
 def run_ours(a: argparse.Namespace, arguments: str, work: Path, log: Path) -> dict[str, Any]:
     """Train without end, stop by Ctrl-C once the window is full, and read the window from metrics.jsonl."""
     out = work / "run"
-    command = [a.equipoise, "train", *shlex.split(arguments), "--algorithm", "impala", "--no-recipe", "--on", "process",
+    command = [str(a.equipoise), "train", *shlex.split(arguments), "--algorithm", "impala", "--no-recipe", "--on", "process",
                "--steps", "1000G", "--quiet", "--out", str(out)]  # fmt: skip
     deadline = time.monotonic() + a.warmup + a.seconds + SLACK_S
     with started(command, log) as process:
@@ -111,11 +123,11 @@ def run_bound(a: argparse.Namespace, arguments: str, log: Path) -> dict[str, Any
 
 
 def run_peer(a: argparse.Namespace, name: str, log: Path) -> dict[str, Any]:
-    venv, script = PEERS[name]
+    venv, script, environment = PEERS[name]
     words = script.split()
     command = [str(a.peers_home / venv / "bin/python"), str(HERE / "peers" / words[0]), *words[1:],
                "--seconds", str(a.seconds), "--warmup", str(a.warmup)]  # fmt: skip
-    return run_for_json(command, log, limit_s=a.warmup + a.seconds + SLACK_S)
+    return run_for_json(command, log, limit_s=a.warmup + a.seconds + SLACK_S, **environment)
 
 
 # --------------------------------------------------------------------------------------------------------------- rounds
@@ -161,7 +173,7 @@ def ratios(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         best = max(there, key=lambda peer: there[peer])
         each = [mine[r["round"]] / r["value"] for r in of_row(results, best) if r["round"] in mine]
-        found.append({"ours": ours, "with": best, "ratio": median(each), "rounds": [round(x, 3) for x in each],
+        found.append({"ours": ours, "with": best, "ratio": median(each), "rounds": each,
                       "target": target})  # fmt: skip
     return found
 
@@ -192,16 +204,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="the window of one run")
     parser.add_argument("--warmup", type=float, default=10)
     parser.add_argument("--cores", type=float, default=2, help="of the bound")
-    parser.add_argument("--equipoise", default=str(HERE.parent / ".venv/bin/equipoise"), metavar="COMMAND")
+    parser.add_argument("--equipoise", type=Path, default=HERE.parent / ".venv/bin/equipoise", metavar="COMMAND")
     parser.add_argument("--peers-home", type=Path, default=HERE.parent / ".peers", help="what peers/setup.sh made")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run and ratio there")
     for name, default in OURS.items():
         parser.add_argument(f"--{name}", default=default, metavar="ARGS", help=f"of our run; default: {default!r}")
     a = parser.parse_args()
+    a.equipoise, a.peers_home = a.equipoise.absolute(), a.peers_home.absolute()  # runs start in folders of their own
     a.rows = a.rows.split(",")
     if unknown := set(a.rows) - set(ROWS):
         parser.error(f"unknown rows {sorted(unknown)}; there are {', '.join(ROWS)}")
-    wanted = [Path(a.equipoise)] if set(OURS) & set(a.rows) else []
+    wanted = [a.equipoise] if set(OURS) & set(a.rows) else []
     wanted += [a.peers_home / PEERS[name][0] / "bin/python" for name in a.rows if name in PEERS]
     if missing := sorted({str(path) for path in wanted if not path.exists()}):
         parser.error(f"not there: {', '.join(missing)}; see benchmarks/README.md")

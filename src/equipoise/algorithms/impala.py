@@ -26,8 +26,6 @@ class IMPALA(ActorCriticAlgorithm):
     entropy: float = 0.01
     value: float = 0.5  # weight of the value loss
     learning_rate: float = 6e-4
-    max_grad_norm: float = 40.0
-    shared: bool = True
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

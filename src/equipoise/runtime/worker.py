@@ -25,6 +25,8 @@ from equipoise.types import Tick, Worker
 RECHECK_S = 0.02  # how long a lost ring can cost
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def main(job: Assignment) -> None:
     setproctitle(f"equipoise {job.name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what it means
     faulthandler.enable()
-    _die_with_parent()
+    _tell_the_kernel_and_libc()
     try:
         worker = _build(job)
         _loop(job, worker)
@@ -86,8 +88,16 @@ def _loop(job: Assignment, worker: Worker) -> None:
             look_at = now + LIFELINE_S
 
 
-def _die_with_parent() -> None:
-    """SIGKILL when the process that forked this one ends (Linux); elsewhere the lifeline alone has to do."""
-    if sys.platform == "linux":
-        libc: Any = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _tell_the_kernel_and_libc() -> None:
+    """Die with the parent; and keep freed memory, since a learner's temporaries come and go with every batch.
+
+    The second saves their page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Elsewhere than on Linux with
+    glibc the lifeline alone has to do, and memory is returned as the platform likes.
+    """
+    if sys.platform != "linux":
+        return
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(M_TRIM_THRESHOLD, KEEP)
