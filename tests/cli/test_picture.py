@@ -9,7 +9,19 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.balance.shares import STATES, Shares
-from equipoise.console.picture import MARKS, History, balance_lines, cells_of, clock, compact, number, picture, short, sparkline
+from equipoise.console.picture import (
+    MARKS,
+    History,
+    balance_lines,
+    cells_of,
+    clock,
+    compact,
+    number,
+    picture,
+    short,
+    sparkline,
+    took,
+)
 from equipoise.console.terminal import View, print_summary, safe
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
@@ -35,7 +47,7 @@ def test_the_picture_holds_the_whole_report():
     for part in (
         "CartPole-v1 · toy · seed 0 · process", "▶ 2 actors × 64 envs ", "trajectories", "▶ learner", "weights (max lag 1)",
         "123,457 steps/s", "82.1 updates/s", "lag 0.4 (max 1)", "return 215.3 ▁▅█", "1,203 episodes", "length 215",
-        "evaluation 487.2 ± 20.1   20 episodes at 120,000 steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
+        "evaluation 487.2 ± 20.1   20 episodes at 120k steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
     ):  # fmt: skip
         assert part in text, part
     assert VERDICT in " ".join(text.split())
@@ -105,6 +117,19 @@ def test_eighty_columns_hold_it(name, encoding):
     assert "999,999" not in text
 
 
+def test_nothing_that_a_person_needs_is_cut_off():
+    """The title and the verdict aside, a line is as long as it must be; rich would cut it without a word."""
+    large = report(
+        env_steps=123_456_789, frames=493_827_156, steps_per_s=1_234_567.8, updates_per_s=1234.5, episodes=12_345_678,
+        return_mean=-12_345.6, length_mean=27_000.0, remaining_s=86_399.0, wall_s=86_399.0, lag_mean=12.5, lag_max=99,
+        solved_at_s=1234.5,
+    )  # fmt: skip
+    past = history([float(i) for i in range(1000)], evaluation(mean=-12_345.6, std=1234.5, env_steps=123_456_789))
+    view = picture(large, program(steps=500_000_000, actors=128, envs_per_actor=1024, max_lag=None), past, on="process")
+    lengths = {line.plain: cell_len(line.plain) for line in view.renderables if line.plain != VERDICT}
+    assert max(lengths.values()) <= 80, max(lengths, key=lambda line: lengths[line])
+
+
 def test_an_encoding_without_the_signs_gets_plain_ones():
     text = rendered(picture(report(), program(), history([1, 2], evaluation()), on="process"), encoding="ascii")
     assert "# worked" in text
@@ -115,7 +140,7 @@ def test_an_encoding_without_the_signs_gets_plain_ones():
 def test_colour_is_for_terminals_that_want_it(monkeypatch):
     view = picture(report(), program(), history(), on="process")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[32m" in rendered(view, force_terminal=True, color_system="standard")
+    assert f"\x1b[32m{MARKS['worked']}" in rendered(view, force_terminal=True, color_system="standard")
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(r"\x1b\[[0-9;]*3\dm", rendered(view, force_terminal=True, color_system="standard"))
 
@@ -141,6 +166,7 @@ def test_numbers_as_people_read_them():
     }  # fmt: skip
     assert {n: short(n) for n in counts} == counts
     assert [clock(s) for s in (0, 7.9, 754, 3723)] == ["0:00", "0:07", "12:34", "1:02:03"]
+    assert [took(s) for s in (12.34, 99.9, 100, 754)] == ["12.3 s", "99.9 s", "1:40", "12:34"]
     assert [number(x) for x in (None, 1234.56, -0.04)] == ["—", "1,234.6", "-0.0"]
 
 

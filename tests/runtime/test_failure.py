@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,20 @@ SCRIPT = """
 """
 
 
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A running script without a main guard, as a person would write it; it has reported once."""
+    made = start(tmp_path)
+    try:
+        assert made.stdout is not None and made.stdout.readline()
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(made.pid, signal.SIGKILL)
+        made.communicate()
+
+
 def start(path: Path) -> subprocess.Popen[str]:
-    """A script without a main guard, as a person would write it."""
     script = path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     return subprocess.Popen(
@@ -95,22 +109,16 @@ def start(path: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_ctrl_c_saves_and_leaves_nothing(tmp_path: Path, deadline: Any) -> None:
-    script = start(tmp_path)
-    assert script.stdout is not None
-    script.stdout.readline()
+def test_ctrl_c_saves_and_leaves_nothing(script: Any, tmp_path: Path, deadline: Any) -> None:
     os.killpg(script.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, errors = script.communicate(timeout=30)
+    _, errors = script.communicate(timeout=60)
     assert script.returncode == -signal.SIGINT, errors
     assert (tmp_path / "run" / "summary.json").exists()
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     deadline(lambda: not [d for d in descendants() if "equipoise" in d], what="all workers to end")
 
 
-def test_a_killed_driver_leaves_no_worker(tmp_path: Path, deadline: Any) -> None:
-    script = start(tmp_path)
-    assert script.stdout is not None
-    script.stdout.readline()
+def test_a_killed_driver_leaves_no_worker(script: Any, deadline: Any) -> None:
     script.kill()
     script.communicate()
     deadline(

@@ -15,7 +15,7 @@ from equipoise.types import Program
 
 WIDTH = 78
 BAR = 27  # columns of a worker's bar
-PROGRESS = 20
+PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
 COLUMNS = (9, 12, 10, 10)  # of its shares in numbers
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # told apart without colour, too
@@ -136,7 +136,7 @@ def _speed(report: Report) -> Text:
 
 def _returns(report: Report, history: History) -> Text:
     line = Text(f"return {number(report.return_mean)} ", no_wrap=True)
-    line.append(sparkline(history.returns, 30), style="cyan")
+    line.append(sparkline(history.returns, SPARKLINE), style="cyan")
     length = "" if report.length_mean is None else f"   length {report.length_mean:.0f}"
     return line.append(f"   {report.episodes:,} episodes{length}")
 
@@ -145,9 +145,9 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     if evaluation is None:
         return []
     line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
-    line.append(f"   {evaluation.episodes} episodes at {evaluation.env_steps:,} steps")
+    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.env_steps)} steps")
     if report.solved_at_s is not None:
-        line.append(f"   solved after {report.solved_at_s:.1f} s", style="bold green")
+        line.append(f"   solved after {took(report.solved_at_s)}", style="bold green")
     return [line]
 
 
@@ -206,6 +206,11 @@ def short(count: int) -> str:
         if share >= 0.9995:  # what rounds to 1
             return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
     return str(count)
+
+
+def took(seconds: float) -> str:
+    """12.3 s, and 12:34 where tenths do not matter."""
+    return f"{seconds:.1f} s" if seconds < 100 else clock(seconds)
 
 
 def clock(seconds: float) -> str:

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
-from equipoise.console.picture import ASCII, History, balance_lines, clock, compact, number, picture, short, spread
+from equipoise.console.picture import ASCII, History, balance_lines, clock, compact, number, picture, short, spread, took
 from equipoise.runtime.report import Report
 from equipoise.types import Program
 
@@ -103,7 +103,7 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
 
 def print_summary(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
     status, solved = summary["status"], summary["solved_at_s"]
-    head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {solved:.1f} s."
+    head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
     lines: list[RenderableType] = [Text(head, style=style)]
     for name, value in summary_rows(summary).items():

@@ -21,7 +21,7 @@ from equipoise.weights.store import Weights
 STREAMS = 20  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
-SPACING = 0.05  # of the run's steps, at most, between two evaluations
+SPACING = 0.1  # of the run's steps, at most, between two evaluations
 
 
 def evaluator(blue: Blueprint, net: Any, *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
@@ -104,9 +104,15 @@ class Exam:
             self._begin(CONFIRM_EPISODES)
         return result
 
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
     def final(self, episodes: int) -> Evaluation:
         """Evaluate the last snapshot to the end."""
-        self._current, self._confirming = None, True
+        self._confirming = True
         self._begin(episodes)
         result = self.advance(math.inf)
         assert result is not None

@@ -14,6 +14,7 @@ from equipoise.runtime import build
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.exam import Exam
+from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import check
 from equipoise.runtime.report import Evaluation, Report
 from equipoise.types import Program, unroll_rows
@@ -86,6 +87,10 @@ class Run:
         self.close()
 
     def _run(self) -> Generator[Report]:
+        with Interrupt() as interrupt:
+            yield from self._train(interrupt)
+
+    def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
         began = time.monotonic()
         runtime = start(self._blue, self.on)
@@ -93,6 +98,7 @@ class Run:
         exam = Exam(self._blue, runtime.shared.weights)
         try:
             while not runtime.done and not exam.solved:
+                interrupt.check()
                 wait = 0.0 if exam.running and self.on == "process" else SLICE_S
                 for record in runtime.advance(wait):
                     yield self._recorded(scribe.report(record))
@@ -111,6 +117,7 @@ class Run:
             if status != "solved":
                 exam.snapshot()
             runtime.stop()
+            exam.close()
             self._finish(status, scribe, exam)
         last = self._recorded(scribe.report(None, final=True))
         self._files.close()
