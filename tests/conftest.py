@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import random
+import signal
 import sys
 import time
 import zlib
@@ -28,7 +29,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def pytest_configure() -> None:
-    """Orphans come to us and not to init, so that a worker whose driver was killed is seen as well."""
+    """The same for every way to start us: in a shell's background Ctrl-C is ignored, and children inherit that.
+
+    And orphans come to us and not to init, so that a worker whose driver was killed is seen as well.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

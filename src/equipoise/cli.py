@@ -165,6 +165,10 @@ def train(
             for name, text in texts.items()
             if text is not None
         }
+        if where == "process":
+            from equipoise.runtime.forkserver import prepare
+
+            prepare()  # its import of torch runs beside ours, which is next
         from equipoise import api
 
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)

@@ -25,7 +25,7 @@ class ActorWorker:
         return Tick.WORKED
 
     def state(self) -> Tree:
-        raise NotImplementedError
+        raise NotImplementedError("an actor cannot be resumed yet")
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("an actor cannot be resumed yet")

@@ -29,6 +29,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
 
 FREE, OPEN, FULL, READ = range(4)
+MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
 class Channel(Protocol):
@@ -71,6 +72,10 @@ class Plan:
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
         self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
+        if self.blocks > MOST_BLOCKS:
+            raise ValueError(
+                f"expected at most {MOST_BLOCKS} blocks, got {self.blocks}; use more envs_per_actor or a smaller max_lag"
+            )
         self.width = batch if self.ordered else block  # streams of one contiguous group
         group = trajectory_specs(row, unroll, self.width)
         self.specs: dict[str, Tree] = {
@@ -245,7 +250,7 @@ class Queue:
         }
 
     def state(self) -> Tree:
-        raise NotImplementedError
+        raise NotImplementedError("a queue cannot be resumed yet")
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("a queue cannot be resumed yet")

@@ -77,7 +77,7 @@ class LearnerWorker:
         return record
 
     def state(self) -> Tree:
-        raise NotImplementedError
+        raise NotImplementedError("a learner cannot be resumed yet")
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("a learner cannot be resumed yet")

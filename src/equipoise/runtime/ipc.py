@@ -115,8 +115,6 @@ def _attach_pipe(kind: type[Pipe], read: Any, write: Any) -> Pipe:
 class PipeChannel(Pipe):
     """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, whoever dies meanwhile."""
 
-    CAPACITY = 4096  # of 65,536 bytes, half: a put never finds the pipe full
-
     def put(self, values: Sequence[int]) -> None:
         for i in range(0, len(values), 512):  # 4096 bytes: atomic
             part = values[i : i + 512]

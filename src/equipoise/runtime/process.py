@@ -20,15 +20,6 @@ from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, PipeChannel, Segment
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
-PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.algorithms.impala"]
-
-
-def prepare() -> None:
-    """Start the server that workers are forked from. It imports torch once for all of them, while the caller goes on."""
-    from multiprocessing import forkserver
-
-    multiprocessing.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()
 
 
 class ProcessRuntime:

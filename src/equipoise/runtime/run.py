@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal, Protocol
 from equipoise.actors.episodes import recent
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
-from equipoise.runtime import build
+from equipoise.runtime import build, forkserver
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.exam import Exam
@@ -58,9 +59,7 @@ class Run:
     def __init__(self, program: Program, *, on: On = "process", out: Path | None = None) -> None:
         check(program)
         if on == "process":
-            from equipoise.runtime.process import prepare
-
-            prepare()  # its import of torch runs beside ours
+            forkserver.prepare()
         self.program, self.on = program, on
         self._blue = build.blueprint(program)
         self._files = RunDirectory.create(out, program, on=on, notes=self._blue.spec.notes)
@@ -218,7 +217,7 @@ class _Scribe:
         )
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
-        return verdict(balance, max_lag=self._blue.program.max_lag, one_thread=self._on == "serial")
+        return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
 
     def summary(self, status: str) -> dict[str, Any]:
         """What ``summary.json`` holds, but for the hash of the parameters."""
@@ -244,6 +243,10 @@ class _Scribe:
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
         }
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _less(now: Shares, then: Shares) -> Shares:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from setproctitle import setproctitle
 
+from equipoise.actors.worker import ActorWorker
 from equipoise.runtime import build
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.handles import SharedQueue
@@ -52,6 +53,8 @@ def main(job: Assignment) -> None:
     try:
         worker = _build(job)
         _loop(job, worker)
+        if isinstance(worker, ActorWorker):
+            worker.env.close()
     except BaseException:
         with contextlib.suppress(OSError):
             job.outbox.send({"error": traceback.format_exc()})
