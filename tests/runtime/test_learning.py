@@ -62,7 +62,7 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
         "algorithm.epochs=8", "algorithm.minibatches=2", "algorithm.entropy=0.001",
     ]  # fmt: skip
     summary = train(
-        "tests.runtime.masked:masked_cartpole", "ppo", on, 0, tmp_path, settings=settings, actors=2, envs_per_actor=8, unroll=64,
-        stop_at=400.0, steps=1_000_000,
+        "tests.runtime.masked:masked_cartpole", "ppo", on, 0, tmp_path, settings=settings, actors=2, envs_per_actor=8,
+        unroll=64, stop_at=400.0, steps=1_000_000,
     )  # fmt: skip
     assert summary["status"] == "solved", summary
