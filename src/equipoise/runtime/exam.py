@@ -18,7 +18,7 @@ from equipoise.runtime.report import Evaluation
 from equipoise.types import unroll_rows
 from equipoise.weights.store import Weights
 
-STREAMS = 20  # envs of an evaluation, at most
+STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
 SPACING = 0.1  # of the run's steps, at most, between two evaluations
