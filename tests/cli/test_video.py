@@ -31,7 +31,7 @@ class Counting(gymnasium.Env):
         return self.t, 2.0, self.t == self.length, False, {}
 
     def render(self):
-        return np.full((*self.size, 3), 20 * self.t, np.uint8) if self.frame is None else self.frame
+        return np.full((*self.size, 3), 20 * (self.t % 12), np.uint8) if self.frame is None else self.frame
 
 
 class Blind(Counting):
@@ -40,6 +40,10 @@ class Blind(Counting):
 
 def no_render_mode(length=5):
     return Counting(length=length)
+
+
+def endless(render_mode):
+    return Counting(render_mode, length=10**9)
 
 
 def drawing(frame):
@@ -105,8 +109,8 @@ def test_what_cannot_be_recorded_says_why_and_leaves_nothing(env, error, message
 def test_a_policy_that_raises_leaves_the_old_video(tmp_path):
     record(Counting, act, tmp_path / "a.mp4")
     before = (tmp_path / "a.mp4").read_bytes()
-    with pytest.raises(ZeroDivisionError):
-        record(Counting, lambda obs: act(obs) if obs < 3 else 1 // 0, tmp_path / "a.mp4")
+    with pytest.raises(ZeroDivisionError):  # late enough that the encoder has begun to write
+        record(endless, lambda obs: act(obs) if obs < 200 else 1 // 0, tmp_path / "a.mp4")
     assert os.listdir(tmp_path) == ["a.mp4"]
     assert (tmp_path / "a.mp4").read_bytes() == before
 

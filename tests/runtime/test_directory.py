@@ -362,6 +362,7 @@ def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(tmp_path
         except OSError:
             failed = True
     assert failed == (count[0] > nth)
+    assert (tmp_path / "step_5").is_dir()
     newest = checkpoint.latest(tmp_path)
     assert newest is not None
     loaded, meta = load_checkpoint(newest)
