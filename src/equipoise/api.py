@@ -14,12 +14,14 @@ import torch
 from equipoise import recipes, tree
 from equipoise.actors.evaluator import load_params
 from equipoise.envs import observation_spec
+from equipoise.envs.spaces import ActionForm
 from equipoise.runtime import build
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import evaluator
 from equipoise.runtime.program import algorithm_class, apply_settings, check
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
+from equipoise.runtime.settings import hint
 from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
 
 __all__ = ["Player", "evaluate", "load", "program", "train"]
@@ -47,10 +49,14 @@ def program(
     base = made() if made else _default(target, algorithm)
     given = {k: v for k, v in fields.items() if v is not None or k == "max_lag"}
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
-    base = dataclasses.replace(base, env=EnvFactory(target=target, kwargs=dict(env_kwargs or {})), **given)
+    if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
+        name = sorted(wrong)[0]
+        raise TypeError(f"unknown option {name!r}{hint(name, [*_OF_POLICY, *(f.name for f in dataclasses.fields(Program))])}")
+    base = dataclasses.replace(base, env=EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs)), **given)
+    base = dataclasses.replace(base, policies={"main": dataclasses.replace(base.policies["main"], **of_policy)})
     base = apply_settings(base, settings)
-    policy = dataclasses.replace(base.policies["main"], **of_policy)
-    if "batch" not in of_policy and not any(s.startswith(("policy.batch=", "batch=")) for s in settings):
+    policy = base.policies["main"]
+    if "batch" not in of_policy and not any(s.partition("=")[0].strip() in ("policy.batch", "batch") for s in settings):
         streams = base.actors * base.envs_per_actor
         if made is None or policy.batch % base.envs_per_actor or streams > policy.batch * ((base.max_lag or 0) + 1):
             policy = dataclasses.replace(policy, batch=streams)
@@ -88,9 +94,11 @@ def train(
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
-    ``options`` are those of ``program``. The run directory is ``run.directory``; leaving the loop early stops the run,
-    saves the weights and writes the summary.
+    ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
+    stops the run, saves the weights and writes the summary.
     """
+    if isinstance(env, Program) and options:
+        raise TypeError(f"a Program says everything itself; got {', '.join(sorted(options))} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
     return Run(made, on=on, out=None if out is None else Path(out))
 
@@ -127,7 +135,8 @@ class Player:
                 )
                 explore = self._algorithm.explore(np.arange(count), count, 0)
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
-        return tree.map(lambda x: x.numpy()[0] if single else x.numpy(), action)
+        done = ActionForm(self.spec.action, count)(action.numpy())  # clipped as in training
+        return done[0] if single else done
 
 
 def _is_single(specs: Tree, rows: Tree) -> bool:

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 inter
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -240,4 +241,5 @@ def evaluate(
 
 
 def main() -> None:
+    sys.path.insert(0, os.getcwd())  # my_envs:make_env is looked for where the command is typed, as by python -m
     app(prog_name="equipoise")

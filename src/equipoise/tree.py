@@ -117,6 +117,11 @@ def torch_views(tree: Tree) -> Tree:
     return map(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), tree)
 
 
+def named_tensors(net: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a module by name, detached, sharing its memory."""
+    return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
+
+
 def numpy_views(tree: Tree) -> Tree:
     """Numpy arrays over the same bytes as the CPU tensor leaves."""
     return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().numpy(), tree)

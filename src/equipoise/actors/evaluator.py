@@ -12,6 +12,8 @@ from equipoise import tree
 from equipoise.actors.noise import uniform
 from equipoise.types import Algorithm, Env, Tick, TimeStep, Tree
 
+LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
+
 
 class Evaluator:
     """Plays ``episodes`` episodes, each stream an equal number of them, so that short ones are not counted too often."""
@@ -33,6 +35,7 @@ class Evaluator:
         self._left = np.full(streams, episodes // streams)
         self._left[: episodes % streams] += 1
         self._return = np.zeros(streams)
+        self._length = np.zeros(streams, np.int64)
         self._state: Tree = net.initial_state(streams)
         self._ids = np.arange(streams)
         self._row = 0
@@ -57,11 +60,13 @@ class Evaluator:
 
     def _note(self, ts: TimeStep) -> None:
         self._return += ts.reward
-        for i in np.flatnonzero(ts.terminated | ts.truncated):
+        self._length += ts.valid
+        for i in np.flatnonzero(ts.terminated | ts.truncated | (self._length >= LONGEST)):
             if self._left[i] > 0:
                 self._left[i] -= 1
                 self.returns.append(float(self._return[i]))
             self._return[i] = 0.0
+            self._length[i] = 0
 
     def _act(self, ts: TimeStep) -> Tree:
         obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)
@@ -80,5 +85,5 @@ class Evaluator:
 def load_params(net: torch.nn.Module, params: Mapping[str, torch.Tensor]) -> None:
     """Copy parameters and buffers by name into a network."""
     with torch.no_grad():
-        for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        for name, tensor in tree.named_tensors(net).items():
             tensor.copy_(params[name])

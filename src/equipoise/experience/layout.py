@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise import tree
 from equipoise.tree import ArraySpec
-from equipoise.types import TRAJECTORY_EDGES, TRAJECTORY_ROWS, Trajectory, Tree
+from equipoise.types import TRAJECTORY_EDGES, TRAJECTORY_ROWS, TRAJECTORY_STREAMS, Trajectory, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,7 @@ def columns(fields: Mapping[str, Tree], start: int, stop: int) -> dict[str, Tree
     """Streams ``start`` to ``stop`` of every field, as views."""
 
     def cut(name: str) -> Tree:
-        streams_first = name not in TRAJECTORY_ROWS and name not in TRAJECTORY_EDGES
-        return tree.map(lambda x: x[start:stop] if streams_first else x[:, start:stop], fields[name])
+        return tree.map(lambda x: x[start:stop] if name in TRAJECTORY_STREAMS else x[:, start:stop], fields[name])
 
     return {name: cut(name) for name in fields}
 

@@ -78,6 +78,7 @@ class Plan:
             )
         self.width = batch if self.ordered else block  # streams of one contiguous group
         group = trajectory_specs(row, unroll, self.width)
+        self.gathered = trajectory_specs(row, unroll, batch)  # where a batch is made of blocks that do not lie together
         self.specs: dict[str, Tree] = {
             "groups": {str(g): group for g in range(self.blocks * block // self.width)},
             "word": ArraySpec((self.blocks,), "int64"),  # sequence * 4 + status; the owner is who took the token
@@ -210,7 +211,7 @@ class Queue:
         together = self._plan.ordered or self._plan.per_batch == 1
         which = places[0] * self._plan.block // self._plan.width if together else -1
         if which not in self._batches:
-            row = self._groups[which] if together else tree.zeros(self._gathered())
+            row = self._groups[which] if together else tree.zeros(self._plan.gathered)
             self._batches[which] = ({k: tree.torch_views(v) for k, v in row.items()}, torch.ones(self._plan.batch))
         fields, weight = self._batches[which]
         if not together:
@@ -218,14 +219,6 @@ class Queue:
                 into = columns(fields, i * self._plan.block, (i + 1) * self._plan.block)
                 tree.map(lambda t, s: np.copyto(t.numpy(), s), into, self._blocks[place])
         return fields, weight
-
-    def _gathered(self) -> dict[str, Tree]:
-        def widen(name: str, leaf: Any) -> ArraySpec:
-            axis = 0 if name in ("state", "context") else 1
-            shape = (*leaf.shape[:axis], self._plan.batch, *leaf.shape[axis + 1 :])
-            return ArraySpec(shape, str(leaf.dtype))
-
-        return {name: tree.map(lambda x, n=name: widen(n, x), value) for name, value in self._groups[0].items()}
 
     def finish(self, keys: Array, priority: Array | None = None) -> None:
         """The learner is done with these items: their places are dealt again."""

@@ -34,10 +34,12 @@ class Learner:
         self.net = net.to(self.device)
         self.version = 0
         self._schedule_updates = schedule_updates
-        self._by_rows = not tree.leaves(self.net.initial_state(1))
+        # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
+        along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
+        self._by_rows = not along_time
         if not self._by_rows and algorithm.minibatches > batch:
             raise ValueError(
-                f"expected at most {batch} minibatches (a recurrent network's are made of whole windows, a batch has {batch}), "
+                f"expected at most {batch} minibatches (of whole windows, of which a batch has {batch}: the network is recurrent or the loss runs along time), "
                 f"got {algorithm.minibatches}"
             )
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
@@ -51,7 +53,7 @@ class Learner:
 
     def params(self) -> Mapping[str, Tensor]:
         """Parameters and buffers by name, sharing the network's memory."""
-        return {k: v.detach() for k, v in (*self.net.named_parameters(), *self.net.named_buffers())}
+        return tree.named_tensors(self.net)
 
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from equipoise import tree
-from equipoise.types import TRAJECTORY_ROWS, Batch, Trajectory, Tree
+from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory, Tree
 
 
 def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator) -> Iterator[Batch]:
@@ -46,8 +46,7 @@ def _cut(batch: Batch, take: object, take_stream: object, streams: torch.Tensor)
     data = batch.data
 
     def field(name: str) -> Tree:
-        along_time = name in TRAJECTORY_ROWS or name in ("obs", "first")
-        return tree.map(take if along_time else take_stream, getattr(data, name))  # type: ignore[arg-type]
+        return tree.map(take_stream if name in TRAJECTORY_STREAMS else take, getattr(data, name))  # type: ignore[arg-type]
 
     return Batch(
         data=Trajectory(**{name: field(name) for name in Trajectory.__slots__}),

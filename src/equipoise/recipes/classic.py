@@ -8,9 +8,9 @@ from equipoise.types import EnvFactory, Policy, Program
 
 
 def cartpole_ppo() -> Program:
-    """After rl-baselines3-zoo's tuned PPO (8 x 32, 20 epochs, lr 1e-3 and clip 0.2 linear over 1e5 steps).
+    """After rl-baselines3-zoo's tuned PPO (8 x 32, 20 epochs of one minibatch, lr 1e-3 and clip 0.2 linear, 1e5 steps).
 
-    Deviations: 16 streams; orthogonal heads as in CleanRL.
+    Deviations: 16 streams, 10 epochs of two minibatches, the schedules run over 5e5 steps; orthogonal init as in CleanRL.
     """
     algorithm = PPO(
         gamma=0.98, lambda_=0.8, entropy=0.0, learning_rate=1e-3, epochs=10, minibatches=2, clip=0.2, anneal_clip=True,
@@ -22,7 +22,6 @@ def cartpole_ppo() -> Program:
         envs_per_actor=16,
         max_lag=0,
         steps=500_000,
-        schedule_steps=100_000,
     )
 
 

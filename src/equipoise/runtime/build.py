@@ -68,6 +68,10 @@ def network(program: Program, spec: EnvSpec) -> nn.Module:
 
 def blueprint(program: Program) -> Blueprint:
     """Look at one stream of the env and at one action of the policy."""
+    if program.device != "cpu" and not torch.cuda.is_available():
+        raise ValueError(
+            f"device: expected cpu, since this torch sees no GPU (docs/getting-started.md), got {program.device!r}"
+        )
     env = make(program.env, streams=np.arange(1), seed=program.seed)
     spec = env.spec
     env.close()
@@ -130,7 +134,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         row=blue.row, unroll=policy.unroll, batch=policy.batch, block=program.envs_per_actor, streams=streams,
         max_lag=program.max_lag,
     )  # fmt: skip
-    initial = {k: v.detach() for k, v in _tensors(network(program, blue.spec))}
+    initial = tree.named_tensors(network(program, blue.spec))
     weight_plan = WeightPlan(initial)
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes, weight_plan.nbytes]
     sizes += [tree.nbytes(Episodes.specs)] * program.actors
@@ -146,10 +150,6 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         episodes=[Episodes(program.envs_per_actor, p) for p in parts[3:]],
     )  # fmt: skip
     return shared, whole
-
-
-def _tensors(net: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*net.named_parameters(), *net.named_buffers()]
 
 
 def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience) -> ActorWorker:

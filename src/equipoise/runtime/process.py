@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -91,7 +90,7 @@ def _end(stop: Any, bells: list[Bell], processes: dict[str, Any], resources: lis
         process.join(max(deadline - time.monotonic(), 0.0))
     for process in processes.values():
         if process.exitcode is None:
-            os.kill(process.pid, signal.SIGKILL)  # also ends a stopped one
+            process.kill()  # also ends a stopped one
     for process in processes.values():
         process.join()
         process.close()

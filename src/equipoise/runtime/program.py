@@ -221,10 +221,10 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
             f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
             f"{policy.batch}), got {parts}; the nearest below is {fits}"
         )
-    if program.max_lag == 0 and policy.publish_every != 1:
+    if program.max_lag is not None and policy.publish_every != 1:
         problems.append(
-            f"publish_every: expected 1 in lockstep (max_lag 0), got {policy.publish_every}: actors would use old weights; "
-            "or raise max_lag"
+            f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}: the lag would "
+            "exceed the bound; or use max_lag=none"
         )
     return problems
 

@@ -23,7 +23,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last report."""
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one."""
 
     wall_s: float  # since the run began
     env_steps: int  # trained on, after frame skip

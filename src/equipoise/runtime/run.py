@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from torch import Tensor
 
 from equipoise.actors.episodes import recent
 from equipoise.balance.shares import Shares
@@ -53,7 +57,8 @@ def start(blue: Blueprint, on: On) -> Runtime:
 class Run:
     """An iterator over the reports of a run; it begins with the first ``next`` and ends when the iterator does.
 
-    Leaving early (``break``, an exception, Ctrl-C) stops the workers, saves the weights and writes the summary.
+    Ending early (``close``, the end of a ``with`` block, Ctrl-C, the end of the program) stops the workers, saves the weights
+    and writes the summary.
     """
 
     def __init__(self, program: Program, *, on: On = "process", out: Path | None = None) -> None:
@@ -65,6 +70,7 @@ class Run:
         self._files = RunDirectory.create(out, program, on=on, notes=self._blue.spec.notes)
         self.summary: dict[str, Any] | None = None
         self._reports = self._run()
+        _close_at_exit(self)
 
     @property
     def directory(self) -> Path:
@@ -103,8 +109,7 @@ class Run:
                     yield self._recorded(scribe.report(record))
                 exam.consider(scribe.env_steps, recent(runtime.shared.episodes, PROMISING_EPISODES)[1])
                 if exam.running:
-                    until = time.monotonic() + (SLICE_S if self.on == "process" else float("inf"))
-                    scribe.evaluated(exam.advance(until), exam.solved)
+                    self._examine(exam, scribe, interrupt)
                 if time.monotonic() - scribe.reported_at >= LIVE_S:
                     yield scribe.report(None)
             status = "solved" if exam.solved else "completed"
@@ -117,7 +122,7 @@ class Run:
                 exam.snapshot()
             runtime.stop()
             exam.close()
-            self._finish(status, scribe, exam)
+            self._finish(status, scribe, exam, interrupt)
         last = self._recorded(scribe.report(None, final=True))
         self._files.close()
         yield last
@@ -127,17 +132,31 @@ class Run:
             self._files.write_report(report)
         return report
 
-    def _finish(self, status: str, scribe: _Scribe, exam: Exam) -> None:
-        """The checkpoint, the last evaluation and the summary, also of a run that ended early."""
+    def _examine(self, exam: Exam, scribe: _Scribe, interrupt: Interrupt) -> None:
+        """Go on with an evaluation: beside training for a moment, or to its end where training has to wait for it."""
+        while exam.running and not interrupt.asked:
+            scribe.evaluated(exam.advance(time.monotonic() + SLICE_S), exam.solved)
+            if self.on == "process":
+                return
+
+    def _finish(self, status: str, scribe: _Scribe, exam: Exam, interrupt: Interrupt) -> None:
+        """The checkpoint, the summary and the last evaluation, also of a run that ended early."""
         params = exam.params()
         steps = exam.version * unroll_rows(self._blue.policy)
         self._files.save_checkpoint(steps, params, {"version": exam.version, "env_steps": steps, "status": status})
+        self._sum_up(status, scribe, exam, params)
         if status == "completed" and self.program.evaluate_episodes:
-            scribe.evaluated(exam.final(self.program.evaluate_episodes), solved=False)
-        summary = scribe.summary(status) | {"params_sha256": params_sha256(params)}
-        self.summary = self._files.write_summary(summary)
+            exam.begin_final(self.program.evaluate_episodes)
+            while exam.running and not interrupt.asked:
+                scribe.evaluated(exam.advance(time.monotonic() + SLICE_S), solved=False)
+            exam.close()
+            self._sum_up(status, scribe, exam, params)
         if status in ("interrupted", "failed"):
             self._files.close()
+
+    def _sum_up(self, status: str, scribe: _Scribe, exam: Exam, params: Mapping[str, Tensor]) -> None:
+        summary = scribe.summary(status, exam.version) | {"params_sha256": params_sha256(params)}
+        self.summary = self._files.write_summary(summary)
 
 
 class _Scribe:
@@ -219,19 +238,19 @@ class _Scribe:
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
 
-    def summary(self, status: str) -> dict[str, Any]:
-        """What ``summary.json`` holds, but for the hash of the parameters."""
+    def summary(self, status: str, version: int) -> dict[str, Any]:
+        """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shared.board.shares(), self.env_steps
+        r, balance, steps = self._record, self._shared.board.shares(), version * self._per_update
         e = self._evaluation
         return {
             "status": status,
             "env_steps": steps,
             "frames": steps * self._blue.spec.frame_skip,
-            "updates": r["version"],
+            "updates": version,
             "wall_s": wall,
             "steps_per_s": steps / wall,
-            "updates_per_s": r["version"] / wall,
+            "updates_per_s": version / wall,
             "episodes": r["episodes"],
             "return_mean": r["return_mean"],
             "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes},
@@ -245,14 +264,27 @@ class _Scribe:
         }
 
 
+def _close_at_exit(run: Run) -> None:
+    """A program may end after a ``break``: the run is closed while the interpreter is still whole."""
+    reference = weakref.ref(run)
+
+    def close() -> None:
+        if (still := reference()) is not None:
+            still.close()
+
+    atexit.register(close)
+
+
 def _cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _less(now: Shares, then: Shares) -> Shares:
+    busy = now.worked + now.preempted - then.worked - then.preempted
+    preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     return Shares(
-        worked=now.worked - then.worked,
-        preempted=max(now.preempted - then.preempted, 0.0),
+        worked=busy - preempted,
+        preempted=preempted,
         starved=now.starved - then.starved,
         blocked=now.blocked - then.blocked,
     )

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from equipoise import tree
@@ -89,8 +88,3 @@ class Weights:
             if int(self._begin[i]) == ended and int(self._version[i]) == version:
                 return version, self._mine
         raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
-
-
-def named_tensors(net: torch.nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, detached, sharing the module's memory."""
-    return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
