@@ -36,9 +36,9 @@ from harness import SINGLE, Failed, calibrate, host, median, run_for_json, start
 
 HERE = Path(__file__).resolve().parent
 OURS = {
-    "native": "CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1",
-    "envpool": "envpool:CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1",
-    "python": "python:CartPole-v1 --actors 2 --envs-per-actor 128 --unroll 32 --batch 256 --max-lag 1",
+    "native": "CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1 --set algorithm.shared=true",
+    "envpool": "envpool:CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1 --set algorithm.shared=true",
+    "python": "python:CartPole-v1 --actors 2 --envs-per-actor 128 --unroll 32 --batch 256 --max-lag 1 --set algorithm.shared=true",
 }
 PEERS: dict[str, tuple[str, str, dict[str, str]]] = {  # venv, script, environment
     "sf-async": ("sf", "run_sf.py async", {}),

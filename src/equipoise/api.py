@@ -50,7 +50,7 @@ def program(
     given = {k: v for k, v in fields.items() if v is not None or k == "max_lag"}
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
     if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
-        name = sorted(wrong)[0]
+        name = min(wrong)
         raise TypeError(f"unknown option {name!r}{hint(name, [*_OF_POLICY, *(f.name for f in dataclasses.fields(Program))])}")
     base = dataclasses.replace(base, env=EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs)), **given)
     base = dataclasses.replace(base, policies={"main": dataclasses.replace(base.policies["main"], **of_policy)})

@@ -14,6 +14,9 @@ from equipoise.actors.noise import uniform
 from equipoise.types import Algorithm, Experience, Slot, Tick, TimeStep, Tree, WeightStore
 
 
+KEPT_SLOTS = 16
+
+
 class LocalAgent:
     """``Agent`` with local inference for one fixed set of streams; an unroll is ``unroll`` rows of all of them.
 
@@ -46,6 +49,7 @@ class LocalAgent:
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
         self._slot: Slot | None = None
         self._t = 0
+        self._views: dict[int, tuple[Tree, Tree, Tree, Tree]] = {}  # by place
         self.version = -1
 
     def observe(self, ts: TimeStep) -> None:
@@ -102,17 +106,23 @@ class LocalAgent:
         data.version[:] = self.version
         data.context["stream"][:] = self._streams
         data.context["start"][:] = self._start
-        # Row views are made once an unroll, not once a step.
-        views = tree.torch_views({k: getattr(data, k) for k in ("obs", "first", "action", "behaviour")})
-        self._obs = tree.map(lambda x: x.unbind(0), views["obs"])
-        self._first = views["first"].unbind(0)
-        self._action = tree.map(lambda x: x.unbind(0), views["action"])
-        self._behaviour = tree.map(lambda x: x.unbind(0), views["behaviour"])
+        self._obs, self._first, self._action, self._behaviour = self._rows(slot)
         noise = uniform(self._seed, self._streams, self._start, self._unroll, self._noise_columns)
         self._noise = torch.from_numpy(noise).unbind(0)
         step = max(self.version, 0) * self._rows_per_update
         self._explore = self._algorithm.explore(self._streams, self._total, step)
         self._slot, self._t = slot, 0
+
+    def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:
+        """Tensors over every row of a slot's obs, first, action and behaviour; kept, since the same slots come again."""
+        place = int(slot.keys[0, 0])
+        if place not in self._views:
+            if len(self._views) >= KEPT_SLOTS:
+                self._views.clear()
+            fields = (slot.data.obs, slot.data.first, slot.data.action, slot.data.behaviour)
+            obs, first, action, behaviour = (tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
+            self._views[place] = (obs, first, action, behaviour)
+        return self._views[place]
 
     def _use(self, params: Mapping[str, torch.Tensor]) -> None:
         """A store that rewrites its tensors in place is bound once; its later fetches need no copy to the network."""

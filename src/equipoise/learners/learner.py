@@ -39,8 +39,8 @@ class Learner:
         self._by_rows = not along_time
         if not self._by_rows and algorithm.minibatches > batch:
             raise ValueError(
-                f"expected at most {batch} minibatches (of whole windows, of which a batch has {batch}: the network is recurrent or the loss runs along time), "
-                f"got {algorithm.minibatches}"
+                f"expected at most {batch} minibatches, got {algorithm.minibatches}: they are made of the {batch} windows of a "
+                "batch, since the network is recurrent or the loss runs along time"
             )
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}

@@ -69,9 +69,7 @@ def network(program: Program, spec: EnvSpec) -> nn.Module:
 def blueprint(program: Program) -> Blueprint:
     """Look at one stream of the env and at one action of the policy."""
     if program.device != "cpu" and not torch.cuda.is_available():
-        raise ValueError(
-            f"device: expected cpu, since this torch sees no GPU (docs/getting-started.md), got {program.device!r}"
-        )
+        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
     env = make(program.env, streams=np.arange(1), seed=program.seed)
     spec = env.spec
     env.close()
