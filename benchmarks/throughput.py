@@ -35,10 +35,11 @@ from typing import Any
 from harness import SINGLE, Failed, calibrate, host, median, run_for_json, started, table, tail
 
 HERE = Path(__file__).resolve().parent
+SHARED = "--max-lag 1 --set algorithm.shared=true"  # one torso, as in the peers and in pieces.py
 OURS = {
-    "native": "CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1 --set algorithm.shared=true",
-    "envpool": "envpool:CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 --max-lag 1 --set algorithm.shared=true",
-    "python": "python:CartPole-v1 --actors 2 --envs-per-actor 128 --unroll 32 --batch 256 --max-lag 1 --set algorithm.shared=true",
+    "native": f"CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 {SHARED}",
+    "envpool": f"envpool:CartPole-v1 --actors 1 --envs-per-actor 512 --unroll 16 --batch 512 {SHARED}",
+    "python": f"python:CartPole-v1 --actors 2 --envs-per-actor 128 --unroll 32 --batch 256 {SHARED}",
 }
 PEERS: dict[str, tuple[str, str, dict[str, str]]] = {  # venv, script, environment
     "sf-async": ("sf", "run_sf.py async", {}),

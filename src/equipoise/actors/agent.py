@@ -13,7 +13,6 @@ from equipoise.actors.episodes import Episodes
 from equipoise.actors.noise import uniform
 from equipoise.types import Algorithm, Experience, Slot, Tick, TimeStep, Tree, WeightStore
 
-
 KEPT_SLOTS = 16
 
 
