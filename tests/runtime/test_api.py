@@ -1,0 +1,77 @@
+"""Equipoise from Python: options in their order, errors that name the nearest, policies that play."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import equipoise as eq
+from equipoise import api
+
+
+def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:
+    made = api.program("CartPole-v1", "ppo", unroll=8, settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
+    policy: Any = made.policies["main"]
+    assert (policy.unroll, policy.algorithm.gamma, made.actors) == (16, 0.5, 2)
+    assert policy.batch == 2 * made.envs_per_actor, "a batch that is not given follows the streams"
+    assert api.program("CartPole-v1", "ppo", actors=2, batch=64).policies["main"].batch == 64
+
+
+def test_unknown_names_are_errors_that_name_the_nearest() -> None:
+    with pytest.raises(TypeError, match="actors"):
+        api.program("CartPole-v1", "ppo", actor=2)
+    with pytest.raises(ValueError, match="ppo"):
+        api.program("CartPole-v1", "pop")
+    with pytest.raises(TypeError, match="says everything itself; got actors"):
+        api.train(api.program("CartPole-v1"), actors=2)
+    with pytest.raises(ValueError, match="top of a module"):
+        api.program(lambda: None)
+
+
+def finish(run: Any) -> Any:
+    for _ in run:
+        pass
+    return run
+
+
+@pytest.mark.parametrize(("algorithm", "core"), [("impala", "none"), ("ppo", "none"), ("ppo", "gru")])
+def test_minibatches_of_every_kind_train(algorithm: str, core: str, tmp_path: Any) -> None:
+    """IMPALA's loss runs along time, so its parts are windows; PPO's are rows, or windows of a recurrent network."""
+    settings = ["algorithm.minibatches=2", "algorithm.epochs=2", f"algorithm.core={core}"]
+    run = finish(
+        api.train(
+            "CartPole-v1", algorithm, on="serial", out=tmp_path / "run", settings=settings, actors=1, envs_per_actor=4,
+            unroll=8, steps=100, recipe=False, evaluate_episodes=2,
+        )
+    )  # fmt: skip
+    assert run.summary["updates"] == 4 and run.summary["evaluation"]["episodes"] == 2
+
+
+def test_a_loaded_policy_plays_one_or_many_and_stays_in_the_space(tmp_path: Any) -> None:
+    options: dict[str, Any] = {
+        "on": "serial",
+        "actors": 1,
+        "envs_per_actor": 4,
+        "unroll": 8,
+        "steps": 32,
+        "evaluate_episodes": 0,
+    }
+    run = finish(api.train("Pendulum-v1", "ppo", out=tmp_path / "run", settings=["algorithm.minibatches=1"], **options))
+    player = eq.load(run.directory)
+    space = player.spec.action
+    one = player.act(np.zeros(3), deterministic=False)
+    assert space.contains(one.astype(space.dtype))
+    player.reset()
+    many = player.act(np.random.default_rng(0).normal(size=(500, 3)), deterministic=False)
+    assert many.shape == (500, 1) and np.abs(many).max() <= 2.0
+    with pytest.raises(ValueError, match=r"expected an observation of shape"):
+        player.act(np.zeros((2, 2, 2, 3)))
+
+
+def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
+    run = finish(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=1024, evaluate_episodes=0))
+    result = api.evaluate(run.directory, episodes=5, deterministic=False)
+    assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
+    assert result == api.evaluate(run.directory, episodes=5, deterministic=False)
