@@ -195,7 +195,8 @@ def test_a_run_json_that_is_wrong_is_named(tmp_path, change, message):
         RunDirectory.open(tmp_path / "run")
 
 
-def test_a_directory_that_is_no_run_names_the_nearest_that_is(tmp_path):
+def test_a_directory_that_is_no_run_names_the_nearest_that_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the runs/ of the checkout is none of its business
     with pytest.raises(FileNotFoundError, match=r"expected .* with a run.json, got no directory; 'equipoise train"):
         RunDirectory.open(tmp_path / "CartPole-1")
     RunDirectory.create(tmp_path / "CartPole-ppo-1", program()).close()
