@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 BURST = 10_000
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # a shell's background job; what we start would inherit it, deaf to Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 SINGLE = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "MKL", "OPENBLAS")}
 
 

@@ -18,13 +18,13 @@ from equipoise.envs.spaces import ActionForm
 from equipoise.runtime import build
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import evaluator
-from equipoise.runtime.program import algorithm_class, apply_settings, check
+from equipoise.runtime.program import algorithm_class, apply_settings, check, check_resume
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import hint
 from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
 
-__all__ = ["Player", "evaluate", "load", "program", "train"]
+__all__ = ["Player", "evaluate", "load", "program", "resume", "train"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -90,17 +90,58 @@ def train(
     *,
     on: On = "process",
     out: str | os.PathLike[str] | None = None,
+    init_from: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
-    stops the run, saves the weights and writes the summary.
+    stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
     """
     if isinstance(env, Program) and options:
         raise TypeError(f"a Program says everything itself; got {', '.join(sorted(options))} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
-    return Run(made, on=on, out=None if out is None else Path(out))
+    weights = None if init_from is None else _weights(init_from)
+    return Run(made, on=on, out=None if out is None else Path(out), weights=weights)
+
+
+def _weights(directory: str | os.PathLike[str]) -> Path:
+    run = RunDirectory.open(directory)
+    checkpoint = run.result_checkpoint()
+    if checkpoint is None:
+        raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
+    return checkpoint
+
+
+class NothingToDo(ValueError):
+    """A resume of a run that has reached what it was told to."""
+
+
+def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings: Sequence[str] = (), **fields: Any) -> Run:
+    """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
+
+    ``fields`` are those of ``Program`` and ``settings`` texts like ``"algorithm.entropy=0"`` that are to change: ``steps`` and
+    ``stop_at`` extend a run that has ended (its schedules keep the length that they had). What the saved state would not fit
+    is refused. Raises ``NothingToDo`` where the run is complete already.
+    """
+    run = RunDirectory.open(directory)
+    given = {key: value for key, value in fields.items() if value is not None}
+    if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
+        name = min(wrong)
+        raise TypeError(f"unknown option {name!r}{hint(name, [f.name for f in dataclasses.fields(Program)])}")
+    made = apply_settings(dataclasses.replace(run.program, **given), settings)
+    if made.steps != run.program.steps and made.schedule_steps is None:
+        made = dataclasses.replace(made, schedule_steps=run.program.steps)
+    check_resume(run.program, made)
+    source, summary = run.latest_checkpoint(whole=True), run.summary()
+    if source is not None:
+        at = int(load_checkpoint(source)[1]["env_steps"])
+        solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
+        if solved and made.steps <= run.program.steps:
+            raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
+        if at >= made.steps:
+            raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
+    return Run(made, on=on or run.run["on"], resume=run)
 
 
 class Player:
@@ -148,12 +189,9 @@ def _is_single(specs: Tree, rows: Tree) -> bool:
 
 
 def load(directory: str | os.PathLike[str]) -> Player:
-    """The policy of a run directory's newest whole checkpoint."""
+    """The policy of a run directory: the weights that solved it, else the newest."""
     run = RunDirectory.open(directory)
-    checkpoint = run.latest_checkpoint()
-    if checkpoint is None:
-        raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
-    params, meta = load_checkpoint(checkpoint)
+    params, meta = load_checkpoint(_weights(directory))
     return Player(run.program, build.blueprint(run.program).spec, params, meta)
 
 

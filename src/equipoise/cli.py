@@ -2,7 +2,8 @@
 
 Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
 
-Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 interrupted (the run is saved all the same).
+Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 interrupted by Ctrl-C and 143 by SIGTERM (the run
+is saved all the same, and ``resume`` goes on with it).
 """
 
 from __future__ import annotations
@@ -136,6 +137,18 @@ def train(
     evaluate_episodes: Annotated[
         str | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
     ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Save the whole run that often. Default: every two minutes; 0: at the end only.",
+            rich_help_panel=OUT,
+        ),
+    ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Begin with the weights of that run; nothing else of it.", rich_help_panel=WHAT),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -155,17 +168,10 @@ def train(
         from equipoise.runtime.settings import convert
 
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-        texts = {
-            "unroll": unroll, "batch": batch, "seed": seed, "actors": actors, "envs_per_actor": envs_per_actor,
-            "max_lag": max_lag, "threads": threads, "device": device, "steps": steps, "stop_at": stop_at,
-            "evaluate_episodes": evaluate_episodes,
-        }  # fmt: skip
-        kinds: dict[str, Any] = {"max_lag": int | None, "device": str, "stop_at": float}  # the others: int
-        given = {
-            name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
-            for name, text in texts.items()
-            if text is not None
-        }
+        given = numbers(
+            unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
+            threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes, checkpoint_every=checkpoint_every,
+        )  # fmt: skip
         if where == "process":
             from equipoise.runtime.forkserver import prepare
 
@@ -173,25 +179,85 @@ def train(
         from equipoise import api
 
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
-        run = api.train(program, on=where, out=out)
-    sys.exit(watch(run, on=where, quiet=quiet))
+        run = api.train(program, on=where, out=out, init_from=init_from)
+    sys.exit(watch(run, quiet=quiet))
 
 
-def watch(run: Run, *, on: str, quiet: bool) -> int:
+def numbers(**texts: str | None) -> dict[str, Any]:
+    """The options that were given, read by the types of their fields."""
+    from equipoise.runtime.settings import convert
+
+    kinds: dict[str, Any] = {"max_lag": int | None, "device": str, "stop_at": float}  # the others: int
+    return {
+        name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
+        for name, text in texts.items()
+        if text is not None
+    }
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise resume runs/NAME                   from its newest checkpoint, to its end
+  equipoise resume runs/NAME --steps 2M        further than it was to go
+  equipoise resume runs/NAME --on serial --debug""",
+)
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Env steps in all; more than before extends the run.")] = None,
+    stop_at: Annotated[
+        str | None, typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.")
+    ] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(metavar="STEPS", help="Save the whole run that often.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="serial|process", help="Where it runs. Default: where it ran before.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
+
+    The schedules keep the length that the run began with. What changed is listed; what cannot change is refused.
+    """
+    with plain_errors("equipoise resume", debug):
+        from equipoise.runtime.settings import convert
+
+        where: Literal["serial", "process"] | None = None
+        if on is not None:
+            where = convert(on, Literal["serial", "process"], "--on")
+        given = numbers(steps=steps, stop_at=stop_at, checkpoint_every=checkpoint_every)
+        from equipoise import api
+
+        try:
+            run = api.resume(directory, on=where, settings=tuple(settings or ()), **given)
+        except api.NothingToDo as done:
+            print(done)
+            sys.exit(0)
+        for key, (before, after) in run.changes.items():
+            print(f"changed: {key} {before!r} -> {after!r}")
+    sys.exit(watch(run, quiet=quiet))
+
+
+def watch(run: Run, *, quiet: bool) -> int:
     """Show a run to its end; returns the exit code."""
     from equipoise.console.terminal import View
     from equipoise.runtime.errors import WorkerFailed
+    from equipoise.runtime.interrupt import Preempted
 
-    view = View(run.program, on=on, quiet=quiet)
+    view = View(run.program, on=run.on, quiet=quiet)
     failed: WorkerFailed | None = None
-    interrupted = False
+    interrupted = preempted = False
     try:
         # The view is left first: closing the run takes a moment and may print.
         with run, view:
             for report in run:
                 view.update(report)
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as error:
+        interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
         failed = error
     if run.summary is not None:
@@ -201,6 +267,8 @@ def watch(run: Run, *, on: str, quiet: bool) -> int:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
         print(f"equipoise train: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
         return 1
+    if preempted:
+        return 143
     return 130 if interrupted else 0
 
 

@@ -83,8 +83,13 @@ class Env(Protocol):
 class Agent(Protocol):
     """All that an env ever talks to."""
 
+    streams: Array  # [B] int64, those it acts for
+
     def observe(self, ts: TimeStep) -> None: ...  # record the outcome of the last action, submit the observation
     def action(self) -> Tree | Tick: ...  # [B, ...], or STARVED (no reply yet) / BLOCKED (no slot is free)
+    def state(self) -> Tree: ...  # between two unrolls
+    def load(self, state: Tree) -> None: ...
+    def abandon_episodes(self) -> None: ...  # the env could not be restored: the next rows begin new episodes
 
 
 # ---------------------------------------------------------------------------------------------------------- experience
@@ -277,6 +282,8 @@ class Program:
     seed: int = 0
     stop_at: float | None = None  # evaluated return that ends the run
     evaluate_episodes: int = 20
+    deadline_s: float = 120.0  # a worker whose tick takes longer hangs: it is killed and replaced
+    checkpoint_every: int | None = None  # env steps, rounded up to whole updates; 0: at the end only; None: every two minutes
 
 
 def unroll_rows(policy: Policy) -> int:

@@ -41,7 +41,7 @@ class LocalAgent:
     ) -> None:
         self._algorithm, self._net, self._experience = algorithm, net, experience
         self._weights, self._episodes = weights, episodes
-        self._streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
+        self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._rows_per_update, self._noise_columns = rows_per_update, noise_columns
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = net.initial_state(len(streams))
@@ -53,8 +53,8 @@ class LocalAgent:
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
-        if len(ts.stream) != len(self._streams):
-            raise ValueError(f"expected rows of all {len(self._streams)} streams of this actor, got {len(ts.stream)}")
+        if len(ts.stream) != len(self.streams):
+            raise ValueError(f"expected rows of all {len(self.streams)} streams of this actor, got {len(ts.stream)}")
         self._episodes.observe(ts)
         if self._slot is None:  # the reset rows: nothing was asked for yet
             self._carry = {"obs": tree.map(np.array, ts.obs), "first": np.array(ts.first)}
@@ -80,7 +80,7 @@ class LocalAgent:
     def action(self) -> Tree | Tick:
         """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""
         if self._slot is None:
-            slot = self._experience.reserve(self._streams)
+            slot = self._experience.reserve(self.streams)
             if slot is None:
                 return Tick.BLOCKED
             self._begin(slot)
@@ -93,6 +93,39 @@ class LocalAgent:
             tree.map(lambda to, x: to[t].copy_(x), self._behaviour, behaviour)
         return tree.map(lambda x: x[t], self._slot.data.action)  # type: ignore[union-attr]
 
+    def state(self) -> Tree:
+        """Between two unrolls: what the next one begins with, and the running episodes."""
+        if self._slot is not None or self._carry is None:
+            raise RuntimeError(
+                "state: expected an agent between two unrolls, got one " + ("in an unroll" if self._slot else "at the start")
+            )
+        return {
+            "start": self._start,
+            "recurrent": self._state,
+            "carry": self._carry,
+            "version": self.version,
+            "episodes": self._episodes.state(),
+        }
+
+    def load(self, state: Tree) -> None:
+        """The inverse; ValueError where keys or shapes differ."""
+        self._carry = tree.map(np.array, state["carry"])
+        tree.copy({"start": self._start}, {"start": state["start"]})
+        if (wanted := tree.spec(self._state)) != (got := tree.spec(state["recurrent"])):
+            raise ValueError(f"recurrent state: expected {wanted}, got {got}")
+        self._state = state["recurrent"]
+        self._episodes.load(state["episodes"])
+
+    def succeed(self) -> None:
+        """In place of an agent that was lost: its streams go on after a gap in their row numbers."""
+        self._start[:] = self._episodes.next_row + 1
+
+    def abandon_episodes(self) -> None:
+        """The env begins anew: a gap in the stream's row numbers, so that nothing is cut across it."""
+        self._carry = None
+        self._start += 1
+        self._episodes.abandon()
+
     def _begin(self, slot: Slot) -> None:
         """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
         if (fetched := self._weights.fetch(self.version)) is not None:
@@ -102,14 +135,15 @@ class LocalAgent:
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
         tree.map(lambda to, x: np.copyto(to, x.numpy()), data.state, self._state)
+        self._episodes.next_row = int(self._start.max()) + self._unroll
         data.version[:] = self.version
-        data.context["stream"][:] = self._streams
+        data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
         self._obs, self._first, self._action, self._behaviour = self._rows(slot)
-        noise = uniform(self._seed, self._streams, self._start, self._unroll, self._noise_columns)
+        noise = uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns)
         self._noise = torch.from_numpy(noise).unbind(0)
         step = max(self.version, 0) * self._rows_per_update
-        self._explore = self._algorithm.explore(self._streams, self._total, step)
+        self._explore = self._algorithm.explore(self.streams, self._total, step)
         self._slot, self._t = slot, 0
 
     def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:

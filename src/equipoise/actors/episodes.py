@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.tree import ArraySpec
-from equipoise.types import TimeStep
+from equipoise.types import TimeStep, Tree
 
 RECENT = 100  # episodes
 
@@ -27,6 +27,7 @@ class Episodes:
         "lengths": ArraySpec((RECENT,), "int64"),
         "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
         "ticks": ArraySpec((1,), "int64"),
+        "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has taken
     }
 
     def __init__(self, streams: int, memory: Memory) -> None:
@@ -61,6 +62,27 @@ class Episodes:
         v["count"][0] = count + len(ended)
         self._return[ended] = 0.0
         self._length[ended] = 0
+
+    def abandon(self) -> None:
+        """The running episodes will not be finished."""
+        self._return[:] = 0.0
+        self._length[:] = 0
+
+    def state(self) -> Tree:
+        running = {"return": self._return, "length": self._length}
+        return {"shared": tree.map(np.array, self._views), "running": running}
+
+    def load(self, state: Tree) -> None:
+        tree.copy(self._views, state["shared"])
+        tree.copy({"return": self._return, "length": self._length}, state["running"])
+
+    @property
+    def next_row(self) -> int:
+        return int(self._views["next_row"][0])
+
+    @next_row.setter
+    def next_row(self, row: int) -> None:
+        self._views["next_row"][0] = row
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equipoise.types import Agent, Env, Tick, Tree
+from equipoise.types import Agent, Array, Env, Tick, Tree
 
 
 class ActorWorker:
@@ -11,6 +11,7 @@ class ActorWorker:
     def __init__(self, env: Env, agent: Agent) -> None:
         self.env, self.agent = env, agent
         self._sent = True  # construction asked for the reset
+        self._stream: Array = None
 
     def tick(self) -> Tick:
         if self._sent:
@@ -25,7 +26,16 @@ class ActorWorker:
         return Tick.WORKED
 
     def state(self) -> Tree:
-        raise NotImplementedError("an actor cannot be resumed yet")
+        """Of an actor that is BLOCKED: between two unrolls, its env answered and not yet asked again."""
+        if self._sent:
+            raise RuntimeError("state: expected an actor that waits for a slot, got one that waits for its env")
+        return {"env": self.env.state(), "agent": self.agent.state()}
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError("an actor cannot be resumed yet")
+        """Go on where the state was taken; where the env cannot, its episodes start anew."""
+        self.env.load(state["env"])
+        self.agent.load(state["agent"])
+        if state["env"]:
+            self._stream, self._sent = self.agent.streams, False
+        else:
+            self.agent.abandon_episodes()  # the reset is the next answer

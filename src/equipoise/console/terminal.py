@@ -28,7 +28,7 @@ OTHER_LINES = 16  # of the picture, beside the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
-    "interrupted": "Interrupted: the weights up to here are saved.",
+    "interrupted": "Interrupted: the run up to here is saved.",
     "failed": "Failed: the weights up to here are saved.",
 }
 
@@ -58,6 +58,8 @@ class View:
 
     def update(self, report: Report) -> None:
         self._history.add(report)
+        for note in report.notes:
+            self._say(note)
         if self._quiet:
             return
         if self._live is None:
@@ -68,6 +70,12 @@ class View:
             self._next_draw = now + REDRAW_S
             rows = max(self.console.height - OTHER_LINES, 2)
             self._live.update(self._safe(picture(report, self._program, self._history, on=self._on, rows=rows)), refresh=True)
+
+    def _say(self, note: str) -> None:
+        """Above the live picture; a warning also where only the summary was asked for."""
+        if note.startswith("warning") or not self._quiet:
+            style = "bold red" if note.startswith("warning") else "bold"
+            self.console.print(self._safe(Text(note, style=style)), soft_wrap=True)
 
     def _print_line(self, report: Report) -> None:
         if report.wall_s >= self._next_line or report.final:
@@ -112,7 +120,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path)
     if balance := _shares(summary["balance"]):
         console.print(safe(Group(*balance_lines(balance)), console))
     run = shlex.quote(str(directory))
-    after = [f"The run is in {run}. Next:", f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
+    after = [f"The run is in {run}. Next:", *([f"  equipoise resume {run}"] if status in ("interrupted", "failed") else [])]
+    after += [f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 

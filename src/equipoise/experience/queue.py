@@ -29,6 +29,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
 
 FREE, OPEN, FULL, READ = range(4)
+SAMPLED, DROPPED, NEXT = range(3)
 MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
@@ -84,7 +85,7 @@ class Plan:
             "word": ArraySpec((self.blocks,), "int64"),  # sequence * 4 + status; the owner is who took the token
             "owner": ArraySpec((self.blocks,), "int64"),
             "committed": ArraySpec((self.actors,), "int64"),  # blocks, one writer each
-            "learner": ArraySpec((2,), "int64"),  # blocks sampled, blocks dropped
+            "learner": ArraySpec((3,), "int64"),  # blocks sampled, blocks dropped, ordered: first block of the next batch
         }
         self.nbytes = tree.nbytes(self.specs)
         # Lockstep deals by a fixed rule, so that a run does not depend on who came first.
@@ -110,7 +111,6 @@ class Queue:
             for b in range(self._plan.blocks)
         ]
         self._slots: dict[int, Slot] = {}
-        self._next = 0  # ordered: the first block of the next batch
         self._ready: list[int] = []  # unordered: completed and not yet sampled
         self._batches: dict[int, tuple[dict[str, Tree], torch.Tensor]] = {}
 
@@ -123,6 +123,7 @@ class Queue:
 
     def fill(self) -> None:
         """Deal every place once; the owner of the memory calls this before anybody reserves."""
+        self._word[:] = np.arange(self._plan.blocks) * 4 + FREE
         self._deal(range(self._plan.blocks))
 
     def _deal(self, sequences: Sequence[int]) -> None:
@@ -163,7 +164,7 @@ class Queue:
         actor = int(streams[0]) // self._plan.block
         for place in np.flatnonzero((self._word % 4 == OPEN) & (self._owner == actor)):
             self._committed[actor] += 1
-            self._learner[1] += 1
+            self._learner[DROPPED] += 1
             sequence = int(self._word[place]) // 4
             self._word[place] = sequence * 4 + FREE
             self._deal([sequence])
@@ -180,7 +181,7 @@ class Queue:
         places = [s % self._plan.blocks for s in sequences]
         for sequence, place in zip(sequences, places, strict=True):
             self._word[place] = sequence * 4 + READ
-        self._learner[0] += len(places)
+        self._learner[SAMPLED] += len(places)
         block = self._plan.block
         keys = np.empty((n, 2), np.int64)
         keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
@@ -189,12 +190,13 @@ class Queue:
         return Batch(data=trajectory(fields), keys=keys, weight=weight, targets={})
 
     def _ordered(self) -> Sequence[int] | None:
-        sequences = range(self._next, self._next + self._plan.per_batch)
-        first = self._next % self._plan.blocks
+        start = int(self._learner[NEXT])
+        sequences = range(start, start + self._plan.per_batch)
+        first = start % self._plan.blocks
         words = self._word[first : first + self._plan.per_batch]
         if not all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)):
             return None
-        self._next += self._plan.per_batch
+        self._learner[NEXT] = start + self._plan.per_batch
         return sequences
 
     def _completed(self) -> Sequence[int] | None:
@@ -232,7 +234,7 @@ class Queue:
     def stats(self) -> dict[str, float]:
         """Rows: inserted = sampled + dropped + held (exact while nobody writes)."""
         rows = self._plan.unroll * self._plan.block
-        inserted, (sampled, dropped) = int(self._committed.sum()), (int(x) for x in self._learner)
+        inserted, (sampled, dropped) = int(self._committed.sum()), (int(x) for x in self._learner[:NEXT])
         return {
             "inserted": inserted * rows,
             "sampled": sampled * rows,
@@ -243,7 +245,31 @@ class Queue:
         }
 
     def state(self) -> Tree:
-        raise NotImplementedError("a queue cannot be resumed yet")
+        """Taken by the learner while nobody writes: its last batch counts as finished, complete blocks come along."""
+        while (sequence := self._full.get()) is not None:
+            self._ready.append(sequence)
+        if (self._word % 4 == OPEN).any():
+            raise RuntimeError(
+                f"state: expected no open block, got those of actors {self._owner[self._word % 4 == OPEN].tolist()}"
+            )
+        read = self._word % 4 == READ
+        word = np.where(read, (self._word // 4 + self._plan.blocks) * 4 + FREE, self._word)
+        return {
+            "word": word,
+            "committed": self._committed,
+            "learner": self._learner,
+            "ready": np.array(self._ready, np.int64),
+            "blocks": {str(place): self._blocks[place] for place in np.flatnonzero(word % 4 == FULL)},
+        }
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError("a queue cannot be resumed yet")
+        """Instead of ``fill``, into a queue of the same plan that nobody uses yet."""
+        for name, array in (("word", self._word), ("committed", self._committed), ("learner", self._learner)):
+            if array.shape != state[name].shape:
+                raise ValueError(f"queue {name}: expected shape {array.shape}, got a state of {state[name].shape}")
+            array[:] = state[name]
+        for place, fields in state["blocks"].items():
+            tree.copy(self._blocks[int(place)], fields)
+        self._deal(sorted(int(w) // 4 for w in self._word[self._word % 4 == FREE]))
+        if len(state["ready"]):
+            self._full.put(state["ready"].tolist())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
-from equipoise.types import Algorithm, Batch
+from equipoise.types import Algorithm, Batch, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,35 @@ class Learner:
         self.version += 1
         return Step(metrics=metrics, priority=priority)
 
+    def state(self) -> Tree:
+        """Everything that the next step depends on but the batch."""
+        return {
+            "version": self.version,
+            "rng": self._rng.get_state(),
+            "groups": {
+                name: {"params": self._flat[name].detach(), "optimizer": _slots(self._optimizers[name])} for name in self._flat
+            },
+            "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+        }
+
+    def load(self, state: Tree) -> None:
+        """The inverse; ValueError where a group or the size of one differs."""
+        if (wanted := set(self._flat)) != (got := set(state["groups"])):
+            raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
+        with torch.no_grad():
+            for name, group in state["groups"].items():
+                flat = self._flat[name]
+                if flat.shape != group["params"].shape:
+                    raise ValueError(
+                        f"group {name!r}: expected {flat.numel()} parameters, got a state of {group['params'].numel()}"
+                    )
+                flat.copy_(group["params"])
+                _load_slots(self._optimizers[name], group["optimizer"])
+            for name, buffer in self.net.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self._rng.set_state(state["rng"])
+        self.version = state["version"]
+
     def _descend(self, group: str, loss: Tensor) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip."""
         flat, bound = self._flat[group], self.algorithm.max_grad_norm
@@ -108,3 +137,13 @@ def _optimizer(algorithm: Algorithm, flat: nn.Parameter) -> torch.optim.Optimize
             [flat], lr=algorithm.learning_rate, alpha=algorithm.optimizer_decay, eps=algorithm.optimizer_epsilon, foreach=True
         )
     raise ValueError(f"expected optimizer 'adam' or 'rmsprop', got {algorithm.optimizer!r}")
+
+
+def _slots(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What the optimiser remembers of its one tensor; {} before the first step."""
+    return dict(optimizer.state_dict()["state"].get(0, {}))
+
+
+def _load_slots(optimizer: torch.optim.Optimizer, slots: Mapping[str, Any]) -> None:
+    whole = optimizer.state_dict()
+    optimizer.load_state_dict({**whole, "state": {0: dict(slots)} if slots else {}})

@@ -8,7 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.learners.learner import Learner
-from equipoise.types import Batch, Experience, Tick, Tree, WeightStore
+from equipoise.types import Array, Batch, Experience, Tick, Tree, WeightStore
+
+
+def never(version: int) -> bool:
+    """A gate that is always open."""
+    return False
 
 
 class LearnerWorker:
@@ -16,6 +21,9 @@ class LearnerWorker:
 
     ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batch is
     released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime.
+
+    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no slot becomes free, so
+    every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
     """
 
     def __init__(
@@ -29,18 +37,22 @@ class LearnerWorker:
         publish_every: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],
+        gate: Callable[[int], bool] = never,
     ) -> None:
         self.learner, self.experience, self.weights = learner, experience, weights
         self._batch, self._updates, self._publish_every = batch, updates, publish_every
-        self._record_every, self._record = record_every, record
+        self._record_every, self._record, self._gate = record_every, record, gate
+        self._unfinished: tuple[Array, Array | None] | None = None  # keys and priorities of the batch learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
 
     @property
     def done(self) -> bool:
-        return self.learner.version >= self._updates
+        return self.learner.version >= self._updates and self._unfinished is None
 
     def tick(self) -> Tick:
+        if self._unfinished is not None:
+            return self._finish(Tick.BLOCKED)
         if self.done:
             return Tick.STARVED
         batch = self.experience.sample(self._batch)
@@ -49,14 +61,24 @@ class LearnerWorker:
         self._note_lag(batch)
         out = self.learner.step(batch)
         version = self.learner.version
-        if version % self._publish_every == 0 or self.done:
+        last = version >= self._updates
+        if version % self._publish_every == 0 or last:
             self.weights.publish(version, self.learner.params())
         for name, (total, count) in out.metrics.items():
             old = self._sums.get(name)
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
-        if version % self._record_every == 0 or self.done:
+        if version % self._record_every == 0 or last:
             self._record(self._take())
-        self.experience.finish(batch.keys, out.priority)  # after publish: no unroll is born stale
+        self._unfinished = (batch.keys, out.priority)
+        return self._finish(Tick.WORKED)
+
+    def _finish(self, withheld: Tick) -> Tick:
+        """Release the batch, after publish: no unroll is born stale."""
+        assert self._unfinished is not None
+        if self._gate(self.learner.version):
+            return withheld
+        self.experience.finish(*self._unfinished)
+        self._unfinished = None
         return Tick.WORKED
 
     def _note_lag(self, batch: Batch) -> None:
@@ -77,7 +99,15 @@ class LearnerWorker:
         return record
 
     def state(self) -> Tree:
-        raise NotImplementedError("a learner cannot be resumed yet")
+        """While the gate withholds a batch: the learner, and what came together since the last record."""
+        return {
+            "learner": self.learner.state(),
+            "lag": {"sum": self._lag_sum, "max": self._lag_max, "updates": self._since},
+            "sums": {name: {"total": total, "count": count} for name, (total, count) in self._sums.items()},
+        }
 
     def load(self, state: Tree) -> None:
-        raise NotImplementedError("a learner cannot be resumed yet")
+        self.learner.load(state["learner"])
+        lag, device = state["lag"], self.learner.device
+        self._lag_sum, self._lag_max, self._since = lag["sum"], lag["max"], lag["updates"]
+        self._sums = {name: (s["total"].to(device), s["count"].to(device)) for name, s in state["sums"].items()}

@@ -18,7 +18,10 @@ _WORKER = {
     "starved_s": ArraySpec((1,), "float64"),
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
+    "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last tick's end; one clock for all processes
 }
+# Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
+_CUT = {name: ArraySpec((1,), "int64") for name in ("asked", "begun", "save_actors", "save_learner", "step", "released")}
 _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
 
 
@@ -28,7 +31,7 @@ class Board:
     def __init__(self, names: Sequence[str], memory: Any) -> None:
         self.names, self.memory = tuple(names), memory
         views = tree.views(self.specs(names), memory.buffer)
-        self.stop, self._workers = views["stop"], views["workers"]
+        self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
     def __getstate__(self) -> tuple[Sequence[str], Any]:
         return self.names, self.memory
@@ -38,12 +41,19 @@ class Board:
 
     @staticmethod
     def specs(names: Sequence[str]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "workers": dict.fromkeys(names, _WORKER)}
+        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": dict.fromkeys(names, _WORKER)}
 
     def flag_offset(self, name: str) -> int:
         """Where in the memory the doorbell flag of a worker lies."""
-        before = tree.nbytes({"stop": ArraySpec((1,), "int64")}) + self.names.index(name) * tree.nbytes(_WORKER)
+        before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)
         return int(before)
+
+    def touch(self, name: str) -> None:
+        """The driver's word that the worker lives, until it has ticked itself."""
+        self._workers[name]["touched_s"][0] = time.perf_counter()
+
+    def touched(self, name: str) -> float:
+        return float(self._workers[name]["touched_s"][0])
 
     def meter(self, name: str, *, alone: bool = True) -> Meter:
         """``alone``: the worker has a process of its own, whose waiting for a core the kernel counts."""
@@ -75,7 +85,7 @@ class Meter:
         """The time since the last call was spent in this state -> now."""
         now = time.perf_counter()
         self._fields[_FIELD[tick]][0] += now - self._at
-        self._at = now
+        self._fields["touched_s"][0] = self._at = now
         if self._alone and now - self._delay_at > self.DELAY_EVERY_S:
             self._delay_at = now
             self._fields["delay_s"][0] = _run_delay_s() - self._delay_from

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -22,7 +23,9 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue import Channel, Plan, Queue
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
+from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.board import Board
+from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, EnvSpec, Experience, Policy, Program, stream_ids, unroll_rows
@@ -30,6 +33,7 @@ from equipoise.weights.store import WeightPlan, Weights
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
+MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,10 @@ class Blueprint:
     updates: int
     schedule_updates: int
     record_every: int  # updates
+    checkpoint_every: int  # updates, 0: when the driver asks
+    directory: str  # where checkpoints are written
+    weights: str | None  # the checkpoint whose weights are the first ones
+    resume: str | None  # the checkpoint that every worker goes on from
 
     @property
     def policy(self) -> Policy:
@@ -66,7 +74,7 @@ def network(program: Program, spec: EnvSpec) -> nn.Module:
         return program.policies["main"].algorithm.network(spec)
 
 
-def blueprint(program: Program) -> Blueprint:
+def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
     """Look at one stream of the env and at one action of the policy."""
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
@@ -84,6 +92,8 @@ def blueprint(program: Program) -> Blueprint:
             explore=policy.algorithm.explore(np.zeros(1, np.int64), program.actors * program.envs_per_actor, 0),
             noise=torch.full((1, columns), 0.5),
         )  # fmt: skip
+    if (given := weights or resume) is not None:
+        load_weights(net, given)  # refused now, before there is a directory
     wanted, got = tree.spec(state), tree.spec(after)
     if wanted != got:
         raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
@@ -100,8 +110,22 @@ def blueprint(program: Program) -> Blueprint:
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
         program=program, spec=spec, row=row, noise_columns=columns, updates=updates, schedule_updates=schedule,
-        record_every=max(record_steps // per_update, 1),
+        record_every=max(record_steps // per_update, 1), checkpoint_every=-(-(program.checkpoint_every or 0) // per_update),
+        directory="", weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
     )  # fmt: skip
+
+
+def load_weights(net: nn.Module, source: Path) -> None:
+    """The parameters of a checkpoint; ValueError naming the first that this network has otherwise."""
+    params, _ = checkpoint.load(source)
+    mine = tree.named_tensors(net)
+    for name in sorted({*params, *mine}):
+        shapes = [tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{source}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, got {shapes[1]}")
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(params[name])
 
 
 def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
@@ -124,6 +148,14 @@ class Shared:
     episodes: Sequence[Episodes]
 
 
+def first_network(blue: Blueprint) -> nn.Module:
+    """The network that the run begins with."""
+    net = network(blue.program, blue.spec)
+    if blue.weights is not None:
+        load_weights(net, Path(blue.weights))
+    return net
+
+
 def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
     program, policy = blue.program, blue.policy
@@ -132,7 +164,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         row=blue.row, unroll=policy.unroll, batch=policy.batch, block=program.envs_per_actor, streams=streams,
         max_lag=program.max_lag,
     )  # fmt: skip
-    initial = tree.named_tensors(network(program, blue.spec))
+    initial = tree.named_tensors(first_network(blue))
     weight_plan = WeightPlan(initial)
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes, weight_plan.nbytes]
     sizes += [tree.nbytes(Episodes.specs)] * program.actors
@@ -140,9 +172,15 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     offsets = np.cumsum([0, *sizes])
     parts = [Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)]
     queue = Queue(plan, parts[1], free=[channel() for _ in range(plan.channels)], full=channel())
-    queue.fill()
     weights = Weights(weight_plan, parts[2])
-    weights.publish(0, initial)
+    if blue.resume is None:
+        queue.fill()
+        weights.publish(0, initial)
+    else:
+        source = Path(blue.resume)
+        queue.load(statefile.parse(checkpoint.read(source, checkpoint.EXPERIENCE)))
+        params, meta = checkpoint.load(source)
+        weights.publish(meta["version"], params)
     shared = Shared(
         board=Board(blue.workers, parts[0]), queue=queue, weights=weights,
         episodes=[Episodes(program.envs_per_actor, p) for p in parts[3:]],
@@ -150,8 +188,12 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     return shared, whole
 
 
-def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience) -> ActorWorker:
-    """Actor ``index`` of the run, with its own envs, network and weight handle."""
+def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, incarnation: int = 0) -> ActorWorker:
+    """Actor ``index`` of the run, with its own envs, network and weight handle.
+
+    ``incarnation``: how many processes it had before that failed. A successor begins new episodes, with seeds of their own
+    and a gap in its streams' row numbers.
+    """
     program, policy = blue.program, blue.policy
     streams = stream_ids(index, program.envs_per_actor)
     agent = LocalAgent(
@@ -160,11 +202,17 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience) -
         unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
-    return ActorWorker(make(program.env, streams=streams, seed=program.seed), agent)
+    seed = derive_seed(program.seed, f"incarnation {incarnation}") if incarnation else program.seed
+    worker = ActorWorker(make(program.env, streams=streams, seed=seed), agent)
+    if incarnation:
+        agent.succeed()
+    elif blue.resume is not None:
+        load_worker(Path(blue.resume), worker, index)
+    return worker
 
 
 def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None]) -> LearnerWorker:
-    """The learner of the run; ``send`` gets its records, each with the episodes of all actors at that moment."""
+    """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}."""
     program, policy = blue.program, blue.policy
 
     def record(message: dict[str, Any]) -> None:
@@ -172,10 +220,16 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         send(message | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length})
 
     core = Learner(
-        policy.algorithm, network(program, blue.spec), device=program.device, schedule_updates=blue.schedule_updates,
+        policy.algorithm, first_network(blue), device=program.device, schedule_updates=blue.schedule_updates,
         seed=derive_seed(program.seed, "learner"), batch=policy.batch,
     )  # fmt: skip
-    return LearnerWorker(
+    gate = Gate(
+        shared.board.cut, every=blue.checkpoint_every, last=blue.updates, announce=lambda version: send({"cut": version})
+    )
+    worker = LearnerWorker(
         core, experience, shared.weights, batch=policy.batch, updates=blue.updates, publish_every=policy.publish_every,
-        record_every=blue.record_every, record=record,
+        record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
+    if blue.resume is not None:
+        load_worker(Path(blue.resume), worker, -1)
+    return worker

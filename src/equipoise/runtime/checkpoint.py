@@ -1,4 +1,8 @@
-"""Checkpoints: safetensors and JSON with a manifest of hashes, written aside, synced, renamed last; never pickle."""
+"""Checkpoints: safetensors and JSON with a manifest of hashes, written aside, synced, renamed last; never pickle.
+
+A *whole* checkpoint holds the state of every worker, so that a run can go on from it; one with weights alone can be played
+and begun from. Several processes write into one that is aside (each the files of its own state), one completes it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS, META, MANIFEST = "weights.safetensors", "meta.json", "manifest.json"
-FILES = (WEIGHTS, META)
+LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
+REQUIRED = {WEIGHTS, META}
+KNOWN = re.compile(r"(weights|learner|experience|actor_\d+)\.safetensors|(meta|driver)\.json")
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
+Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
+
+
+def actor_file(index: int) -> str:
+    return f"actor_{index}.safetensors"
 
 
 def params_sha256(params: Mapping[str, Tensor]) -> str:
@@ -34,39 +45,78 @@ def params_sha256(params: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save(directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-    """``directory/step_N``, complete or not there at all. One process writes here at a time."""
+# ---------------------------------------------------------------------------------------------------------------- writing
+
+
+def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
+    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses shared memory."""
     import safetensors.torch
 
+    return safetensors.torch.save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in params.items()})
+
+
+def begin(directory: Path, step: int) -> Path:
+    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One at a time."""
     if step < 0:
         raise ValueError(f"step: expected at least 0, got {step}")
     if not directory.is_dir():
-        directory.mkdir()
+        directory.mkdir(parents=True)
         sync_directory(directory.parent)
-    # Clones: parameters are views of one flat buffer, and safetensors refuses tensors that share memory.
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in params.items()}
-    contents = {WEIGHTS: safetensors.torch.save(tensors), META: json_bytes(meta)}
-    manifest = {"step": step, "files": {name: {"sha256": _sha256(data), "size": len(data)} for name, data in contents.items()}}
-    contents[MANIFEST] = json_bytes(manifest)
-    target = directory / f"step_{step}"
-    aside, old = directory / f".step_{step}.new", directory / f".step_{step}.old"
     _tidy(directory)
+    place = aside(directory, step)
+    place.mkdir()
+    return place
+
+
+def aside(directory: Path, step: int) -> Path:
+    return directory / f".step_{step}.new"
+
+
+def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
+    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any process."""
+    assert KNOWN.fullmatch(name), name
+    write_synced(place / name, data)
+    return {name: {"sha256": _sha256(data), "size": len(data)}}
+
+
+def complete(directory: Path, step: int, files: Mapping[str, Entry]) -> Path:
+    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all."""
+    target, place, old = directory / f"step_{step}", aside(directory, step), directory / f".step_{step}.old"
+    write_synced(place / MANIFEST, json_bytes({"step": step, "files": dict(files)}))
+    sync_directory(place)
     try:
-        aside.mkdir()
-        for name, data in contents.items():
-            write_synced(aside / name, data)
-        sync_directory(aside)
         if target.is_dir():  # the same step again: rename cannot replace a directory that has files
             target.rename(old)
-        aside.rename(target)
+        place.rename(target)
     except BaseException:
         if old.is_dir() and not target.is_dir():
             old.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
         raise
     sync_directory(directory)
     shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def abandon(directory: Path, step: int) -> None:
+    """Remove what is aside."""
+    shutil.rmtree(aside(directory, step), ignore_errors=True)
+
+
+def save(directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+    """A checkpoint of weights alone: ``directory/step_N``."""
+    place = begin(directory, step)
+    try:
+        files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
+        return complete(directory, step, files)
+    except BaseException:
+        abandon(directory, step)
+        raise
+
+
+def retain(directory: Path, last: int) -> None:
+    """Remove all but the newest ``last`` checkpoints."""
+    for _, _, path in _found(directory)[last:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _tidy(directory: Path) -> None:
@@ -79,52 +129,77 @@ def _tidy(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def latest(directory: Path) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says; None where there is none."""
-    if not directory.is_dir():
-        return None
-    found = [(int(match[1]), not match[2], path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))]
-    for _, _, path in sorted(found, reverse=True):
+# ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def latest(directory: Path, *, whole: bool = False) -> Path | None:
+    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``."""
+    for _, _, path in _found(directory):
         try:
-            _contents(path)
+            files = _verified(path)
         except (OSError, ValueError):
             continue
-        return path
+        if not whole or LEARNER in files:
+            return path
     return None
+
+
+def _found(directory: Path) -> list[tuple[int, bool, Path]]:
+    """(step, not an old one, path), the newest first."""
+    if not directory.is_dir():
+        return []
+    matches = [(match, path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))]
+    return sorted([(int(match[1]), not match[2], path) for match, path in matches], reverse=True)
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(params, meta) of a checkpoint; ValueError naming the file that is not as its manifest says."""
     import safetensors.torch
 
-    contents = _contents(path)
-    meta = json.loads(contents[META])
+    meta = json.loads(read(path, META))
     if not isinstance(meta, dict):
         raise ValueError(f"{path / META}: expected a JSON object, got {type(meta).__name__}")
-    return safetensors.torch.load(contents[WEIGHTS]), meta
+    return safetensors.torch.load(read(path, WEIGHTS)), meta
 
 
-def _contents(path: Path) -> dict[str, bytes]:
-    """The bytes of every file, each read once, so that what was verified is what is used."""
+def read(path: Path, name: str) -> bytes:
+    """One file of a checkpoint, read once, so that what was verified is what is used."""
+    files = _manifest(path)
+    if name not in files:
+        raise ValueError(f"{path}: expected a file {name} in its manifest, got {sorted(files)}")
+    return _content(path, name, files[name])
+
+
+def _verified(path: Path) -> dict[str, Entry]:
+    files = _manifest(path)
+    for name, said in files.items():
+        _content(path, name, said)
+    return files
+
+
+def _manifest(path: Path) -> dict[str, Entry]:
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none")
     manifest = read_json(path / MANIFEST)
     files = manifest.get("files") if isinstance(manifest, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
-    if not isinstance(files, dict) or sorted(files) != sorted(FILES):
-        raise ValueError(f"{path / MANIFEST}: expected the files {list(FILES)}, got {files!r}")
-    contents = {}
-    for name in FILES:
-        file, said = path / name, files[name]
-        if file.is_symlink() or not file.is_file():
-            raise ValueError(f"{file}: expected a plain file, got none")
-        if (size := os.path.getsize(file)) != said.get("size"):
-            raise ValueError(f"{file}: expected {said.get('size')} bytes as in the manifest, got {size}; the file is damaged")
-        data = file.read_bytes()
-        if (sha256 := _sha256(data)) != said.get("sha256"):
-            raise ValueError(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
-        contents[name] = data
-    return contents
+    if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
+        raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
+    if not all(isinstance(said, dict) for said in files.values()):
+        raise ValueError(f"{path / MANIFEST}: expected a size and a sha256 of every file, got {files!r}")
+    return files
+
+
+def _content(path: Path, name: str, said: Entry) -> bytes:
+    file = path / name
+    if file.is_symlink() or not file.is_file():
+        raise ValueError(f"{file}: expected a plain file, got none")
+    if (size := os.path.getsize(file)) != said.get("size"):
+        raise ValueError(f"{file}: expected {said.get('size')} bytes as in the manifest, got {size}; the file is damaged")
+    data = file.read_bytes()
+    if (sha256 := _sha256(data)) != said.get("sha256"):
+        raise ValueError(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
+    return data
 
 
 def _sha256(data: bytes) -> str:

@@ -6,6 +6,7 @@ section 5; JSON files are replaced whole, and nan is written as null.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -21,12 +22,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.runtime import checkpoint
-from equipoise.runtime.checkpoint import params_sha256
+from equipoise.runtime.checkpoint import Entry, params_sha256
 from equipoise.runtime.files import json_bytes, plain, read_json, write_atomic
 from equipoise.runtime.program import algorithm_name, from_json, to_json
 from equipoise.runtime.report import Report
 from equipoise.runtime.settings import hint, nearest
 from equipoise.types import Program
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,9 +42,11 @@ __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "param
 RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summary.json", "checkpoints", "videos"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256",
+    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "notes",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
+BEST = "best"  # within checkpoints/: the weights of a solved run
+KEPT = 3  # whole checkpoints
 PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
 
@@ -48,7 +56,9 @@ class RunDirectory:
     def __init__(self, path: Path, program: Program, run: dict[str, Any]) -> None:
         self.path, self.program, self.run = path, program, run
         self._tensorboard: Any = None
+        self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._metrics: Any = None
+        self._lock: int | None = None
 
     @classmethod
     def create(
@@ -78,8 +88,43 @@ class RunDirectory:
         }
         write_atomic(directory / RUN, json_bytes(run))
         made = cls(directory, program, plain(run))
-        made._metrics = (directory / METRICS).open("a", encoding="utf-8")
+        made._begin_writing()
         return made
+
+    def go_on(self, program: Program, *, on: str, step: int, changes: Mapping[str, Any]) -> None:
+        """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off."""
+        self._begin_writing()
+        self.rewind(step)
+        resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
+        self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host()}
+        self.run["resumed"] = [*self.run.get("resumed", []), resumed]
+        self.program = program
+        write_atomic(self.path / RUN, json_bytes(self.run))
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def rewind(self, step: int) -> None:
+        """Cut off the reports after a step, and the last word of a run that had ended there."""
+        whole = [line for line in self.metrics() if line["env_steps"] <= step and not line["final"]]
+        write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
+        self._metrics.close()
+        self._metrics = (self.path / METRICS).open("ab", buffering=0)
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            self._tensorboard = None
+        self._purge_step = step + 1
+
+    def _begin_writing(self) -> None:
+        """Lock the directory, which the kernel undoes when this process ends, however; ValueError if another has done so."""
+        if fcntl is not None:
+            self._lock = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise ValueError(
+                    f"{self.path}: expected a run that has ended, got one that another process writes now"
+                ) from None
+        self._metrics = (self.path / METRICS).open("ab", buffering=0)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -103,10 +148,23 @@ class RunDirectory:
         """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard."""
         if self._metrics is None:
             raise ValueError(f"{self.path}: expected a directory made by create(), which writes; got one that was opened")
-        self._metrics.write(json.dumps(plain(report), allow_nan=False) + "\n")
-        self._metrics.flush()
+        self._append(json.dumps(plain(report), allow_nan=False).encode() + b"\n")
         if self.run["tensorboard"] == "written":
             self._write_tensorboard(report)
+
+    def _append(self, line: bytes) -> None:
+        """The whole line, or (on a full disk) nothing of it."""
+        end = self._metrics.seek(0, os.SEEK_END)
+        try:
+            if (written := self._metrics.write(line)) != len(line):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(self.path / METRICS))
+        except OSError:
+            self._metrics.truncate(end)
+            raise
+
+    def sync_metrics(self) -> None:
+        """A checkpoint promises the reports up to it."""
+        os.fsync(self._metrics.fileno())
 
     def _write_tensorboard(self, report: Report) -> None:
         if self._tensorboard is None:
@@ -116,7 +174,7 @@ class RunDirectory:
                 self.run["tensorboard"] = f"not written: {error}"
                 write_atomic(self.path / RUN, json_bytes(self.run))
                 return
-            self._tensorboard = SummaryWriter(str(self.path))
+            self._tensorboard = SummaryWriter(str(self.path), purge_step=self._purge_step)
         for name, value in scalars(report).items():
             self._tensorboard.add_scalar(name, value, report.env_steps)
         if report.final:
@@ -156,6 +214,9 @@ class RunDirectory:
         if self._tensorboard is not None:
             self._tensorboard.close()
             self._tensorboard = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -165,13 +226,41 @@ class RunDirectory:
 
     # ------------------------------------------------------------------------------------------------------- checkpoints
 
-    def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-        """checkpoints/step_N: complete or not there at all."""
-        return checkpoint.save(self.path / CHECKPOINTS, step, params, meta)
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
 
-    def latest_checkpoint(self) -> Path | None:
-        """The newest whose every file is as its manifest says."""
-        return checkpoint.latest(self.path / CHECKPOINTS)
+    def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """checkpoints/step_N, of weights alone: complete or not there at all."""
+        return checkpoint.save(self.checkpoints, step, params, meta)
+
+    def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """checkpoints/best/step_N: the weights that a solved run is remembered for."""
+        saved = checkpoint.save(self.checkpoints / BEST, step, params, meta)
+        checkpoint.retain(self.checkpoints / BEST, 1)
+        return saved
+
+    def complete_checkpoint(
+        self, step: int, files: dict[str, Entry], driver: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> Path:
+        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a few are kept."""
+        self.sync_metrics()
+        place = checkpoint.aside(self.checkpoints, step)
+        files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
+        files |= checkpoint.add(place, checkpoint.META, json_bytes(meta))
+        done = checkpoint.complete(self.checkpoints, step, files)
+        checkpoint.retain(self.checkpoints, KEPT)
+        return done
+
+    def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
+        """The newest whose every file is as its manifest says; ``whole``: that a run can go on from."""
+        return checkpoint.latest(self.checkpoints, whole=whole)
+
+    def result_checkpoint(self) -> Path | None:
+        """The weights to play with: those that solved a run that was solved, else the newest."""
+        summary = self.summary()
+        solved = checkpoint.latest(self.checkpoints / BEST) if summary and summary["status"] == "solved" else None
+        return solved or self.latest_checkpoint()
 
     @property
     def videos(self) -> Path:

@@ -106,6 +106,13 @@ class Exam:
             self._begin(CONFIRM_EPISODES)
         return result
 
+    def state(self) -> dict[str, int]:
+        """An evaluation under way is not part of it: a resumed run begins it again."""
+        return {"taken": self._taken, "examined": self._examined, "last_steps": self._last_steps}
+
+    def load(self, state: Mapping[str, int]) -> None:
+        self._taken, self._examined, self._last_steps = state["taken"], state["examined"], state["last_steps"]
+
     def close(self) -> None:
         """Give up what is under way."""
         if self._current is not None:

@@ -48,10 +48,14 @@ def read_json(path: Path) -> Any:
 
 def write_synced(path: Path, data: bytes) -> None:
     """A new file whose bytes are on the disk when this returns; its name is once its directory is synced, too."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -25,6 +25,9 @@ class SharedQueue:
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
 
+    def reconcile(self) -> bool:
+        return True
+
     def sample(self, n: int) -> Batch | None:
         return self._queue.sample(n)
 

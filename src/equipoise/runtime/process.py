@@ -1,55 +1,102 @@
-"""Every worker in its own process on one machine, over shared memory."""
+"""Every worker in its own process on one machine, over shared memory; an actor that fails is replaced."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
-from equipoise.runtime import build, worker
+from equipoise.runtime import build, checkpoint, worker
 from equipoise.runtime.build import Blueprint
+from equipoise.runtime.checkpoint import Entry
+from equipoise.runtime.cut import Cut
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
-from equipoise.runtime.ipc import Bell, Lifeline, Outbox, PipeChannel, Segment
+from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
+from equipoise.types import stream_ids, unroll_rows
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
+STACK_S = 1.0  # for a worker that hangs to say where
+BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
+LOOK_S = 1.0  # how often the driver looks for workers that hang
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cutting:
+    """A cut under way."""
+
+    step: int
+    version: int
+    missing: int  # workers whose files are not written
+    files: dict[str, Entry] = field(default_factory=dict)
+    error: str | None = None
+
+    def result(self) -> Cut:
+        return Cut(step=self.step, version=self.version, files=self.files, error=self.error)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """A worker and the process that it has now."""
+
+    name: str
+    index: int  # of the actor, -1 for the learner
+    bell: Bell
+    outbox: Outbox
+    stack: Pipe
+    process: Any = None
+    incarnation: int = 0
+    said: str = ""  # the traceback that it sent
+    cause: str = ""  # of its last failure
+    failures: int = 0  # in a row, of that cause, without an unroll completed in between
+    rows: int = 0  # of each stream, when it was started
+    start_at: float | None = None  # when its successor is to start
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.stack.close()
 
 
 class ProcessRuntime:
-    """Starts the workers, hands out their records, and ends with all of them or none."""
+    """Starts the workers, hands out their records, replaces actors that fail, and ends with all of them or none.
+
+    A failure of the learner, or ``MOST_FAILURES`` of an actor in a row of one cause, raises ``WorkerFailed``.
+    """
 
     def __init__(self, blue: Blueprint) -> None:
         self._blue = blue
-        self.done = False
+        self.done = False  # learned to the end, and saved
+        self._learned = False
+        self._cutting: _Cutting | None = None
+        self._out: list[dict[str, Any] | Cut] = []
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
         board = self.shared.board
+        self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
-        self._bells, self._lifeline = bells, Lifeline()
-        self._outboxes = {name: Outbox() for name in blue.workers}
-        context = multiprocessing.get_context("forkserver")
-        self._processes: dict[str, Any] = {}
+        self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
+        self._children = [
+            _Child(name=name, index=i - 1, bell=bell, outbox=Outbox(), stack=Pipe())
+            for i, (name, bell) in enumerate(zip(blue.workers, bells, strict=True))
+        ]
+        self._learner, self._actors = self._children[0], self._children[1:]
+        self._looked = time.perf_counter()
+        self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._finalizer = weakref.finalize(
-            self, _end, board.stop, bells, self._processes,
-            [self._segment, self._lifeline, *bells, *self._outboxes.values(), *self._channels],
-        )  # fmt: skip
+            self, _end, board.stop, self._children, [self._segment, self._lifeline, *bells, *self._channels]
+        )
         try:
-            with _without_main(blue):
-                for i, (name, bell) in enumerate(zip(blue.workers, bells, strict=True)):
-                    job = worker.Assignment(
-                        name=name, index=i - 1, blueprint=blue, shared=self.shared, queue=queue, bell=bell,
-                        outbox=self._outboxes[name], lifeline=self._lifeline,
-                    )  # fmt: skip
-                    process = context.Process(target=worker.main, args=(job,), name=f"equipoise {name}")
-                    process.start()
-                    self._processes[name] = process
+            for child in self._children:
+                self._start(child)
         except BaseException:
             self.stop()
             raise
@@ -58,44 +105,187 @@ class ProcessRuntime:
         self._channels.append(PipeChannel())
         return self._channels[-1]
 
-    def advance(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Wait at most ``timeout_s`` for records -> those that came. Raises WorkerFailed once a worker is gone."""
-        outboxes, processes = self._outboxes, self._processes
-        watched: list[Any] = [box.read_fd for box in outboxes.values()] + [p.sentinel for p in processes.values()]
-        connection.wait(watched, timeout_s)
-        gone = [name for name, p in processes.items() if p.exitcode is not None]
-        records = []
-        for name, box in outboxes.items():
-            for message in box.receive():
-                if "error" in message:
-                    processes[name].join(GRACE_S)
-                    raise WorkerFailed(name, "raised an exception", message["error"])
-                records.append(message)
-                self.done = self.done or message["version"] >= self._blue.updates
-        if gone:
-            raise WorkerFailed(gone[0], _how(processes[gone[0]].exitcode))
-        return records
+    def _start(self, child: _Child) -> None:
+        """Give the worker a process."""
+        child.start_at, child.said, child.rows = None, "", self._rows(child)
+        job = worker.Assignment(
+            name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
+            queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
+        )  # fmt: skip
+        self.shared.board.touch(child.name)
+        context = multiprocessing.get_context("forkserver")
+        with _without_main(self._blue):
+            child.process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
+            child.process.start()
+
+    def _rows(self, child: _Child) -> int:
+        """What the worker's streams have come to: its next unroll begins there."""
+        return self.shared.episodes[child.index].next_row if child.index >= 0 else 0
+
+    # ------------------------------------------------------------------------------------------------------ as it runs
+
+    def ask(self) -> None:
+        """For a cut after the next version."""
+        self.shared.board.cut["asked"][0] += 1
+
+    def release(self) -> None:
+        """The cut is complete, or given up: go on."""
+        self.done = self._learned
+        self.shared.board.cut["released"][0] = self.shared.board.cut["begun"][0]
+        self._learner.bell.ring(always=True)
+
+    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
+        """Wait at most ``timeout_s`` for what workers say -> their records, cuts and notes. May raise ``WorkerFailed``."""
+        now = time.perf_counter()
+        for child in self._actors:
+            if child.start_at is not None and now >= child.start_at:
+                self._start(child)
+        alive = [child for child in self._children if child.start_at is None]
+        waits = [child.start_at - now for child in self._children if child.start_at is not None]
+        watched: list[Any] = [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive]
+        connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
+        for child in alive:
+            ended = child.process.exitcode is not None  # before reading: then nothing can follow
+            for message in child.outbox.receive():
+                self._take(child, message)
+            if ended:
+                self._lost(child, _how(child.process.exitcode))
+        self._look_for_hangs()
+        if self._reconciling:
+            self._reconciling = not self._queue.reconcile()
+        if self._cutting is not None and self._cutting.missing == 0:
+            self._out.append(self._cutting.result())
+            self._cutting = None
+        out, self._out = self._out, []
+        return out
+
+    def _take(self, child: _Child, message: dict[str, Any]) -> None:
+        if "error" in message:
+            child.said = message["error"]
+        elif "cut" in message:
+            self._begin_cut(message["cut"])
+        elif "saved" in message:
+            self._note_saved(message)
+        else:
+            self._out.append(message)
+            self._learned = self._learned or message["version"] >= self._blue.updates
+
+    # ------------------------------------------------------------------------------------------------------- supervision
+
+    def _look_for_hangs(self) -> None:
+        """SIGKILL for a worker whose last tick is too long ago; it is asked for its stack before."""
+        now = time.perf_counter()
+        if now - self._looked < LOOK_S:
+            return
+        # The driver itself may have been stopped, and its workers with it: they get a whole deadline from then on.
+        overslept, self._looked = now - self._looked > 10 * LOOK_S, now
+        for child in self._children:
+            if child.start_at is not None or child.process.exitcode is not None:
+                continue
+            if overslept:
+                self.shared.board.touch(child.name)
+            elif (idle := now - self.shared.board.touched(child.name)) > self._blue.program.deadline_s:
+                stack = self._ask_for_stack(child)
+                child.process.kill()  # also ends a stopped one
+                child.process.join()
+                child.said = stack
+                self._lost(child, f"did nothing for {idle:.0f} s" + ("" if stack else " and does not answer signals"))
+
+    def _ask_for_stack(self, child: _Child) -> str:
+        """Where the worker is, from its faulthandler; empty where it does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.process.pid, signal.SIGUSR1)
+        text = b""
+        while connection.wait([child.stack.read_fd], STACK_S if not text else 0.1):
+            text += os.read(child.stack.read_fd, 65536)
+        return text.decode(errors="replace")
+
+    def _lost(self, child: _Child, how: str) -> None:
+        """A process is verified dead: take back what it had reserved, and plan its successor."""
+        how = "raised an exception" if child.said and how.startswith("exited") else how
+        cause = child.said.strip().rpartition("\n")[2] if how == "raised an exception" else how.partition(" for ")[0]
+        progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
+        child.failures = child.failures + 1 if cause == child.cause and not progress else 1
+        child.cause = cause
+        if child.index < 0:
+            raise WorkerFailed(child.name, how, child.said)
+        if self._cutting is not None:
+            self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
+        self._queue.cancel(stream_ids(child.index, self._blue.program.envs_per_actor))
+        self._reconciling = True
+        if child.failures >= build.MOST_FAILURES:
+            raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said)
+        child.incarnation += 1
+        backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)
+        child.start_at = time.perf_counter() + backoff
+        child.process.join()
+        child.process.close()
+        child.close()
+        child.outbox, child.stack = Outbox(), Pipe()
+        where = f"\n{child.said.rstrip()}" if child.said else ""
+        self._out.append({"note": f"warning: {child.name} {how}; replaced, for the {ordinal(child.incarnation)} time{where}"})
+
+    # --------------------------------------------------------------------------------------------------------------- cuts
+
+    def _begin_cut(self, version: int) -> None:
+        """The learner holds still: the actors write their files, and it does after them."""
+        directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
+        self._cutting = cutting = _Cutting(step=step, version=version, missing=len(self._children))
+        if waiting := [child.name for child in self._children if child.start_at is not None]:
+            cutting.error, cutting.missing = f"{waiting[0]} is being replaced", 0
+            return
+        try:
+            checkpoint.begin(directory, step)
+        except OSError as error:
+            cutting.error, cutting.missing = str(error), 0
+            return
+        words = self.shared.board.cut
+        words["step"][0] = step
+        words["save_actors"][0] = words["begun"][0]
+        for child in self._actors:
+            child.bell.ring(always=True)
+
+    def _note_saved(self, message: dict[str, Any]) -> None:
+        cutting = self._cutting
+        if cutting is None:  # given up before this worker was ready
+            return
+        cutting.missing -= 1
+        cutting.files |= message.get("files", {})
+        cutting.error = cutting.error or message.get("error")
+        if cutting.missing == 1:  # all actors have: it is the learner's turn, unless there is no use
+            if cutting.error is not None:
+                cutting.missing = 0
+                return
+            words = self.shared.board.cut
+            words["save_learner"][0] = words["begun"][0]
+            self._learner.bell.ring(always=True)
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""
         self._finalizer()
 
 
-def _end(stop: Any, bells: list[Bell], processes: dict[str, Any], resources: list[Any]) -> None:
+def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
     stop[0] = 1
-    for bell in bells:
-        bell.ring(always=True)
+    living = [child for child in children if child.process is not None and child.start_at is None]
+    for child in living:
+        child.bell.ring(always=True)
     deadline = time.monotonic() + GRACE_S
-    for process in processes.values():
-        process.join(max(deadline - time.monotonic(), 0.0))
-    for process in processes.values():
-        if process.exitcode is None:
-            process.kill()  # also ends a stopped one
-    for process in processes.values():
-        process.join()
-        process.close()
-    for resource in resources:
+    for child in living:
+        child.process.join(max(deadline - time.monotonic(), 0.0))
+    for child in living:
+        if child.process.exitcode is None:
+            child.process.kill()  # also ends a stopped one
+    for child in living:
+        child.process.join()
+        child.process.close()
+    for resource in (*children, *resources):
         resource.close()
+
+
+def ordinal(n: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10 if n % 100 not in (11, 12, 13) else 0, "th")
+    return f"{n}{suffix}"
 
 
 def _how(exitcode: int) -> str:

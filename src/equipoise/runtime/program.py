@@ -15,7 +15,17 @@ from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint
 from equipoise.types import Algorithm, EnvFactory, Policy, Program, unroll_rows
 
-__all__ = ["algorithm_class", "algorithm_name", "algorithm_names", "apply_settings", "check", "from_json", "to_json"]
+__all__ = [
+    "algorithm_class",
+    "algorithm_name",
+    "algorithm_names",
+    "apply_settings",
+    "check",
+    "check_resume",
+    "differences",
+    "from_json",
+    "to_json",
+]
 
 BUILT_IN = algorithms.__name__
 
@@ -161,6 +171,42 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
         raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
 
 
+# ----------------------------------------------------------------------------------------------------------------- resume
+
+# What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
+FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device")
+
+
+def differences(old: Program, new: Program) -> dict[str, list[Any]]:
+    """{key: [old, new]} of everything that differs; ``algorithm.*``, ``policy.*`` and ``env.*`` by those names."""
+    a, b = _flat(old), _flat(new)
+    return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
+
+
+def _flat(program: Program) -> dict[str, Any]:
+    data = to_json(program)
+    flat = {key: value for key, value in data.items() if key not in ("env", "policies")}
+    flat |= {"env": data["env"]["target"], **{f"env.{key}": value for key, value in data["env"]["kwargs"].items()}}
+    for policy in data["policies"].values():
+        algorithm = policy.pop("algorithm")
+        flat |= {"algorithm": algorithm["name"], **{f"algorithm.{key}": value for key, value in algorithm["fields"].items()}}
+        flat |= {f"policy.{key}": value for key, value in policy.items()}
+    return flat
+
+
+def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
+    """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
+    changes = differences(old, new)
+    refused = [key for key in changes if key not in (*FREE, "schedule_steps") and not key.startswith("algorithm.")]
+    if refused:
+        said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
+        raise ValueError(
+            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
+            "algorithm.*; for the rest begin a new run with 'train --init-from DIR'"
+        )
+    return changes
+
+
 # ------------------------------------------------------------------------------------------------------------------ check
 
 
@@ -184,7 +230,9 @@ def _at_least(least: float, instance: object, *names: str) -> list[str]:
 
 def _run_problems(program: Program) -> list[str]:
     problems = _at_least(1, program, "actors", "envs_per_actor", "threads", "steps", "schedule_steps")
-    problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes")
+    problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes", "checkpoint_every")
+    if not program.deadline_s > 0:
+        problems.append(f"deadline_s: expected more than 0 seconds, got {program.deadline_s}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):

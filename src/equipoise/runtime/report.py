@@ -21,6 +21,12 @@ class Evaluation:
     version: int
 
 
+# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.
+DETERMINISTIC = (
+    "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one."""
@@ -42,5 +48,6 @@ class Report:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
     evaluation: Evaluation | None = None  # if one ended since the last report
     solved_at_s: float | None = None
+    notes: tuple[str, ...] = ()  # what a person should know, said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False

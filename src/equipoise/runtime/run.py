@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,19 +18,25 @@ from torch import Tensor
 from equipoise.actors.episodes import recent
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
-from equipoise.runtime import build, forkserver
+from equipoise.runtime import build, checkpoint, forkserver
 from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime.cut import Cut
 from equipoise.runtime.directory import RunDirectory, params_sha256
+from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
+from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
-from equipoise.runtime.program import check
+from equipoise.runtime.program import check, differences
 from equipoise.runtime.report import Evaluation, Report
-from equipoise.types import Program, unroll_rows
+from equipoise.types import EnvSpec, Program, unroll_rows
 
 On = Literal["serial", "process"]
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
+CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
+MOST_NOTES = 200  # of a run
+LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
 
 
 class Runtime(Protocol):
@@ -37,7 +46,9 @@ class Runtime(Protocol):
 
     @property
     def done(self) -> bool: ...
-    def advance(self, timeout_s: float) -> list[dict[str, Any]]: ...
+    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]: ...
+    def ask(self) -> None: ...
+    def release(self) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -54,21 +65,52 @@ def start(blue: Blueprint, on: On) -> Runtime:
     raise ValueError(f"expected on='serial' or 'process', got {on!r}")
 
 
+@dataclass(slots=True)
+class _Ring:
+    """The workers that run now and what the driver knows of them; a new one after a failure of the learner."""
+
+    runtime: Runtime
+    scribe: _Scribe
+    exam: Exam
+    began_at: int  # env steps
+    failures: int = 0  # in a row, of this cause
+    cause: str = ""
+
+
 class Run:
     """An iterator over the reports of a run; it begins with the first ``next`` and ends when the iterator does.
 
-    Ending early (``close``, the end of a ``with`` block, Ctrl-C, the end of the program) stops the workers, saves the weights
-    and writes the summary.
+    Ending early (``close``, the end of a ``with`` block, Ctrl-C, SIGTERM, the end of the program) stops the workers, saves
+    the run and writes the summary.
     """
 
-    def __init__(self, program: Program, *, on: On = "process", out: Path | None = None) -> None:
+    def __init__(
+        self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
+        resume: RunDirectory | None = None,
+    ) -> None:  # fmt: skip
+        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or an old one that goes on (``resume``)."""
         check(program)
         if on == "process":
             forkserver.prepare()
         self.program, self.on = program, on
-        self._blue = build.blueprint(program)
-        self._files = RunDirectory.create(out, program, on=on, notes=self._blue.spec.notes)
+        self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
+        self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
+        if resume is None:
+            blue = build.blueprint(program, weights=weights)
+            self._files = RunDirectory.create(out, program, on=on, notes=blue.spec.notes)
+        else:
+            if self._source is None:
+                raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
+            blue = build.blueprint(program, resume=self._source)
+            _, meta = checkpoint.load(self._source)
+            self.changes = differences(resume.program, program)
+            resume.go_on(program, on=on, step=meta["env_steps"], changes=self.changes)
+            self._files = resume
+        self._blue = replace(blue, directory=str(self._files.checkpoints.absolute()))
         self.summary: dict[str, Any] | None = None
+        self._inbox: deque[dict[str, Any] | Cut] = deque()
+        self._kept: bool | None = None  # what came of the last cut
+        self._saved_at = 0.0
         self._reports = self._run()
         _close_at_exit(self)
 
@@ -95,68 +137,172 @@ class Run:
         with Interrupt() as interrupt:
             yield from self._train(interrupt)
 
+    def _begin(self, began: float) -> tuple[Runtime, _Scribe, Exam]:
+        """Start the workers, from the checkpoint ``_source`` where there is one."""
+        blue = replace(self._blue, resume=None if self._source is None else str(self._source))
+        runtime = start(blue, self.on)
+        scribe = _Scribe(blue, runtime.shared, began, self.on)
+        exam = Exam(blue, runtime.shared.weights)
+        if self._source is not None:
+            driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
+            scribe.load(driver["scribe"])
+            exam.load(driver["exam"])
+            scribe.note(f"resumed at step {scribe.env_steps:,}: {promise(blue.spec)}")
+        return runtime, scribe, exam
+
+    def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
+        """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
+        progress = ring.scribe.env_steps > ring.began_at
+        failures = ring.failures + 1 if error.reason == ring.cause and not progress else 1
+        if error.worker != "learner" or failures >= build.MOST_FAILURES:
+            raise error
+        ring.runtime.stop()
+        ring.exam.close()
+        self._inbox.clear()
+        self._source = self._files.latest_checkpoint(whole=True)
+        runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
+        self._files.rewind(scribe.env_steps)
+        said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
+        scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.env_steps:,}{said}")
+        return _Ring(runtime, scribe, exam, began_at=scribe.env_steps, failures=failures, cause=error.reason)
+
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
-        began = time.monotonic()
-        runtime = start(self._blue, self.on)
-        scribe = _Scribe(self._blue, runtime.shared, began, self.on)
-        exam = Exam(self._blue, runtime.shared.weights)
+        runtime, scribe, exam = self._begin(time.monotonic())
+        ring = _Ring(runtime, scribe, exam, began_at=scribe.env_steps)
+        self._saved_at = time.monotonic()
         try:
-            while not runtime.done and not exam.solved:
+            while not ring.runtime.done and not ring.exam.solved:
                 interrupt.check()
-                wait = 0.0 if exam.running and self.on == "process" else SLICE_S
-                for record in runtime.advance(wait):
-                    yield self._recorded(scribe.report(record))
-                exam.consider(scribe.env_steps, recent(runtime.shared.episodes, PROMISING_EPISODES)[1])
-                if exam.running:
-                    self._examine(exam, scribe, interrupt)
-                if time.monotonic() - scribe.reported_at >= LIVE_S:
-                    yield scribe.report(None)
-            status = "solved" if exam.solved else "completed"
+                try:
+                    self._inbox.extend(ring.runtime.advance(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
+                except WorkerFailed as error:
+                    ring = self._again(ring, error)
+                while self._inbox:
+                    if (report := self._handle(self._inbox.popleft(), ring)) is not None:
+                        yield report
+                ring.exam.consider(ring.scribe.env_steps, recent(ring.runtime.shared.episodes, PROMISING_EPISODES)[1])
+                if ring.exam.running:
+                    self._examine(ring, interrupt)
+                if self.program.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
+                    self._saved_at = time.monotonic()
+                    ring.runtime.ask()
+                if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
+                    yield ring.scribe.report(None)
+            status = "solved" if ring.exam.solved else "completed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
         finally:
-            scribe.settle()
+            whole = status in ("interrupted", "solved") and self._last_cut(ring)
+            ring.scribe.settle()
             if status != "solved":
-                exam.snapshot()
-            runtime.stop()
-            exam.close()
-            self._finish(status, scribe, exam, interrupt)
-        last = self._recorded(scribe.report(None, final=True))
+                ring.exam.snapshot()
+            ring.runtime.stop()
+            ring.exam.close()
+            self._finish(status, ring, interrupt, whole=whole or (status == "completed" and bool(self._kept)))
+        last = self._recorded(ring.scribe.report(None, final=True), ring)
         self._files.close()
         yield last
 
-    def _recorded(self, report: Report) -> Report:
+    def _handle(self, message: dict[str, Any] | Cut, ring: _Ring) -> Report | None:
+        """A record becomes a report, a cut a checkpoint, a note is told."""
+        if isinstance(message, Cut):
+            self._keep(message, ring)
+            return None
+        if "note" in message:
+            ring.scribe.note(message["note"])
+            return None
+        return self._recorded(ring.scribe.report(message), ring)
+
+    def _recorded(self, report: Report, ring: _Ring) -> Report:
         if report.recorded:
-            self._files.write_report(report)
+            try:
+                self._files.write_report(report)
+            except OSError as error:
+                ring.scribe.note(f"warning: a report was not written: {error}")
         return report
 
-    def _examine(self, exam: Exam, scribe: _Scribe, interrupt: Interrupt) -> None:
+    def _keep(self, cut: Cut, ring: _Ring) -> None:
+        """Complete a checkpoint, and let the run go on whatever came of it: a full disk costs a checkpoint, not the run."""
+        error = cut.error
+        if error is None:
+            driver = {"scribe": ring.scribe.state(), "exam": ring.exam.state()}
+            try:
+                self._files.complete_checkpoint(cut.step, cut.files, driver, {"version": cut.version, "env_steps": cut.step})
+            except OSError as problem:
+                error = str(problem)
+        if error is not None:
+            checkpoint.abandon(self._files.checkpoints, cut.step)
+            ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
+        self._kept = error is None
+        self._saved_at = time.monotonic()
+        ring.runtime.release()
+
+    def _last_cut(self, ring: _Ring) -> bool:
+        """Save the whole run before it ends early; False where that took too long or failed."""
+        self._kept = None
+        until = time.monotonic() + LAST_CUT_S
+        try:
+            ring.runtime.ask()
+            while time.monotonic() < until:
+                while self._inbox:
+                    self._handle(self._inbox.popleft(), ring)
+                    if self._kept is not None:
+                        return self._kept
+                self._inbox.extend(ring.runtime.advance(SLICE_S))
+        except WorkerFailed as error:
+            ring.scribe.note(f"warning: no last checkpoint: {error.worker} {error.reason}")
+        else:
+            ring.scribe.note(f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved")
+        return False
+
+    def _examine(self, ring: _Ring, interrupt: Interrupt) -> None:
         """Go on with an evaluation: beside training for a moment, or to its end where training has to wait for it."""
-        while exam.running and not interrupt.asked:
-            scribe.evaluated(exam.advance(time.monotonic() + SLICE_S), exam.solved)
+        while ring.exam.running and not interrupt.asked:
+            ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), ring.exam.solved)
             if self.on == "process":
                 return
 
-    def _finish(self, status: str, scribe: _Scribe, exam: Exam, interrupt: Interrupt) -> None:
-        """The checkpoint, the summary and the last evaluation, also of a run that ended early."""
-        params = exam.params()
-        steps = exam.version * unroll_rows(self._blue.policy)
-        self._files.save_checkpoint(steps, params, {"version": exam.version, "env_steps": steps, "status": status})
-        self._sum_up(status, scribe, exam, params)
+    def _finish(self, status: str, ring: _Ring, interrupt: Interrupt, *, whole: bool) -> None:
+        """What is still to be saved of the weights, the summary and the last evaluation, also of a run that ended early."""
+        params = ring.exam.params()
+        steps = ring.exam.version * unroll_rows(self._blue.policy)
+        meta = {"version": ring.exam.version, "env_steps": steps, "status": status}
+        try:
+            if status == "solved":
+                self._files.save_best(steps, params, meta)
+            elif not whole:
+                self._files.save_checkpoint(steps, params, meta)
+        except OSError as error:
+            ring.scribe.note(f"warning: the weights of step {steps:,} are not saved: {error}")
+        self._sum_up(status, ring, params)
         if status == "completed" and self.program.evaluate_episodes:
-            exam.begin_final(self.program.evaluate_episodes)
-            while exam.running and not interrupt.asked:
-                scribe.evaluated(exam.advance(time.monotonic() + SLICE_S), solved=False)
-            exam.close()
-            self._sum_up(status, scribe, exam, params)
+            ring.exam.begin_final(self.program.evaluate_episodes)
+            while ring.exam.running and not interrupt.asked:
+                ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), solved=False)
+            ring.exam.close()
+            self._sum_up(status, ring, params)
         if status in ("interrupted", "failed"):
             self._files.close()
 
-    def _sum_up(self, status: str, scribe: _Scribe, exam: Exam, params: Mapping[str, Tensor]) -> None:
-        summary = scribe.summary(status, exam.version) | {"params_sha256": params_sha256(params)}
-        self.summary = self._files.write_summary(summary)
+    def _sum_up(self, status: str, ring: _Ring, params: Mapping[str, Tensor]) -> None:
+        summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(params)}
+        try:
+            self.summary = self._files.write_summary(summary)
+        except OSError as error:
+            ring.scribe.note(f"warning: the summary was not written: {error}")
+            self.summary = plain(summary)
+
+
+def promise(spec: EnvSpec) -> str:
+    """What a resume restores, in a sentence."""
+    envs = {
+        "exact": "envs go on exactly where they were",
+        "replay": "envs are brought back by playing their episodes again",
+        "restart": "envs cannot be restored: their episodes begin anew",
+    }[spec.resume]
+    return f"weights, optimisers, experience and random generators are exact; {envs}"
 
 
 class _Scribe:
@@ -176,7 +322,13 @@ class _Scribe:
         self._fresh: Evaluation | None = None
         self._solved_at: float | None = None
         self._ended: float | None = None
+        self._notes: list[str] = []
+        self._fresh_notes: list[str] = []
         self.reported_at = began
+
+    @property
+    def began(self) -> float:
+        return self._began
 
     @property
     def env_steps(self) -> int:
@@ -187,6 +339,27 @@ class _Scribe:
             self._evaluation = self._fresh = evaluation
         if solved:
             self._solved_at = time.monotonic() - self._began
+
+    def note(self, text: str) -> None:
+        """Tell the person, with the next report and in the summary; the same text is told once."""
+        if text not in self._notes and len(self._notes) < MOST_NOTES:
+            self._notes.append(text)
+            self._fresh_notes.append(text)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "wall_s": time.monotonic() - self._began, "record": {k: v for k, v in self._record.items() if k != "at"},
+            "lag": [self._lag_sum, self._lag_updates, self._lag_max],
+            "evaluation": self._evaluation, "notes": self._notes,
+        }  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._began -= state["wall_s"]
+        self._record = state["record"]
+        self._since = (time.monotonic(), self._record["version"])
+        self._lag_sum, self._lag_updates, self._lag_max = state["lag"]
+        self._evaluation = Evaluation(**state["evaluation"]) if state["evaluation"] is not None else None
+        self._notes = list(state["notes"])
 
     def settle(self) -> None:
         """Training is over: from here on time counts no more."""
@@ -209,6 +382,7 @@ class _Scribe:
         if record is not None:
             self._balance = shares
         fresh, self._fresh = self._fresh, None
+        notes, self._fresh_notes = tuple(self._fresh_notes), []
         self.reported_at = now
         r = self._record
         left = self._blue.updates - r["version"]
@@ -231,6 +405,7 @@ class _Scribe:
             metrics=r["metrics"],
             evaluation=fresh if not final else self._evaluation,
             solved_at_s=self._solved_at,
+            notes=notes,
             recorded=record is not None or final,
             final=final,
         )
@@ -261,6 +436,7 @@ class _Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
+            "notes": self._notes,
         }
 
 

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from equipoise.experience.queue import LocalChannel
-from equipoise.runtime import build
+from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint
+from equipoise.runtime.checkpoint import Entry
+from equipoise.runtime.cut import Cut, save_worker
 from equipoise.runtime.ipc import Heap
-from equipoise.types import Tick, Worker
+from equipoise.types import Tick, Worker, unroll_rows
 
 
 class SerialRuntime:
     """Ticks the actors and the learner round-robin."""
 
     def __init__(self, blue: Blueprint) -> None:
+        self._blue = blue
         self.shared, _ = build.lay_out(blue, Heap, LocalChannel)
         self._threads_before = torch.get_num_threads()
         self._threads = [blue.program.threads, *([1] * blue.program.actors)]
         torch.set_num_threads(1)
-        self._records: deque[dict[str, Any]] = deque()
-        self._learner = build.learner(blue, self.shared, self.shared.queue, self._records.append)
+        self._records: deque[dict[str, Any] | Cut] = deque()
+        self._cutting: int | None = None  # the version whose cut is under way
+        self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
         self._workers: list[Worker] = [self._learner, *actors]
         self._envs = [a.env for a in actors]
@@ -35,10 +40,28 @@ class SerialRuntime:
     def done(self) -> bool:
         return self._learner.done
 
-    def advance(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Tick for about ``timeout_s``, or until the learner is done -> its records."""
+    def _note(self, message: dict[str, Any]) -> None:
+        if "cut" in message:
+            self._cutting = message["cut"]
+        else:
+            self._records.append(message)
+
+    def ask(self) -> None:
+        """For a cut after the next version."""
+        self.shared.board.cut["asked"][0] += 1
+
+    def release(self) -> None:
+        """The cut is complete, or given up: go on."""
+        self.shared.board.cut["released"][0] = self.shared.board.cut["begun"][0]
+
+    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
+        """Tick for about ``timeout_s``, or until the learner is done or a cut is written -> its records, and the cut."""
         until = time.perf_counter() + timeout_s
         while not self.done and time.perf_counter() < until:
+            if self._cutting is not None and all(tick is Tick.BLOCKED for tick in self._last[1:]):
+                self._records.append(self._save(self._cutting))
+                self._cutting = None
+                break
             for i, (worker, meter) in enumerate(zip(self._workers, self._meters, strict=True)):
                 if self._threads[i] != torch.get_num_threads():
                     torch.set_num_threads(self._threads[i])  # as in a process of its own
@@ -51,6 +74,17 @@ class SerialRuntime:
         records = list(self._records)
         self._records.clear()
         return records
+
+    def _save(self, version: int) -> Cut:
+        directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
+        files: dict[str, Entry] = {}
+        try:
+            place = checkpoint.begin(directory, step)
+            for i, worker in enumerate([*self._workers[1:], self._learner]):
+                files |= save_worker(place, worker, i, self.shared.queue)
+        except OSError as error:
+            return Cut(step=step, version=version, files={}, error=str(error))
+        return Cut(step=step, version=version, files=files)
 
     def stop(self) -> None:
         for env in self._envs:

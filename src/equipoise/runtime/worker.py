@@ -11,16 +11,18 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from setproctitle import setproctitle
 
 from equipoise.actors.worker import ActorWorker
-from equipoise.runtime import build
+from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime.cut import save_worker
 from equipoise.runtime.handles import SharedQueue
-from equipoise.runtime.ipc import Bell, Lifeline, Outbox
+from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
 RECHECK_S = 0.02  # how long a lost ring can cost
@@ -36,12 +38,19 @@ class Assignment:
 
     name: str
     index: int  # of the actor, -1 for the learner
+    incarnation: int  # how many processes the worker had before
     blueprint: Blueprint
     shared: Shared
     queue: SharedQueue
     bell: Bell
     outbox: Outbox
+    stack: Pipe  # where a worker that hangs says where
     lifeline: Lifeline
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint that is being written."""
+        return int(self.shared.board.cut["step"][0])
 
 
 def main(job: Assignment) -> None:
@@ -49,6 +58,7 @@ def main(job: Assignment) -> None:
     setproctitle(f"equipoise {job.name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what it means
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=job.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()
     try:
         worker = _build(job)
@@ -68,16 +78,21 @@ def _build(job: Assignment) -> Worker:
         torch.set_num_threads(job.blueprint.program.threads)
         return build.learner(job.blueprint, job.shared, job.queue, job.outbox.send)
     torch.set_num_threads(1)
-    return build.actor(job.blueprint, job.index, job.shared, job.queue)
+    return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
 
 
 def _loop(job: Assignment, worker: Worker) -> None:
-    meter, stop = job.shared.board.meter(job.name), job.shared.board.stop
+    meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
+    save = cut["save_learner" if job.index < 0 else "save_actors"]
+    saved = 0
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         state = worker.tick()
         now = meter.add(state)
         if state is not Tick.WORKED:
+            if state is Tick.BLOCKED and save[0] > saved:
+                saved = int(save[0])
+                _save(job, worker, saved)
             job.bell.arm()
             state = worker.tick()
             if state is Tick.WORKED:
@@ -89,6 +104,17 @@ def _loop(job: Assignment, worker: Worker) -> None:
             if job.lifeline.cut():
                 return
             look_at = now + LIFELINE_S
+
+
+def _save(job: Assignment, worker: Worker, cut: int) -> None:
+    """Write this worker's files into the checkpoint that is aside; what stands in the way is for the driver to say."""
+    place = checkpoint.aside(Path(job.blueprint.directory), job.step)
+    try:
+        files = save_worker(place, worker, job.index, job.queue)
+    except OSError as error:
+        job.outbox.send({"saved": cut, "error": str(error)})
+    else:
+        job.outbox.send({"saved": cut, "files": files})
 
 
 def _tell_the_kernel_and_libc() -> None:

@@ -1,0 +1,77 @@
+"""The quiescent cut: the run holds still between two versions, every worker writes its state, and the run goes on.
+
+The learner withholds the batch that it has just learned from (``Gate``), so no slot becomes free and every actor ends up
+BLOCKED between two unrolls. Then the actors write their files, then the learner its own and the queue's, then the driver
+completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise import tree
+from equipoise.actors.worker import ActorWorker
+from equipoise.learners.worker import LearnerWorker
+from equipoise.runtime import checkpoint, statefile
+from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, WEIGHTS, Entry, actor_file
+from equipoise.types import Experience, Worker
+
+
+class Gate:
+    """After a version: is its batch withheld? It closes every ``every`` versions (0: never by itself), at the last one,
+    and when the driver asks.
+    """
+
+    def __init__(self, words: Any, *, every: int, last: int, announce: Callable[[int], None]) -> None:
+        """``words``: the board's counters; ``announce``: called with the version once per cut."""
+        self._words, self._every, self._last, self._announce = words, every, last, announce
+        self._passed = -1  # the version whose cut is over
+
+    def __call__(self, version: int) -> bool:
+        words = self._words
+        if words["begun"][0] > words["released"][0]:
+            return True
+        if version == self._passed:
+            return False
+        due = version >= self._last or (self._every > 0 and version % self._every == 0)
+        if not due and words["asked"][0] <= words["begun"][0]:
+            return False
+        self._passed = version
+        words["begun"][0] = max(int(words["begun"][0]) + 1, int(words["asked"][0]))
+        self._announce(version)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A cut whose files are written: the driver completes it and lets the run go on. ``error``: why it could not be written."""
+
+    step: int
+    version: int
+    files: dict[str, Entry]
+    error: str | None = None
+
+
+def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry]:
+    """Write the files of one worker into the checkpoint that is aside -> their entries for the manifest."""
+    if isinstance(worker, LearnerWorker):
+        params = tree.map(lambda x: x, dict(worker.learner.params()))
+        return {
+            **checkpoint.add(place, LEARNER, statefile.dump(worker.state())),
+            **checkpoint.add(place, EXPERIENCE, statefile.dump(experience.state())),
+            **checkpoint.add(place, WEIGHTS, checkpoint.weights_bytes(params)),
+        }
+    assert isinstance(worker, ActorWorker)
+    return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
+
+
+def load_worker(source: Path, worker: Worker, index: int) -> None:
+    """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
+    name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
+    try:
+        worker.load(statefile.parse(checkpoint.read(source, name)))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error

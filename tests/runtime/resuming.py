@@ -1,0 +1,64 @@
+"""Runs that are killed and go on, and what they must agree in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.report import DETERMINISTIC
+
+N = 8192  # env steps to the checkpoint, as many again to the end
+SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
+
+
+def arguments(algorithm: str, core: str, seed: int = 0) -> list[str]:
+    settings = ["algorithm.anneal=true", f"algorithm.core={core}"]
+    if algorithm == "ppo":
+        settings += ["algorithm.epochs=3", "algorithm.minibatches=2", "algorithm.anneal_clip=true"]
+    words = ["CartPole-v1", "--algorithm", algorithm, *SIZES.split(), "--steps", str(2 * N), "--checkpoint-every", str(N)]
+    return [*words, "--seed", str(seed), *(word for s in settings for word in ("--set", s))]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from equipoise.cli import main; main()", *words]
+
+
+def finish(words: Sequence[str], *, code: int = 0) -> str:
+    """Run the command line to its end."""
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == code, f"exit code {done.returncode}: {' '.join(words)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def kill_after(
+    words: Sequence[str], ready: Callable[[], object], deadline: Callable[..., None], delay: Callable[[], object]
+) -> None:
+    """Start the command in a group of its own, SIGKILL the whole group some time after ``ready``."""
+    process = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
+    )
+    try:
+        deadline(lambda: ready() or process.poll() is not None, 120.0, "the checkpoint")
+        assert ready(), process.communicate()[0]
+        delay()
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.communicate()
+
+
+def told(path: Path) -> dict[str, Any]:
+    """What must be the same to the bit: the parameters, and the deterministic part of every recorded report."""
+    run = RunDirectory.open(path)
+    summary = run.summary()
+    assert summary is not None and summary["status"] == "completed", summary
+    reports = [{key: report[key] for key in DETERMINISTIC} for report in run.metrics()]
+    return {"params_sha256": summary["params_sha256"], "env_steps": summary["env_steps"], "reports": reports}

@@ -1,0 +1,305 @@
+"""A resume is a contract: a run that is killed and goes on ends where the same run ends that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.runtime import checkpoint, run as run_module
+from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
+
+CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm") for on in ("serial", "process")]
+SOME = [("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial")]
+
+
+def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
+    words = [*arguments(algorithm, core), "--on", on]
+    finish(["train", *words, "--quiet", "--out", str(path / "whole")])
+    expected = told(path / "whole")
+    assert len(expected["reports"]) > 20
+    draw = random.Random(seed)
+    for moment in range(moments):
+        out = path / f"killed {moment}"
+        there = out / "checkpoints" / f"step_{N}" / "manifest.json"
+        wait_s = draw.uniform(0.0, 0.6)  # about what the second half takes
+        kill_after(["train", *words, "--out", str(out)], there.exists, deadline, lambda s=wait_s: time.sleep(s))
+        finish(["resume", str(out), "--quiet"])
+        assert told(out) == expected, f"killed {wait_s:.3f} s after the checkpoint"
+
+
+@pytest.mark.parametrize(("algorithm", "core", "on"), SOME)
+def test_a_killed_run_goes_on_to_the_same_bits(
+    algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any
+) -> None:
+    kill_and_resume(algorithm, core, on, 1, tmp_path, seed, deadline)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("algorithm", "core", "on"), CASES)
+def test_a_run_killed_at_ten_moments(algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any) -> None:
+    kill_and_resume(algorithm, core, on, 10, tmp_path, seed, deadline)
+
+
+# ----------------------------------------------------------------------------------------------------------- in one process
+
+
+def program(**options: Any) -> Any:
+    given: dict[str, Any] = {
+        "actors": 2, "envs_per_actor": 4, "unroll": 8, "steps": 2048, "evaluate_episodes": 0, "recipe": False, "max_lag": 0,
+    }  # fmt: skip
+    return api.program("CartPole-v1", **{"algorithm": "impala", **given, **options})
+
+
+def train(made: Any, out: Path, on: Any = "serial", **options: Any) -> Any:
+    run = api.train(made, on=on, out=out, **options)
+    reports = list(run)
+    assert run.summary is not None
+    return run.summary | {"reports": reports}
+
+
+def go_on(out: Path, **options: Any) -> Any:
+    run = api.resume(out, **options)
+    reports = list(run)
+    assert run.summary is not None
+    return run.summary | {"reports": reports}
+
+
+@pytest.mark.parametrize("max_lag", [1, 4, None])
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_run_with_a_lag_goes_on_with_what_the_queue_held(on: Any, max_lag: int | None, tmp_path: Path) -> None:
+    """Its rows prove themselves across the cut: tests/runtime/test_ruler.py has the ledger."""
+    made = program(max_lag=max_lag, checkpoint_every=1024)
+    train(made, tmp_path / "run", on)
+    newest = RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True)
+    assert newest is not None and newest.name == "step_2048"
+    summary = go_on(tmp_path / "run", steps=4096)
+    assert summary["env_steps"] == 4096 and summary["status"] == "completed"
+    assert max_lag is None or summary["lag"]["max"] <= max_lag
+
+
+def test_an_extended_run_equals_the_long_one(tmp_path: Path) -> None:
+    """The schedule keeps the length that it had."""
+    long = train(program(steps=4096, schedule_steps=2048), tmp_path / "long")
+    train(program(steps=2048), tmp_path / "short")
+    extended = go_on(tmp_path / "short", steps=4096)
+    assert extended["params_sha256"] == long["params_sha256"]
+    assert extended["episodes"] == long["episodes"]
+    run = json.loads((tmp_path / "short/run.json").read_text())
+    assert run["resumed"][0]["step"] == 2048
+    assert run["resumed"][0]["changes"] == {"steps": [2048, 4096], "schedule_steps": [None, 2048]}
+
+
+def test_a_run_goes_on_in_another_runtime(tmp_path: Path) -> None:
+    whole = train(program(steps=2048, checkpoint_every=1024), tmp_path / "whole")
+    train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
+    assert go_on(tmp_path / "half", steps=2048, on="process")["params_sha256"] == whole["params_sha256"]
+
+
+def test_cuts_change_nothing(tmp_path: Path) -> None:
+    without = train(program(checkpoint_every=0), tmp_path / "a")
+    often = train(program(checkpoint_every=64), tmp_path / "b")
+    assert without["params_sha256"] == often["params_sha256"]
+    kept = sorted(path.name for path in (tmp_path / "b/checkpoints").iterdir())
+    assert kept == ["step_1920", "step_1984", "step_2048"]  # the last three of 32
+
+
+def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison can fail: an optimiser that forgets its moments ends elsewhere."""
+    whole = train(program(steps=2048), tmp_path / "whole")
+    train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
+    monkeypatch.setattr("equipoise.learners.learner._load_slots", lambda optimizer, slots: None)
+    assert go_on(tmp_path / "half", steps=2048)["params_sha256"] != whole["params_sha256"]
+
+
+def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
+    train(program(), tmp_path / "run")
+    with pytest.raises(api.NothingToDo, match="complete at step 2,048: nothing to do; --steps N beyond 2048"):
+        api.resume(tmp_path / "run")
+    assert "nothing to do" in finish(["resume", str(tmp_path / "run")])
+
+
+def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    train(program(), tmp_path / "run")
+    before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
+    with pytest.raises(ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: steps"):
+        api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
+    with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
+        api.resume(tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
+    assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run", program()).close()
+    with pytest.raises(ValueError, match="expected a whole checkpoint to go on from, got none"):
+        api.resume(tmp_path / "run")
+
+
+def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
+    train(program(), tmp_path / "run")
+    with RunDirectory.create(tmp_path / "other", program()), pytest.raises(ValueError, match="another process writes now"):
+        RunDirectory.open(tmp_path / "other").go_on(program(), on="serial", step=0, changes={})
+
+
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
+    train(program(), tmp_path / "first")
+    params, _ = load_checkpoint(tmp_path / "first/checkpoints/step_2048")
+    second = train(program(settings=["algorithm.learning_rate=0"]), tmp_path / "second", init_from=tmp_path / "first")
+    assert second["params_sha256"] == checkpoint.params_sha256(params)
+    with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
+        api.train(program(settings=["algorithm.hidden=8"]), out=tmp_path / "third", init_from=tmp_path / "first")
+    assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "begin" if on == "process" else "add", full)
+    summary = train(program(checkpoint_every=512), tmp_path / "run", on)
+    assert summary["status"] == "completed" and summary["env_steps"] == 2048
+    assert [note for note in summary["notes"] if "no checkpoint at step 512" in note and "No space left" in note]
+    assert any(note.startswith("warning") for report in summary["reports"] for note in report.notes)
+    assert not list((tmp_path / "run").glob("checkpoints/.*"))
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_told_to_leave_is_saved_whole(
+    on: str, number: signal.Signals, code: int, tmp_path: Path, deadline: Any
+) -> None:
+    out = tmp_path / "run"
+    words = ["train", *arguments("impala", "none"), "--steps", "100M", "--checkpoint-every", "0", "--on", on, "--out", str(out)]
+    process = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
+    )
+    try:
+        deadline(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0, 60.0, "a report")
+        process.send_signal(number)
+        text = process.communicate(timeout=60)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == code, text
+    assert f"equipoise resume {out}" in text
+    summary = RunDirectory.open(out).summary()
+    assert summary is not None and summary["status"] == "interrupted"
+    assert RunDirectory.open(out).latest_checkpoint(whole=True) == out / "checkpoints" / f"step_{summary['env_steps']}"
+
+
+def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "CHECKPOINT_S", 0.0)
+    seen = []
+    with api.train(program(steps=20_000), on="serial", out=tmp_path / "run") as run:
+        for report in run:
+            seen += [p.name for p in (tmp_path / "run/checkpoints").glob("step_*")]
+            assert report is not None
+    assert len(set(seen)) > 2
+
+
+# ------------------------------------------------------------------------------------------ a checkpoint, torn at any point
+
+CHANGING = ("open", "write", "fsync", "rename", "mkdir", "rmdir", "unlink")
+
+
+def write_one(directory: Path, step: int) -> None:
+    place = checkpoint.begin(directory, step)
+    files = checkpoint.add(place, checkpoint.WEIGHTS, b"w" * 100)
+    files |= checkpoint.add(place, checkpoint.META, b'{"version": 1}')
+    files |= checkpoint.add(place, checkpoint.LEARNER, b"l" * 100)
+    checkpoint.complete(directory, step, files)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: bool, tmp_path: Path) -> None:
+    """``same``: the step is written for the second time."""
+    n, ended = 0, False
+    while not ended:
+        directory = tmp_path / str(n)
+        write_one(directory, 1)
+        child = os.fork()
+        if child == 0:
+            count = {"left": n}
+            _count_and_kill(count)
+            write_one(directory, 1 if same else 2)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        ended = os.waitstatus_to_exitcode(status) == 0
+        newest = checkpoint.latest(directory, whole=True)
+        assert newest is not None, f"killed at operation {n}: {sorted(directory.rglob('*'))}"
+        if ended and not same:
+            assert newest.name == "step_2"
+        write_one(directory, 3)
+        found = checkpoint.latest(directory, whole=True)
+        assert found is not None and found.name == "step_3"
+        assert not [path for path in directory.iterdir() if path.name.startswith(".")]
+        n += 1
+    assert n > 12
+
+
+def _count_and_kill(count: dict[str, int]) -> None:
+    """SIGKILL before the n-th of the operations that change a disk."""
+
+    def wrap(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if count["left"] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count["left"] -= 1
+            return real(*args, **kwargs)
+
+        setattr(module, name, counted)
+
+    for name in CHANGING:
+        wrap(os, name)
+
+
+@pytest.mark.parametrize("error", [28, 30])  # ENOSPC, EROFS
+def test_a_disk_that_fails_at_any_operation_leaves_a_whole_checkpoint(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, failed = 0, True
+    while failed:
+        directory = tmp_path / str(n)
+        write_one(directory, 1)
+        with monkeypatch.context() as patch:
+            fail_after(n, error, patch)
+            try:
+                write_one(directory, 2)
+                failed = False
+            except OSError:
+                pass
+        assert checkpoint.latest(directory, whole=True) is not None
+        write_one(directory, 3)
+        n += 1
+    assert n > 12
+
+
+def fail_after(n: int, error: int, patch: pytest.MonkeyPatch) -> None:
+    """From the n-th operation on that changes a disk, all of them fail."""
+    left = [n]
+
+    def failing(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(error, os.strerror(error))
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("open", "write", "fsync", "rename", "mkdir"):
+        patch.setattr(os, name, failing(getattr(os, name)))
