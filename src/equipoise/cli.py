@@ -170,7 +170,8 @@ def train(
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
         given = numbers(
             unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
-            threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes, checkpoint_every=checkpoint_every,
+            threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
+            checkpoint_every=checkpoint_every,
         )  # fmt: skip
         if where == "process":
             from equipoise.runtime.forkserver import prepare

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.queue import LocalChannel, Plan, Queue
+from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.tokens import LocalChannel
 from equipoise.tree import ArraySpec
 from equipoise.types import stream_ids
 

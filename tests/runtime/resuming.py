@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,7 @@ def finish(words: Sequence[str], *, code: int = 0) -> str:
     return done.stdout
 
 
-def kill_after(
-    words: Sequence[str], ready: Callable[[], object], deadline: Callable[..., None], delay: Callable[[], object]
-) -> None:
+def kill_after(words: Sequence[str], ready: Callable[[], object], deadline: Callable[..., None], wait_s: float) -> None:
     """Start the command in a group of its own, SIGKILL the whole group some time after ``ready``."""
     process = subprocess.Popen(
         command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
@@ -46,12 +46,10 @@ def kill_after(
     try:
         deadline(lambda: ready() or process.poll() is not None, 120.0, "the checkpoint")
         assert ready(), process.communicate()[0]
-        delay()
+        time.sleep(wait_s)  # the moment of the kill
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.communicate()
 
 

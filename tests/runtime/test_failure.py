@@ -1,4 +1,4 @@
-"""A run whose worker fails ends at once, says why, and leaves nothing behind."""
+"""An actor that fails is replaced; what fails again and again ends the run, which says why; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
 
 
-def failing(how: str, on: Any, path: Path, **options: Any) -> Any:
+def failing(how: str, on: Any, path: Path, *, after: int = 3, **options: Any) -> Any:
+    """One of eight envs fails ``after`` steps of its process; an unroll takes 8."""
+    given = {"steps": 10_000_000, **options}
     return api.train(
-        "tests.runtime.failing:Failing", "impala", on=on, out=path, env_kwargs={"how": how}, actors=2, envs_per_actor=4,
-        unroll=8, steps=10_000_000, evaluate_episodes=0, **options,
+        "tests.runtime.failing:Failing", "impala", on=on, out=path, env_kwargs={"how": how, "after": after}, actors=2,
+        envs_per_actor=4, unroll=8, evaluate_episodes=0, **given,
     )  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path) -> 
     run = failing("raise", "process", tmp_path / "run")
     with pytest.raises(WorkerFailed, match="the reactor is leaking") as caught:
         exhaust(run)
-    assert caught.value.worker == "actor 0"
+    assert caught.value.worker == "actor 0" and "3 times in a row" in caught.value.reason
     assert "failing.py" in caught.value.traceback_text
     assert run.summary["status"] == "failed"
 
@@ -47,11 +49,49 @@ def test_an_exception_in_serial_is_the_exception(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("how", "said"), [("kill", "was killed by SIGKILL"), ("exit", "exited with code 7")])
-def test_a_worker_that_dies_ends_the_run(how: str, said: str, tmp_path: Path) -> None:
+def test_a_worker_that_dies_again_and_again_ends_the_run(how: str, said: str, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(WorkerFailed, match=f"actor 0 {said}"):
         exhaust(failing(how, "process", tmp_path / "run"))
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("how", "said"), [("raise", "raised an exception"), ("kill", "was killed by SIGKILL")])
+@pytest.mark.parametrize("max_lag", [0, 1, None])
+def test_a_worker_that_gets_on_is_replaced(how: str, said: str, max_lag: int | None, tmp_path: Path) -> None:
+    run = failing(how, "process", tmp_path / "run", after=100, steps=10_000, max_lag=max_lag)
+    exhaust(run)
+    assert run.summary["status"] == "completed" and run.summary["env_steps"] >= 10_000
+    assert [note for note in run.summary["notes"] if f"actor 0 {said}; replaced, for the 2nd time" in note]
+
+
+@pytest.mark.parametrize(("how", "said"), [("hang", "time.sleep"), ("stop", "does not answer signals")])
+def test_a_worker_that_hangs_is_replaced_and_says_where(how: str, said: str, tmp_path: Path) -> None:
+    run = failing(how, "process", tmp_path / "run", after=100, steps=4000, settings=["deadline_s=2"])
+    exhaust(run)
+    assert run.summary["status"] == "completed"
+    assert [n for n in run.summary["notes"] if "actor 0 did nothing for" in n and (said in n or "failing.py" in n)]
+
+
+def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(tmp_path: Path) -> None:
+    """Killed once, it ends where a run ends that nobody killed: in lockstep, to the bit."""
+
+    def train(name: str, kill: bool) -> Any:
+        run = api.train(
+            "CartPole-v1", "impala", out=tmp_path / name, actors=2, envs_per_actor=4, unroll=8, max_lag=0, steps=40_000,
+            checkpoint_every=1024, evaluate_episodes=0, recipe=False,
+        )  # fmt: skip
+        for report in run:
+            if kill and report.env_steps > 4000:
+                learner = next(d for d in descendants() if "equipoise learner" in d)
+                os.kill(int(learner.split()[0]), signal.SIGKILL)
+                kill = False
+        return run.summary
+
+    killed, whole = train("killed", True), train("whole", False)
+    assert [note for note in killed["notes"] if "learner was killed by SIGKILL; the run goes on from step" in note]
+    assert killed["params_sha256"] == whole["params_sha256"]
+    assert killed["status"] == "completed" and killed["episodes"] == whole["episodes"]
 
 
 def test_an_env_that_cannot_be_made_names_its_error(tmp_path: Path) -> None:
@@ -70,7 +110,7 @@ def test_leaving_the_loop_early_ends_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "hang"])
 def test_a_worker_that_does_not_answer_is_killed_at_the_end(how: str, tmp_path: Path) -> None:
-    run = failing(how, "process", tmp_path / "run")
+    run = failing(how, "process", tmp_path / "run", after=100)
     next(run)
     end = time.monotonic() + 3
     while time.monotonic() < end:  # until the other actors have filled what they may

@@ -7,14 +7,14 @@ import os
 import random
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from equipoise import api
-from equipoise.runtime import checkpoint, run as run_module
+from equipoise.runtime import checkpoint
+from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
@@ -32,7 +32,7 @@ def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path
         out = path / f"killed {moment}"
         there = out / "checkpoints" / f"step_{N}" / "manifest.json"
         wait_s = draw.uniform(0.0, 0.6)  # about what the second half takes
-        kill_after(["train", *words, "--out", str(out)], there.exists, deadline, lambda s=wait_s: time.sleep(s))
+        kill_after(["train", *words, "--out", str(out)], there.exists, deadline, wait_s)
         finish(["resume", str(out), "--quiet"])
         assert told(out) == expected, f"killed {wait_s:.3f} s after the checkpoint"
 
@@ -202,7 +202,7 @@ def test_a_run_that_is_told_to_leave_is_saved_whole(
 def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "CHECKPOINT_S", 0.0)
     seen = []
-    with api.train(program(steps=20_000), on="serial", out=tmp_path / "run") as run:
+    with api.train(program(steps=2048), on="serial", out=tmp_path / "run") as run:
         for report in run:
             seen += [p.name for p in (tmp_path / "run/checkpoints").glob("step_*")]
             assert report is not None

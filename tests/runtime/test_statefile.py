@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from equipoise.runtime import statefile
 
 def test_a_tree_comes_back_as_it_was() -> None:
     shared = torch.arange(6.0).view(2, 3)
-    tree = {
+    tree: Any = {
         "arrays": {
             "bool": np.array([True, False]), "int": np.arange(3), "scalar": np.array(7), "empty": np.zeros((0, 4), np.float32),
             "uint8": np.arange(3, dtype=np.uint8), "strided": np.arange(6).reshape(2, 3).T,

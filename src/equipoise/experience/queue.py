@@ -9,14 +9,17 @@ group ``g`` started no earlier than version ``g - max_lag``, and is used at vers
 Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of completion, and a batch
 of several blocks costs one copy.
 
-No lock is held by anybody. The word of a block has one writer at a time: the actor that took its token (FREE to OPEN to
-FULL), then the learner (FULL to READ to FREE). Tokens travel through channels that the runtime provides (a deque in one
-process, an atomic 8-byte message in a pipe between several).
+No lock is held by anybody, and an actor may be killed at any instruction. Whoever may write which word when, and what becomes
+of the block that a killed actor had taken, is the law of ``tokens.py``. What this file adds to it:
+
+- A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is sampled. Sequences only grow, so
+  how many blocks were committed follows from the words, and no counter can disagree with them.
+- Without a bound the sequence is announced after that store. The announcement only tells the order of completion: the learner
+  also looks for blocks that are FULL and unannounced, and takes no notice of one that it knows already.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -25,32 +28,11 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import RowSpec, columns, trajectory, trajectory_specs
+from equipoise.experience.tokens import FREE, FULL, OPEN, READ, Channel, Tokens
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
 
-FREE, OPEN, FULL, READ = range(4)
-SAMPLED, DROPPED, NEXT = range(3)
 MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
-
-
-class Channel(Protocol):
-    """Numbers in, numbers out, in order; nobody can hold it."""
-
-    def put(self, values: Sequence[int]) -> None: ...
-    def get(self) -> int | None: ...  # None: empty
-
-
-class LocalChannel:
-    """A channel within one process."""
-
-    def __init__(self) -> None:
-        self._values: deque[int] = deque()
-
-    def put(self, values: Sequence[int]) -> None:
-        self._values.extend(values)
-
-    def get(self) -> int | None:
-        return self._values.popleft() if self._values else None
 
 
 class Memory(Protocol):
@@ -82,10 +64,10 @@ class Plan:
         self.gathered = trajectory_specs(row, unroll, batch)  # where a batch is made of blocks that do not lie together
         self.specs: dict[str, Tree] = {
             "groups": {str(g): group for g in range(self.blocks * block // self.width)},
-            "word": ArraySpec((self.blocks,), "int64"),  # sequence * 4 + status; the owner is who took the token
-            "owner": ArraySpec((self.blocks,), "int64"),
-            "committed": ArraySpec((self.actors,), "int64"),  # blocks, one writer each
-            "learner": ArraySpec((3,), "int64"),  # blocks sampled, blocks dropped, ordered: first block of the next batch
+            "tokens": Tokens.specs(self.blocks, self.actors),
+            "sampled": ArraySpec((1,), "int64"),  # blocks, written by the learner
+            "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
+            "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
         }
         self.nbytes = tree.nbytes(self.specs)
         # Lockstep deals by a fixed rule, so that a run does not depend on who came first.
@@ -102,8 +84,9 @@ class Queue:
 
     def _open_views(self) -> None:
         views = tree.views(self._plan.specs, self._memory.buffer)
-        self._word, self._owner = views["word"], views["owner"]
-        self._committed, self._learner = views["committed"], views["learner"]
+        self._tokens = Tokens(views["tokens"], self._free)
+        self._word = self._tokens.word
+        self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
         self._blocks = [
@@ -123,26 +106,16 @@ class Queue:
 
     def fill(self) -> None:
         """Deal every place once; the owner of the memory calls this before anybody reserves."""
-        self._word[:] = np.arange(self._plan.blocks) * 4 + FREE
-        self._deal(range(self._plan.blocks))
-
-    def _deal(self, sequences: Sequence[int]) -> None:
-        for i, channel in enumerate(self._free):
-            mine = [s for s in sequences if s % len(self._free) == i]
-            if mine:
-                channel.put(mine)
+        self._tokens.free(range(self._plan.blocks))
 
     # ------------------------------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Slot | None:
         """A slot for these streams (one actor's), or None while the learner holds all places."""
-        actor = int(streams[0]) // self._plan.block
-        sequence = self._free[actor % len(self._free)].get()
+        sequence = self._tokens.take(int(streams[0]) // self._plan.block)
         if sequence is None:
             return None
         place = sequence % self._plan.blocks
-        self._owner[place] = actor
-        self._word[place] = sequence * 4 + OPEN
         if (slot := self._slots.get(place)) is None:
             keys = np.empty((self._plan.block, 2), np.int64)
             keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
@@ -153,21 +126,23 @@ class Queue:
     def commit(self, slot: Slot, priority: Array | None = None) -> None:
         """The slot is complete: [T, B] rows, obs[T] included."""
         sequence = int(slot.keys[0, 1])
-        place = sequence % self._plan.blocks
-        self._committed[self._owner[place]] += 1
-        self._word[place] = sequence * 4 + FULL
+        self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
         if not self._plan.ordered:
             self._full.put([sequence])
 
+    # ------------------------------------------------------------------------------------------------ the driver's side
+
     def cancel(self, streams: Array) -> None:
-        """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped."""
-        actor = int(streams[0]) // self._plan.block
-        for place in np.flatnonzero((self._word % 4 == OPEN) & (self._owner == actor)):
-            self._committed[actor] += 1
-            self._learner[DROPPED] += 1
-            sequence = int(self._word[place]) // 4
-            self._word[place] = sequence * 4 + FREE
-            self._deal([sequence])
+        """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.
+
+        Before its successor starts, in one thread of the driver; ``reconcile`` then, until it returns True.
+        """
+        self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.block)
+        self.reconcile()
+
+    def reconcile(self) -> bool:
+        """Deal again what actors lost as they died -> False: not certain yet, call again (in the thread that cancels)."""
+        return self._tokens.reconcile()
 
     # ----------------------------------------------------------------------------------------------- the learner's side
 
@@ -181,7 +156,7 @@ class Queue:
         places = [s % self._plan.blocks for s in sequences]
         for sequence, place in zip(sequences, places, strict=True):
             self._word[place] = sequence * 4 + READ
-        self._learner[SAMPLED] += len(places)
+        self._sampled[0] += len(places)
         block = self._plan.block
         keys = np.empty((n, 2), np.int64)
         keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
@@ -190,23 +165,27 @@ class Queue:
         return Batch(data=trajectory(fields), keys=keys, weight=weight, targets={})
 
     def _ordered(self) -> Sequence[int] | None:
-        start = int(self._learner[NEXT])
+        start = int(self._next[0])
         sequences = range(start, start + self._plan.per_batch)
         first = start % self._plan.blocks
         words = self._word[first : first + self._plan.per_batch]
         if not all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)):
             return None
-        self._learner[NEXT] = start + self._plan.per_batch
+        self._next[0] = start + self._plan.per_batch
         return sequences
 
     def _completed(self) -> Sequence[int] | None:
-        while len(self._ready) < self._plan.per_batch:
-            sequence = self._full.get()
-            if sequence is None:
-                return None
-            self._ready.append(sequence)
-        sequences, self._ready = self._ready, []
+        self._collect()
+        if len(self._ready) < self._plan.per_batch:
+            return None
+        sequences, self._ready = self._ready[: self._plan.per_batch], self._ready[self._plan.per_batch :]
         return sequences
+
+    def _collect(self) -> None:
+        """All complete blocks into ``_ready``: as announced, then those whose actor has not done that, or never will."""
+        order = dict.fromkeys([*self._ready, *self._full.drain()])
+        full = dict.fromkeys((self._word[self._word % 4 == FULL] // 4).tolist())  # looked at last: it has all that is in order
+        self._ready = [s for s in order | full if s in full]
 
     def _batch(self, places: Sequence[int]) -> tuple[dict[str, Tree], torch.Tensor]:
         """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
@@ -224,52 +203,51 @@ class Queue:
 
     def finish(self, keys: Array, priority: Array | None = None) -> None:
         """The learner is done with these items: their places are dealt again."""
-        sequences = [int(s) for s in keys[:: self._plan.block, 1]]
-        for sequence in sequences:
-            self._word[sequence % self._plan.blocks] = (sequence + self._plan.blocks) * 4 + FREE
-        self._deal([s + self._plan.blocks for s in sequences])
+        self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     def stats(self) -> dict[str, float]:
         """Rows: inserted = sampled + dropped + held (exact while nobody writes)."""
         rows = self._plan.unroll * self._plan.block
-        inserted, (sampled, dropped) = int(self._committed.sum()), (int(x) for x in self._learner[:NEXT])
+        sequence, status = np.divmod(self._word, 4)
+        committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
+        sampled, dropped = int(self._sampled[0]), int(self._dropped[0])
         return {
-            "inserted": inserted * rows,
+            "inserted": (committed + dropped) * rows,
             "sampled": sampled * rows,
             "dropped": dropped * rows,
-            "held": int((self._word % 4 == FULL).sum()) * rows,
-            "open": int((self._word % 4 == OPEN).sum()) * rows,
+            "held": int((status == FULL).sum()) * rows,
+            "open": int((status == OPEN).sum()) * rows,
             "capacity": self._plan.blocks * rows,
         }
 
     def state(self) -> Tree:
         """Taken by the learner while nobody writes: its last batch counts as finished, complete blocks come along."""
-        while (sequence := self._full.get()) is not None:
-            self._ready.append(sequence)
-        if (self._word % 4 == OPEN).any():
-            raise RuntimeError(
-                f"state: expected no open block, got those of actors {self._owner[self._word % 4 == OPEN].tolist()}"
-            )
+        if (opened := self._word % 4 == OPEN).any():
+            raise RuntimeError(f"state: expected no open block, got {int(opened.sum())}")
+        if not self._plan.ordered:
+            self._collect()
         read = self._word % 4 == READ
         word = np.where(read, (self._word // 4 + self._plan.blocks) * 4 + FREE, self._word)
         return {
             "word": word,
-            "committed": self._committed,
-            "learner": self._learner,
+            "sampled": self._sampled,
+            "dropped": self._dropped,
+            "next": self._next,
             "ready": np.array(self._ready, np.int64),
             "blocks": {str(place): self._blocks[place] for place in np.flatnonzero(word % 4 == FULL)},
         }
 
     def load(self, state: Tree) -> None:
         """Instead of ``fill``, into a queue of the same plan that nobody uses yet."""
-        for name, array in (("word", self._word), ("committed", self._committed), ("learner", self._learner)):
+        arrays = {"word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next}
+        for name, array in arrays.items():
             if array.shape != state[name].shape:
                 raise ValueError(f"queue {name}: expected shape {array.shape}, got a state of {state[name].shape}")
             array[:] = state[name]
         for place, fields in state["blocks"].items():
             tree.copy(self._blocks[int(place)], fields)
-        self._deal(sorted(int(w) // 4 for w in self._word[self._word % 4 == FREE]))
+        self._tokens.free(sorted((self._word[self._word % 4 == FREE] // 4).tolist()))
         if len(state["ready"]):
             self._full.put(state["ready"].tolist())

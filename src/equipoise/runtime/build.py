@@ -20,7 +20,8 @@ from equipoise.actors.episodes import Episodes, recent
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs import action_spec, make, observation_spec
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.queue import Channel, Plan, Queue
+from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile

@@ -48,7 +48,6 @@ class Exam:
         self._confirming = False
         self._version = self._taken = self._examined = 0
         self._last_steps = 0
-        self._final = False
         self.solved = False
 
     @property
@@ -99,7 +98,7 @@ class Exam:
         self._current = None
         result = self._result(current)
         goal = self._blue.program.stop_at
-        passed = goal is not None and result.mean >= goal and not self._final
+        passed = goal is not None and result.mean >= goal
         self.solved = passed and self._confirming
         self._confirming = passed and not self.solved
         if self._confirming:
@@ -120,9 +119,9 @@ class Exam:
             self._current = None
 
     def begin_final(self, episodes: int) -> None:
-        """Begin the last evaluation, of the last snapshot; whatever it says, it solves nothing."""
+        """Begin the last evaluation, of the last snapshot."""
         self.close()
-        self._final = True
+        self._confirming = False
         self._begin(episodes)
 
     def _result(self, current: Evaluator) -> Evaluation:

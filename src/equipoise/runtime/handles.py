@@ -24,15 +24,22 @@ class SharedQueue:
 
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
+        self._ring_actors()
 
     def reconcile(self) -> bool:
-        return True
+        """The driver's, after every ``cancel`` until it returns True."""
+        done = self._queue.reconcile()
+        self._ring_actors()
+        return done
 
     def sample(self, n: int) -> Batch | None:
         return self._queue.sample(n)
 
     def finish(self, keys: Array, priority: Array | None = None) -> None:
         self._queue.finish(keys, priority)
+        self._ring_actors()
+
+    def _ring_actors(self) -> None:
         for bell in self._actors:
             bell.ring()
 

@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -88,7 +88,7 @@ class Run:
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         resume: RunDirectory | None = None,
     ) -> None:  # fmt: skip
-        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or an old one that goes on (``resume``)."""
+        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``)."""
         check(program)
         if on == "process":
             forkserver.prepare()
@@ -109,7 +109,7 @@ class Run:
         self._blue = replace(blue, directory=str(self._files.checkpoints.absolute()))
         self.summary: dict[str, Any] | None = None
         self._inbox: deque[dict[str, Any] | Cut] = deque()
-        self._kept: bool | None = None  # what came of the last cut
+        self._kept = -1  # the version of the newest whole checkpoint
         self._saved_at = 0.0
         self._reports = self._run()
         _close_at_exit(self)
@@ -200,7 +200,7 @@ class Run:
                 ring.exam.snapshot()
             ring.runtime.stop()
             ring.exam.close()
-            self._finish(status, ring, interrupt, whole=whole or (status == "completed" and bool(self._kept)))
+            self._finish(status, ring, interrupt, whole=whole or self._kept == ring.exam.version)
         last = self._recorded(ring.scribe.report(None, final=True), ring)
         self._files.close()
         yield last
@@ -223,7 +223,7 @@ class Run:
                 ring.scribe.note(f"warning: a report was not written: {error}")
         return report
 
-    def _keep(self, cut: Cut, ring: _Ring) -> None:
+    def _keep(self, cut: Cut, ring: _Ring) -> bool:
         """Complete a checkpoint, and let the run go on whatever came of it: a full disk costs a checkpoint, not the run."""
         error = cut.error
         if error is None:
@@ -235,21 +235,21 @@ class Run:
         if error is not None:
             checkpoint.abandon(self._files.checkpoints, cut.step)
             ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
-        self._kept = error is None
+        self._kept = cut.version if error is None else self._kept
         self._saved_at = time.monotonic()
         ring.runtime.release()
+        return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
         """Save the whole run before it ends early; False where that took too long or failed."""
-        self._kept = None
         until = time.monotonic() + LAST_CUT_S
         try:
             ring.runtime.ask()
             while time.monotonic() < until:
                 while self._inbox:
-                    self._handle(self._inbox.popleft(), ring)
-                    if self._kept is not None:
-                        return self._kept
+                    if isinstance(message := self._inbox.popleft(), Cut):
+                        return self._keep(message, ring)
+                    self._handle(message, ring)
                 self._inbox.extend(ring.runtime.advance(SLICE_S))
         except WorkerFailed as error:
             ring.scribe.note(f"warning: no last checkpoint: {error.worker} {error.reason}")
@@ -269,22 +269,26 @@ class Run:
         params = ring.exam.params()
         steps = ring.exam.version * unroll_rows(self._blue.policy)
         meta = {"version": ring.exam.version, "env_steps": steps, "status": status}
-        try:
-            if status == "solved":
-                self._files.save_best(steps, params, meta)
-            elif not whole:
-                self._files.save_checkpoint(steps, params, meta)
-        except OSError as error:
-            ring.scribe.note(f"warning: the weights of step {steps:,} are not saved: {error}")
+        if status == "solved" or not whole:
+            self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
         self._sum_up(status, ring, params)
         if status == "completed" and self.program.evaluate_episodes:
             ring.exam.begin_final(self.program.evaluate_episodes)
             while ring.exam.running and not interrupt.asked:
-                ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), solved=False)
+                ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), ring.exam.solved)
             ring.exam.close()
+            if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
+                status = meta["status"] = "solved"
+                self._save_weights(self._files.save_best, ring, meta)
             self._sum_up(status, ring, params)
         if status in ("interrupted", "failed"):
             self._files.close()
+
+    def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
+        try:
+            save(meta["env_steps"], ring.exam.params(), meta)
+        except OSError as error:
+            ring.scribe.note(f"warning: the weights of step {meta['env_steps']:,} are not saved: {error}")
 
     def _sum_up(self, status: str, ring: _Ring, params: Mapping[str, Tensor]) -> None:
         summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(params)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from equipoise.experience.queue import LocalChannel
+from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint
 from equipoise.runtime.checkpoint import Entry

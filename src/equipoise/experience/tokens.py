@@ -1,0 +1,160 @@
+"""Who may write which block: tokens, and what becomes of the token of an actor that was killed.
+
+A token is the number of a block that is FREE. It is dealt through a channel that nobody can hold, so at any moment it is in
+the channel, in one hand, or lost. Whoever takes it opens the block; between the two its hand is full, which it says in
+``claiming`` beforehand, since a process that is killed there says nothing afterwards.
+
+=============  =====================================  ==============================================
+word           written by                             when
+=============  =====================================  ==============================================
+word[place]    the actor that took its token          FREE to OPEN, OPEN to FULL
+..             the learner                            FULL to READ, READ to FREE of the next sequence
+..             the driver, its owner verified dead    OPEN to FREE of the same sequence
+owner[place]   the actor that took its token          before OPEN; meant only while OPEN
+claiming[a]    actor a; the driver when it is dead    1 before it takes a token, 0 after OPEN
+dealing        the learner                            1 before it writes FREE, 0 after it put the token
+=============  =====================================  ==============================================
+
+An actor can be killed at any instruction (the learner and the driver cannot: their death ends the run). Killed
+
+- before it took a token: nothing happened;
+- with the token in its hand: the block is FREE and in no channel. ``claiming`` says so, ``reconcile`` finds it;
+- after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
+- after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
+
+``reconcile`` deals a token again only when it is certain that nobody has it. A block is suspected if it was FREE, the
+learner not amid dealing (so its token was in the channel before), and the channel, emptied afterwards, did not contain it.
+Then a living actor took it, or a dead one. Every actor that claimed something when the channel was emptied is waited for
+until it has been seen to claim nothing; what it had in its hand is OPEN now, or further. A suspect that is still FREE after
+that is lost: since the emptying nobody put it back, so nobody can have taken it. That never blocks: what is not certain yet is
+asked again, and a claimer that dies meanwhile is cancelled, after which the search begins anew.
+
+All this takes for granted that stores become visible in the order of the program (x86), and that a store before a read or
+write of a pipe is visible before it (the pipe's own lock).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from equipoise.tree import ArraySpec
+
+FREE, OPEN, FULL, READ = range(4)
+
+
+class Channel(Protocol):
+    """Numbers in, numbers out, in order; nobody can hold it, and each number comes out whole and once."""
+
+    def put(self, values: Sequence[int]) -> None: ...
+    def get(self) -> int | None: ...  # None: empty
+    def drain(self) -> list[int]: ...  # all that are in it now
+
+
+class LocalChannel:
+    """A channel within one process."""
+
+    def __init__(self) -> None:
+        self._values: deque[int] = deque()
+
+    def put(self, values: Sequence[int]) -> None:
+        self._values.extend(values)
+
+    def get(self) -> int | None:
+        return self._values.popleft() if self._values else None
+
+    def drain(self) -> list[int]:
+        values = list(self._values)
+        self._values.clear()
+        return values
+
+
+class Tokens:
+    """The words of all blocks and the channels of the free ones. Block ``s`` lies at place ``s % blocks``."""
+
+    def __init__(self, views: dict[str, Any], channels: Sequence[Channel]) -> None:
+        """``views``: int64 arrays as in ``specs``. ``channels``: one for all actors, or one an actor."""
+        self.word, self.owner = views["word"], views["owner"]
+        self._claiming, self._dealing = views["claiming"], views["dealing"]
+        self._channels = channels
+        # The driver's: channels that may have lost a token -> the suspects and whom to wait for; None: not looked at yet.
+        self._searches: dict[int, tuple[list[int], list[int]] | None] = {}
+
+    @staticmethod
+    def specs(blocks: int, actors: int) -> dict[str, ArraySpec]:
+        return {
+            "word": ArraySpec((blocks,), "int64"),  # sequence * 4 + status
+            "owner": ArraySpec((blocks,), "int64"),
+            "claiming": ArraySpec((actors,), "int64"),
+            "dealing": ArraySpec((1,), "int64"),
+        }
+
+    def take(self, actor: int) -> int | None:
+        """The actor's: open the next block -> its sequence; None: none is free."""
+        self._claiming[actor] = 1
+        sequence = self._channels[actor % len(self._channels)].get()
+        if sequence is not None:
+            place = sequence % len(self.word)
+            self.owner[place] = actor
+            self.word[place] = sequence * 4 + OPEN
+        self._claiming[actor] = 0
+        return sequence
+
+    def free(self, sequences: Sequence[int]) -> None:
+        """The learner's: these blocks may be taken. Also the first deal of a run, before anybody takes."""
+        self._dealing[0] = 1
+        for sequence in sequences:
+            self.word[sequence % len(self.word)] = sequence * 4 + FREE
+        for i, channel in enumerate(self._channels):
+            if mine := [s for s in sequences if s % len(self._channels) == i]:
+                channel.put(mine)
+        self._dealing[0] = 0
+
+    def cancel(self, actor: int) -> int:
+        """The driver's, once the actor is verified dead: deal its open blocks again -> how many they were.
+
+        A block that is FULL or READ is the learner's and stays. Call ``reconcile`` until it returns True.
+        """
+        places = np.flatnonzero((self.word % 4 == OPEN) & (self.owner == actor))  # in this order: owner is written before OPEN
+        sequences = [int(self.word[place]) // 4 for place in places]
+        for place, sequence in zip(places, sequences, strict=True):
+            self.word[place] = sequence * 4 + FREE
+        channel = actor % len(self._channels)
+        self._put_in_order(channel, sequences)
+        if self._claiming[actor]:
+            self._claiming[actor] = 0
+            self._searches[channel] = None
+        self._searches = dict.fromkeys(self._searches)  # a suspect may be among the blocks that were just dealt
+        return len(places)
+
+    def reconcile(self) -> bool:
+        """The driver's: find the tokens that died with their actors and deal them again -> False: not certain yet."""
+        for channel in list(self._searches):
+            search = self._searches[channel] or self._suspects(channel)
+            if search is None:
+                continue
+            suspects, claimers = search
+            claimers = [a for a in claimers if self._claiming[a]]
+            if suspects and claimers:
+                self._searches[channel] = suspects, claimers
+                continue
+            self._put_in_order(channel, [s for s in suspects if self.word[s % len(self.word)] == s * 4 + FREE])
+            del self._searches[channel]
+        return not self._searches
+
+    def _suspects(self, channel: int) -> tuple[list[int], list[int]] | None:
+        """What was dealt to a channel and is neither open nor in it, and whose hands it may be in; None: ask again."""
+        words = self.word.copy()
+        if self._dealing[0]:  # looked at after the words: those that are FREE may not be in the channel yet
+            return None
+        queued = self._channels[channel].drain()
+        self._channels[channel].put(sorted(queued))
+        free = (s for s in (words[words % 4 == FREE] // 4).tolist() if s % len(self._channels) == channel)
+        return sorted(set(free).difference(queued)), list(range(channel, len(self._claiming), len(self._channels)))
+
+    def _put_in_order(self, channel: int, sequences: Sequence[int]) -> None:
+        """Before what is in the channel: the learner waits for the lowest. Meanwhile actors find it empty."""
+        self._channels[channel].put(sorted([*sequences, *self._channels[channel].drain()]))
