@@ -72,6 +72,8 @@ class Env(Protocol):
     """
 
     spec: EnvSpec
+    restarted: Array  # [B] bool, by the last load: their next action is ignored and answered by a reset row
+    resumed: dict[str, int]  # how many streams the last load brought back, by what was kept of them: a Resume each
 
     def send(self, action: Tree, stream: Array) -> None: ...
     def recv(self) -> TimeStep | None: ...  # None: not yet

@@ -22,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.seeds import stream_seeds
-from equipoise.types import Array, Tree
+from equipoise.types import Array, Resume, Tree
 
 TRUNCATION = "truncation treated as termination"
 
@@ -83,8 +83,9 @@ class GymnasiumEnv(SyncEnv):
     def _capture(self) -> Tree:
         return snapshot.capture(self.env)
 
-    def _restore(self, state: Tree) -> None:
+    def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
         snapshot.restore(self.env, state)
+        return ["exact"] * len(self.ts.stream), {}
 
     def _close(self) -> None:
         self.env.close()

@@ -11,6 +11,7 @@ from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvSpec, Resume, TimeStep, Tree
 
 RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
+RESUMES: tuple[Resume, ...] = ("exact", "replay", "restart")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 
@@ -18,8 +19,11 @@ class SyncEnv:
     """An ``equipoise.types.Env`` of B streams whose ``recv`` always answers.
 
     ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep views (torch ones, too) of
-    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_close``, and, if its resume is exact, ``_capture``
-    and ``_restore``.
+    them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_close``, and, unless its resume is restart,
+    ``_capture`` and ``_restore``.
+
+    What a ``load`` came to is read from ``resumed``, how many streams were brought back "exact", by "replay", or "restart";
+    ``restarted`` [B] bool, the last of these; and ``restarts``, {stream: why}.
     """
 
     def __init__(
@@ -35,7 +39,11 @@ class SyncEnv:
         self.ts: Any = timestep(observation_spec(observation), streams)  # a TimeStep of numpy arrays
         self.form = ActionForm(action, len(streams))
         self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
+        self.restarted = np.zeros(len(streams), np.bool_)  # by the last load
+        self.restarts: dict[int, str] = {}
+        self.resumed: dict[str, int] = {}
         self._phase = RESET
+        self._cut = False  # the streams that a load restarted are still to be told so
         self._closed = False
 
     def send(self, action: Array, stream: Array) -> None:
@@ -46,6 +54,8 @@ class SyncEnv:
             raise RuntimeError("send: recv has not answered the " + ("reset" if self._phase == RESET else "last action"))
         self.action = self.form(action)
         self._phase = SENT
+        if self._cut:
+            self._end_restarted()
 
     def recv(self) -> TimeStep:
         """The outcome of the last action; at first the reset that construction began."""
@@ -66,16 +76,35 @@ class SyncEnv:
         return {"rows": rows, "action": self.action.copy(), "phase": np.array(self._phase), "env": self._capture()}
 
     def load(self, state: Tree) -> None:
-        """The inverse, into an env from the same ``make``. After ``load({})`` the next ``recv`` answers a reset, unsent."""
+        """The inverse, into an env from the same ``make``; ValueError names what does not fit.
+
+        Afterwards ``ts`` holds the rows that were told last, and the env waits for what it waited for. A stream that could
+        not be brought back ends there: its next action is ignored and answered by a reset row, as at an episode's end
+        (``first``, not ``valid``, reward 0). After ``load({})`` all restart, and the next ``recv`` answers the reset, unsent.
+        """
+        self._cut = False
         if not state:
             self._phase = RESET
+            self._report(["restart"] * len(self.ts.stream))
             return
         if self._phase == RESET:
             self._first()  # some arrays exist only after it
-        self._restore(state["env"])
         fill({key: getattr(self.ts, key) for key in ROWS}, state["rows"])
         fill({"action": self.action}, state)
-        self._phase = int(state["phase"])
+        self._report(*self._restore(state["env"]))
+        self._phase, self._cut = int(state["phase"]), bool(self.restarted.any())
+        if self._cut and self._phase == SENT:
+            self._end_restarted()
+
+    def _report(self, kinds: list[Resume], why: dict[int, str] | None = None) -> None:
+        self.restarts = why or {}
+        self.restarted = np.array([kind == "restart" for kind in kinds])
+        self.resumed = {kind: kinds.count(kind) for kind in RESUMES}
+
+    def _end_restarted(self) -> None:
+        """Their last row, which was told, ends an episode now: the step that comes resets them."""
+        self.ts.truncated |= self.restarted
+        self._cut = False
 
     def close(self) -> None:
         if not self._closed:
@@ -99,7 +128,8 @@ class SyncEnv:
     def _capture(self) -> Tree:
         raise NotImplementedError
 
-    def _restore(self, state: Tree) -> None:
+    def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
+        """What became of each stream, and why those restart that do. ``ts`` has its rows again already."""
         raise NotImplementedError
 
     def _close(self) -> None:
@@ -113,6 +143,8 @@ def copied(value: Tree) -> Tree:
 def fill(target: Tree, source: Tree) -> None:
     """Write ``source`` into the arrays of ``target``; ValueError where shapes differ (they would broadcast)."""
     for key, array in target.items():
+        if key not in source:
+            raise ValueError(f"state without {key!r}; it has {sorted(source)}")
         value = source[key]
         if isinstance(array, dict):
             fill(array, value)

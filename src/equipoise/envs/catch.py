@@ -24,6 +24,7 @@ class Catch(gymnasium.Env[Floats, Any]):
     """Observation [50] float32: the board row by row, 1 where the ball and where the paddle are."""
 
     metadata: dict[str, Any] = {"render_modes": []}
+    snapshot_attributes = ("row", "column", "paddle")
 
     def __init__(self, rows: int = ROWS, columns: int = COLUMNS) -> None:
         self.rows, self.columns = rows, columns

@@ -8,14 +8,16 @@ from the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seeds
-from equipoise.types import Array, Tree
+from equipoise.types import Array, Resume, Tree
 
 
 class LoopEnv(SyncEnv):
@@ -29,6 +31,8 @@ class LoopEnv(SyncEnv):
                 spaces = [f"{e.observation_space} and {e.action_space}" for e in (one, env)]
                 raise ValueError(f"all streams of a worker need the same spaces; {one}: {spaces[0]}, another: {spaces[1]}")
         super().__init__(observation=one.observation_space, action=one.action_space, streams=streams)
+        self._record = Record(self.envs, streams, self.action)
+        self.spec = replace(self.spec, resume=self._record.promise)
         self._seeds: list[int | None] = [*stream_seeds(seed, streams)]
         count = len(self.envs)
         self._obs: list[Any] = [None] * count
@@ -40,6 +44,7 @@ class LoopEnv(SyncEnv):
         i = 0
         try:
             for i, env in enumerate(self.envs):
+                self._record.resets(i, self._seeds[i])
                 self._obs[i], _ = env.reset(seed=self._seeds[i])
         except Exception as error:
             self._say_where(error, i)
@@ -53,9 +58,11 @@ class LoopEnv(SyncEnv):
         np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
         np.logical_not(ts.first, out=ts.valid)
         seam = ts.first.tolist()
+        self._record.steps(self.action)
         try:
             for i, (env, action) in enumerate(zip(self.envs, self.action, strict=True)):
                 if seam[i]:
+                    self._record.resets(i)
                     obs[i], _ = env.reset()
                     reward[i], terminated[i], truncated[i] = 0.0, False, False
                 else:
@@ -70,6 +77,12 @@ class LoopEnv(SyncEnv):
 
     def _say_where(self, error: Exception, i: int) -> None:
         error.add_note(f"in {self.envs[i]}, stream {int(self.ts.stream[i])}")
+
+    def _capture(self) -> Tree:
+        return self._record.state()
+
+    def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
+        return self._record.load(state, self.ts)
 
     def _close(self) -> None:
         for env in self.envs:

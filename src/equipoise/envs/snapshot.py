@@ -47,7 +47,12 @@ def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
 
 def generator_state(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """[n] uint8, the bit generator's state as JSON (its 128-bit integers have no array)."""
-    return np.frombuffer(json.dumps(known(rng.bit_generator.state)).encode(), np.uint8).copy()
+    return state_array(rng.bit_generator.state)
+
+
+def state_array(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The same of a bit generator's ``state``."""
+    return np.frombuffer(json.dumps(known(state)).encode(), np.uint8).copy()
 
 
 def generator(state: Any) -> np.random.Generator:

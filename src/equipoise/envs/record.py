@@ -1,0 +1,235 @@
+"""What B Python envs do between two resets, so that each of them can be brought back to where it was.
+
+A stream whose env is *exact* is captured when a state is asked for (``resume.py``). Of every other the record keeps the
+generator as it was before the last reset (for the very first one the seed) and the actions since; loading resets the env
+from there, takes the actions again, and compares the row that this comes to, bit for bit. Where it differs the env has
+randomness of its own, or a memory that outlives its episodes, and the stream is restarted.
+
+A step costs one copy of its actions [B, ...] into a log, and nothing where all streams are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from equipoise.envs import resume, snapshot
+from equipoise.types import Array, Resume, TimeStep, Tree
+
+ROOM = 256  # rows of the log at first; it doubles
+LONGEST = 1 << 16  # rows; an episode of more is not kept, and its stream restarts
+
+
+class Record:
+    """``envs`` is the list of its owner, who may put another env in a place; actions are [B, *shape] of ``dtype``."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], streams: Array, action: np.ndarray[Any, np.dtype[Any]]) -> None:
+        self.envs, self.streams = envs, [int(stream) for stream in streams]
+        self.kinds: list[Resume] = [resume.promise(env) for env in envs]
+        self._windows = [resume.held_window(env) if kind == "exact" else 0 for env, kind in zip(envs, self.kinds, strict=True)]
+        self._holding = [i for i, window in enumerate(self._windows) if window]
+        self._logged = [i for i, kind in enumerate(self.kinds) if kind == "replay" or self._windows[i]]
+        self._log = np.empty((ROOM if self._logged else 0, *action.shape), action.dtype)
+        self._t = 0  # rows of the log
+        count = len(envs)
+        self._start = [0] * count  # the row of the first action after _base
+        self._base: list[Callable[[], Tree] | None] = [None] * count  # where the actions start; None: not kept
+        self._next: list[tuple[int, Callable[[], Tree]] | None] = [None] * count  # a later base, of a stream that holds
+
+    @property
+    def promise(self) -> Resume:
+        return "replay" if "replay" in self.kinds else "exact"
+
+    def resets(self, i: int, seed: int | None = None) -> None:
+        """Env ``i`` is about to be reset."""
+        if self._windows[i]:
+            self._base[i] = self._next[i] = None  # taken after the reset, by the next step
+        elif self.kinds[i] == "replay":
+            self._start[i] = self._t
+            self._base[i] = before_reset(self.envs[i], seed)
+
+    def steps(self, action: Array) -> None:
+        """``action`` [B, ...] is about to be taken; where a stream is reset instead, ``resets`` comes after this."""
+        if not self._logged:
+            return
+        for i in self._holding:
+            self._follow(i)
+        if self._t == len(self._log):
+            self._make_room()
+        self._log[self._t] = action
+        self._t += 1
+
+    def _follow(self, i: int) -> None:
+        """Move the base along: between one and two windows behind, or at the reset."""
+        if self._base[i] is None:
+            self._start[i], self._base[i] = self._t, now(self.envs[i])
+        elif (later := self._next[i]) is None:
+            if self._t - self._start[i] >= self._windows[i]:
+                self._next[i] = self._t, now(self.envs[i])
+        elif self._t - later[0] >= self._windows[i]:
+            self._start[i], self._base[i] = later
+            self._next[i] = self._t, now(self.envs[i])
+
+    def _make_room(self) -> None:
+        """Forget what lies before every episode; if that is less than half, double, and at ``LONGEST`` give up the longest."""
+        half = len(self._log) // 2
+        if min(self._starts()) < self._t - half and len(self._log) >= LONGEST:
+            for i in self._logged:
+                if self._start[i] < self._t - half:
+                    self._base[i] = None
+        oldest = min(self._starts())
+        kept = self._log[oldest : self._t]
+        if len(kept) > half:
+            self._log = np.empty((2 * len(self._log), *self._log.shape[1:]), self._log.dtype)
+        self._log[: len(kept)] = kept
+        self._shift(-oldest)
+
+    def _starts(self) -> list[int]:
+        return [self._start[i] for i in self._logged if self._base[i] is not None] or [self._t]
+
+    def _shift(self, rows: int) -> None:
+        self._t += rows
+        self._start = [start + rows for start in self._start]
+        self._next = [None if later is None else (later[0] + rows, later[1]) for later in self._next]
+
+    # ---------------------------------------------------------------------------------------------------- state, load
+
+    def state(self) -> Tree:
+        """{stream: {what a load can do: its arrays}}"""
+        return {str(stream): self._one(i) for i, stream in enumerate(self.streams)}
+
+    def _one(self, i: int) -> Tree:
+        base = self._base[i]
+        actions = self._log[self._start[i] : self._t, i].copy()
+        if self.kinds[i] == "exact":
+            kept = resume.capture(self.envs[i])
+            if self._windows[i]:
+                kept["held"] = now(self.envs[i])() | {"actions": actions[:0]} if base is None else base() | {"actions": actions}
+            return {"exact": kept}
+        if base is None:
+            return {"restart": {"stream": np.array(self.streams[i])} | now(self.envs[i])()}
+        return {"replay": base() | {"actions": actions}}
+
+    def load(self, state: Tree, ts: TimeStep) -> tuple[list[Resume], dict[int, str]]:
+        """Bring every env to where ``state`` has it; ``ts`` holds the rows that were told there.
+
+        Returns what became of each stream, and {stream: why} of those that must restart.
+        """
+        if state.keys() != {str(stream) for stream in self.streams}:
+            raise ValueError(f"state of streams {sorted(state)}: expected those of {self.streams}")
+        kinds: list[Resume] = []
+        why: dict[int, str] = {}
+        logs = [self._log[:0, i] for i in range(len(self.envs))]
+        for i, stream in enumerate(self.streams):
+            ((kind, kept),) = state[str(stream)].items()
+            if kind not in (self.kinds[i], "restart"):
+                raise ValueError(f"state of stream {stream}: it is of kind {kind!r}, but {self.envs[i]} is {self.kinds[i]!r}")
+            try:
+                if kind == "restart":
+                    put_generator(self.envs[i], kept)
+                    why[stream] = "its actions were not kept: the episode was too long, or had been given up by another resume"
+                elif kind == "exact":
+                    logs[i] = self._restore(i, kept)
+                elif self._replay(i, kept, ts):
+                    logs[i] = np.array(kept["actions"])
+                else:
+                    why[stream] = "taking its actions again came to another row: it is not a function of np_random and actions"
+            except Exception as error:
+                error.add_note(f"while loading {self.envs[i]}, stream {stream}")
+                raise
+            if stream in why:
+                self._base[i] = None
+            kinds.append("restart" if stream in why else kind)
+        self._write_log(logs)
+        return kinds, why
+
+    def _restore(self, i: int, kept: Tree) -> Any:
+        """Returns the actions that the log goes on from."""
+        env = self.envs[i]
+        if not self._windows[i]:
+            resume.restore(env, kept)
+            return self._log[:0, i]
+        held = resume.part(kept, "held")
+        actions = self._actions(i, held)
+        resume.hold(env, held, actions)
+        resume.restore(env, kept)
+        base = {name: np.array(value) for name, value in held.items() if name != "actions"}
+        self._base[i], self._next[i] = lambda: dict(base), None
+        return actions
+
+    def _replay(self, i: int, kept: Tree, ts: TimeStep) -> bool:
+        """Reset, take the actions again; False where it ends early or comes to another row than that of ``ts``."""
+        env, actions = self.envs[i], self._actions(i, kept)
+        seed = int(kept["seed"]) if "seed" in kept else None
+        put_generator(env, kept)
+        self._base[i] = before_reset(env, seed)
+        obs, _ = env.reset(seed=seed)
+        reward, terminated, truncated = 0.0, False, False
+        for action in actions:
+            if terminated or truncated:
+                return False
+            obs, reward, terminated, truncated, _ = env.step(action)  # type: ignore[assignment]
+        told = (ts.reward[i], ts.terminated[i], ts.truncated[i])
+        return all(map(same, told, (reward, terminated, truncated))) and same_tree(ts.obs, obs, i)
+
+    def _actions(self, i: int, kept: Tree) -> Any:
+        actions = np.asarray(resume.part(kept, "actions"))
+        shape = self._log.shape[2:]
+        if actions.shape[1:] != shape or actions.dtype != self._log.dtype or not actions.ndim:
+            expected = f"[{', '.join(map(str, ('n', *shape)))}] {self._log.dtype}"
+            raise ValueError(f"state of actions: expected {expected}, got {actions.shape} {actions.dtype}")
+        return actions
+
+    def _write_log(self, logs: list[Any]) -> None:
+        """Lay the actions of each stream so that they end in the same row."""
+        self._t = max(len(actions) for actions in logs)
+        size = max(len(self._log), self._t)
+        self._log = np.zeros((size, *self._log.shape[1:]), self._log.dtype)
+        for i, actions in enumerate(logs):
+            self._start[i] = self._t - len(actions)
+            self._log[self._start[i] : self._t, i] = actions
+
+
+def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[], Tree]:
+    """What the reset that comes now depends on: cheap to take, made into arrays when it is asked for."""
+    if seed is not None:
+        return lambda: {"seed": np.array(seed)}
+    bare: Any = env.unwrapped
+    rng = getattr(bare, "np_random", None)
+    known = isinstance(rng, np.random.Generator) and isinstance(rng.bit_generator, np.random.PCG64)
+    generator = rng.bit_generator.state if known else None  # type: ignore[union-attr]
+    clone = bare.ale.cloneState(include_rng=True) if resume.is_atari(bare) else None
+
+    def arrays() -> Tree:
+        kept = {} if generator is None else {"np_random": snapshot.state_array(generator)}
+        return kept if clone is None else kept | {"ale": resume.serialized(clone)}
+
+    return arrays
+
+
+def now(env: gymnasium.Env[Any, Any]) -> Callable[[], Tree]:
+    """Where an ALE env stands now, the same way."""
+    return before_reset(env, None)
+
+
+def put_generator(env: gymnasium.Env[Any, Any], kept: Tree) -> None:
+    bare = env.unwrapped
+    if "ale" in kept:
+        resume.put_emulator(bare, kept["ale"])
+    if "np_random" in kept:
+        bare.np_random = snapshot.generator(kept["np_random"])
+
+
+def same_tree(told: Tree, obs: Any, i: int) -> bool:
+    if isinstance(told, dict):
+        return all(same_tree(inner, obs[key], i) for key, inner in told.items())
+    return same(told[i], obs)
+
+
+def same(told: Any, got: Any) -> bool:
+    """Bit for bit, in the dtype of what was told."""
+    told = np.asarray(told)
+    return bool(np.shape(got) == told.shape and np.asarray(got).astype(told.dtype).tobytes() == told.tobytes())
