@@ -103,7 +103,7 @@ class SyncEnv:
 
     def _end_restarted(self) -> None:
         """Their last row, which was told, ends an episode now: the step that comes resets them."""
-        self.ts.truncated |= self.restarted
+        np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
         self._cut = False
 
     def close(self) -> None:

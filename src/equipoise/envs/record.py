@@ -20,7 +20,7 @@ from equipoise.envs import resume, snapshot
 from equipoise.types import Array, Resume, TimeStep, Tree
 
 ROOM = 256  # rows of the log at first; it doubles
-LONGEST = 1 << 16  # rows; an episode of more is not kept, and its stream restarts
+LONGEST = 1 << 16  # rows; an episode of more than half of them is given up when it is full, and its stream restarts
 
 
 class Record:
