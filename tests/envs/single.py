@@ -23,6 +23,7 @@ class Walk(gymnasium.Env[Any, Any]):
         return self._obs(), {}
 
     def step(self, action: Any) -> Any:
+        assert abs(self.at).max() <= self.limit or not self.n, "stepped beyond its end"
         self.at = self.at + 0.5 * action + 0.5 * self._noise()
         self.n += 1
         return self._obs(), float(self.at.sum()), bool(abs(self.at).max() > self.limit), False, {}
@@ -44,8 +45,8 @@ class Endless(Walk):
 class Haunted(Walk):
     """Stream 1 has randomness that no seed reaches."""
 
-    def __init__(self, stream: int) -> None:
-        self.stream = stream
+    def __init__(self, stream: int, limit: float = 3.0) -> None:
+        self.stream, self.limit = stream, limit
 
     def _noise(self) -> Any:
         return np.array([random.gauss(0, 1), 0.0]) if self.stream == 1 else super()._noise()

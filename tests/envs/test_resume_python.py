@@ -34,7 +34,11 @@ CASES = [
     ("exact", f"{SINGLE}:Offering", {}),
     ("exact", f"{SINGLE}:wrapped", {"id": "Acrobot-v1", "around": "known", "stack": 3, "max_episode_steps": 30}),
     ("exact", f"{SINGLE}:wrapped", {"id": "Pendulum-v1", "around": "norm", "max_episode_steps": 30}),
-    ("exact", f"{SINGLE}:wrapped", {"id": "ALE/Breakout-v5", "around": "atari", "frameskip": 1, "stack": 2}),
+    (
+        "exact",
+        f"{SINGLE}:wrapped",
+        {"id": "ALE/Breakout-v5", "around": "atari", "frameskip": 1, "stack": 2, "max_episode_steps": 112},
+    ),
     ("replay", f"{SINGLE}:Walk", {}),
     ("replay", f"{SINGLE}:Endless", {}),
     ("replay", f"{SINGLE}:wrapped", {"id": "CartPole-v1", "around": "fog"}),
@@ -169,39 +173,42 @@ def test_resumed_again_and_again(target, kwargs):
             same(row(other.ts), row(env.ts))
 
 
-def test_the_held_action_of_sticky_games():
+def test_the_held_action_of_sticky_games(monkeypatch):
     """ALE's own state lacks it. A state a step, so that many of them come while another action is held."""
     needs("ALE/", {})
-    made = {"frameskip": 1, "repeat_action_probability": 0.5}
+    monkeypatch.setattr(record, "ROOM", 8)
+    made = {"frameskip": 1, "repeat_action_probability": 0.3}
     env, other = env_of("python:ALE/Pong-v5", 1, 1, **made), env_of("python:ALE/Pong-v5", 1, 2, **made)
     actions = random_actions(env, 160)
     env.recv(), other.recv()
-    states, told = [], []
+    states, told, consoles = [], [], []
     for t, action in enumerate(actions):
-        if 80 <= t < 110:
+        if 80 <= t < 150:
             states.append(env.state())
         told.append(answer(env, action))
+        consoles.append(resume.emulator(env.envs[0].unwrapped))
     forgotten = 0
     for t, state in enumerate(states, 80):
         other.load(state)
         same(answer(other, actions[t]), told[t])
-        end = resume.emulator(other.envs[0].unwrapped)
         bare = other.envs[0].unwrapped
+        np.testing.assert_array_equal(resume.emulator(bare), consoles[t])
         bare.ale.reset_game()
         resume.restore(other.envs[0], state["env"]["0"]["exact"])  # without ``hold``
         bare.step(actions[t][0])
-        forgotten += not np.array_equal(resume.emulator(bare), end)
+        forgotten += not np.array_equal(resume.emulator(bare), consoles[t])
     assert forgotten > 5  # else this test proves nothing
 
 
 # ------------------------------------------------------------------------------------------------------------ restarted
 
 
+@pytest.mark.parametrize("limit", [1.0, 99.0])  # taken again the episode ends early; it does not
 @pytest.mark.parametrize("sent", [False, True])
-def test_what_cannot_be_replayed_restarts_and_says_so(sent):
+def test_what_cannot_be_replayed_restarts_and_says_so(sent, limit):
     """Stream 1 draws from a generator that nobody seeds; the others go on as if nothing had happened."""
-    target = f"{SINGLE}:Haunted"
-    env = env_of(target, B, 1)
+    target, made = f"{SINGLE}:Haunted", {"limit": limit}
+    env = fresh(target, made, seed=1)
     assert env.spec.resume == "replay"
     actions = random_actions(env, 90)
     env.recv()
@@ -211,12 +218,12 @@ def test_what_cannot_be_replayed_restarts_and_says_so(sent):
         ts = answer(env, actions[40])
     if sent:
         env.send(actions[41], env.ts.stream)
-    other = fresh(target, {})
+    other = fresh(target, made)
     other.load(through_a_file(env.state()))
     assert other.resumed == {"exact": 0, "replay": 2, "restart": 1}
     assert other.restarted.tolist() == [False, True, False]
     assert list(other.restarts) == [1] and "another row" in other.restarts[1]
-    again = fresh(target, {})
+    again = fresh(target, made)
     if not sent:
         same(row(other.ts), ts)  # what was told stays told
         again.load(through_a_file(other.state()))  # a checkpoint straight after the resume
@@ -252,6 +259,18 @@ def test_a_memory_longer_than_an_episode_is_noticed_by_the_reward():
     other = env_of(f"{SINGLE}:Remembering", 1, 2)
     other.load(env.state())
     assert other.resumed["restart"] == 1
+
+
+def test_a_log_that_fills_up_often(monkeypatch):
+    monkeypatch.setattr(record, "ROOM", 4)
+    env, other = fresh(f"{SINGLE}:Walk", {}, 1), fresh(f"{SINGLE}:Walk", {})
+    env.recv(), other.recv()
+    for action in random_actions(env, 300):
+        answer(env, action)
+        other.load(env.state())
+        assert other.resumed["replay"] == B
+        same(row(other.ts), row(env.ts))
+    assert len(env._record._log) < 300
 
 
 def test_an_episode_too_long_is_not_kept(monkeypatch):
@@ -346,6 +365,19 @@ def test_a_state_of_another_kind_of_env_is_refused():
     env.recv()
     with pytest.raises(ValueError, match="of kind 'exact', but .* is 'replay'"):
         other.load(env.state())
+
+
+def test_a_state_of_another_game_is_refused():
+    needs("ALE/", {})
+    env, other = fresh("python:ALE/Pong-v5", {}), fresh("python:ALE/Assault-v5", {})
+    env.recv(), other.recv()
+    state = env.state()
+    kept = state["env"]["0"]["exact"]["held"]["ale"]
+    with pytest.raises(ValueError, match="state of AtariEnv.ale: ALE made another of it"):
+        env.load(changed(state, "env/0/exact/held/ale", np.append(kept, np.uint8(0))))
+    state["rows"] = other.state()["rows"]  # its pictures have another size
+    with pytest.raises(ValueError, match="state of AtariEnv.ale: ALE cannot read it"):
+        other.load(state)
 
 
 def test_what_is_no_array_is_refused():
