@@ -68,6 +68,17 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
     return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
 
 
+def restored(name: str, worker: Worker) -> str | None:
+    """What became of an actor's envs, for a person; None of a learner, and of envs that do not say."""
+    counts = getattr(worker.env, "resumed", None) if isinstance(worker, ActorWorker) else None
+    if not counts:
+        return None
+    said = f"{name}: {counts['exact']} envs exactly as they were, {counts['replay']} brought back by replay, "
+    said += f"{counts['restart']} begin a new episode"
+    why = getattr(worker.env, "restarts", {})
+    return said + "".join(f" (stream {stream}: {reason})" for stream, reason in list(why.items())[:1])
+
+
 def load_worker(source: Path, worker: Worker, index: int) -> None:
     """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
     name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)

@@ -166,6 +166,8 @@ class ProcessRuntime:
             self._begin_cut(message["cut"])
         elif "saved" in message:
             self._note_saved(message)
+        elif "note" in message:
+            self._out.append(message)
         else:
             self._out.append(message)
             self._learned = self._learned or message["version"] >= self._blue.updates

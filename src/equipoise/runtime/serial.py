@@ -13,7 +13,7 @@ from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint
 from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, save_worker
+from equipoise.runtime.cut import Cut, restored, save_worker
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick, Worker, unroll_rows
 
@@ -31,6 +31,9 @@ class SerialRuntime:
         self._cutting: int | None = None  # the version whose cut is under way
         self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
+        if blue.resume:
+            notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
+            self._records.extend({"note": note} for note in notes if note)
         self._workers: list[Worker] = [self._learner, *actors]
         self._envs = [a.env for a in actors]
         self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]

@@ -20,7 +20,7 @@ from setproctitle import setproctitle
 from equipoise.actors.worker import ActorWorker
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint, Shared
-from equipoise.runtime.cut import save_worker
+from equipoise.runtime.cut import restored, save_worker
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
@@ -62,6 +62,8 @@ def main(job: Assignment) -> None:
     _tell_the_kernel_and_libc()
     try:
         worker = _build(job)
+        if job.blueprint.resume and not job.incarnation and (said := restored(job.name, worker)):
+            job.outbox.send({"note": said})
         _loop(job, worker)
         if isinstance(worker, ActorWorker):
             worker.env.close()
