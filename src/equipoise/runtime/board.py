@@ -48,9 +48,9 @@ class Board:
         before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)
         return int(before)
 
-    def touch(self, name: str) -> None:
-        """The driver's word that the worker lives, until it has ticked itself."""
-        self._workers[name]["touched_s"][0] = time.perf_counter()
+    def touch(self, name: str, ahead_s: float = 0.0) -> None:
+        """The driver's word that the worker lives, until it ticks itself; ``ahead_s``: what it may take to come to that."""
+        self._workers[name]["touched_s"][0] = time.perf_counter() + ahead_s
 
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])

@@ -27,6 +27,7 @@ from equipoise.types import stream_ids, unroll_rows
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 1.0  # for a worker that hangs to say where
 BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
+START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 
@@ -112,7 +113,7 @@ class ProcessRuntime:
             name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
             queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
         )  # fmt: skip
-        self.shared.board.touch(child.name)
+        self.shared.board.touch(child.name, START_S)
         context = multiprocessing.get_context("forkserver")
         with _without_main(self._blue):
             child.process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
