@@ -86,7 +86,7 @@ AList = with_obs(UNIT, lambda env, x: x.tolist())
 Ragged = with_obs(UNIT, lambda env, x: [[1.0], [1.0, 2.0]])
 FloatImage = with_obs(spaces.Box(0, 255, (3, 2, 2), np.float32), lambda env, x: np.full((3, 2, 2), abs(x[0]), np.float32))
 Constant = with_obs(
-    spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32), lambda env, x: x[:2] * np.float32([1, 0])
+    spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32), lambda env, x: x[:2] * np.array([1, 0], np.float32)
 )
 ATuple = with_obs(spaces.Tuple((UNIT, UNIT)), lambda env, x: (x, x))
 
@@ -205,7 +205,7 @@ class NewGeneratorEachReset(UnseededGenerator):
 class GlobalGenerator(Sound):
     def step(self, action: Any) -> Any:
         if self.calls == 3:
-            self.x = self.x + np.random.uniform(-0.1, 0.1, 3)
+            self.x += np.random.uniform(-0.1, 0.1, 3).astype(np.float32)
         return super().step(action)
 
 

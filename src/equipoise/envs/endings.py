@@ -19,8 +19,8 @@ class Endings:
     def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool) -> None:
         self.found, self.vector, self.same_step = found, vector, same_step
         self.wrapped = vector and env.unwrapped is not env
-        self.declared: int | None = getattr(env.spec, "max_episode_steps", None)
         self.named = clocks(env)
+        self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
         self.length = np.zeros(streams, np.int64)
         self.over = np.zeros(streams, np.bool_)
         self.kinds: Counter[str] = Counter()
