@@ -36,7 +36,7 @@ def test_a_healthy_env_is_said_to_be_ok_and_what_it_is():
         "",
         "  observation  Box (4,) float32",
         "  action       Discrete of 2",
-        "  autoreset    NEXT_STEP: the last observation is seen, so a truncated row keeps its value",
+        "  autoreset    NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone",
     ]
     assert "\n  step         mean " in result.stdout and "(100 of them), 2 envs at once\n" in result.stdout
     assert result.stderr == ""

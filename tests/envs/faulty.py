@@ -178,6 +178,17 @@ class ThatAction(Sound):
         return super().step(1)
 
 
+class WritesToItsAction(Sound):
+    """No fault: an env may do so."""
+
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        self.x = self.x + action
+        return super().step(1)
+
+
 # -------------------------------------------------------------------------------------------------------------- randomness
 
 
@@ -200,6 +211,12 @@ class NewGeneratorEachReset(UnseededGenerator):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.rng = np.random.default_rng(seed)
         return super().reset(seed=seed)
+
+
+class NewGeneratorAndNoEnd(NewGeneratorEachReset):
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
 
 
 class GlobalGenerator(Sound):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equipoise.envs import check
 from equipoise.envs.check import check_env
 from equipoise.envs.findings import Finding
 from equipoise.types import EnvFactory
@@ -130,9 +131,32 @@ def test_an_argument_that_is_no_json():
 
 def test_a_fault_is_counted_once_and_errors_come_first():
     (nan,) = found("NotFinite")
-    assert nan.times > 100
+    assert 100 < nan.times < 200
+    (surplus,) = found("SurplusKey")
+    assert 200 < surplus.times < 230  # steps and resets of the first walk alone
     for findings in (found("SharesItsBuffer"), found("upside_down")):
         assert [f.severity for f in findings] == sorted(f.severity for f in findings)
+
+
+def test_where_no_episode_ends_a_reset_is_tried_all_the_same(monkeypatch):
+    (only,) = found("NewGeneratorAndNoEnd", steps=200)
+    assert (only.what, only.where) == ("reset() without a seed takes a new generator", "reset() before step 160")
+    monkeypatch.setattr(check, "KEPT_BYTES", 50 * 64 * check.STREAMS)
+    (only,) = found("NewGeneratorAndNoEnd", steps=200)
+    assert only.where == "reset() before step 40"
+
+
+@pytest.mark.parametrize("target", ["Sound", "many", "KeepsItsClock"])
+def test_rows_that_are_too_many_to_keep_are_judged_but_not_compared(target, monkeypatch):
+    monkeypatch.setattr(check, "KEPT_BYTES", 60 * 64 * check.STREAMS)  # an observation takes up 64 bytes
+    lengths = []
+    compare = check.difference
+    monkeypatch.setattr(check, "difference", lambda *walks: lengths.extend(map(len, walks)) or compare(*walks))
+    report = checked(target, steps=300)
+    assert report.ok == (target != "KeepsItsClock"), report.findings
+    assert report.step_s.count == 300
+    resets = 61 if target == "KeepsItsClock" else 15
+    assert 60 < max(lengths) <= 60 + resets
 
 
 def test_too_few_steps_and_unknown_targets_are_refused_as_in_train():
@@ -160,7 +184,13 @@ GYMNASIUM = [
 ]  # fmt: skip
 MUJOCO = ["HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5"]
 ALE = ["ALE/Pong-v5", "ALE/Breakout-v5"]
-OURS = ["equipoise.envs:Catch", "equipoise.envs:CatchVector", f"{FAULTY}:Sound", f"{FAULTY}:many"]
+OURS = [
+    "equipoise.envs:Catch",
+    "equipoise.envs:CatchVector",
+    f"{FAULTY}:Sound",
+    f"{FAULTY}:many",
+    f"{FAULTY}:WritesToItsAction",
+]
 
 
 def silent(report: Any) -> None:
@@ -196,7 +226,8 @@ def test_facts_of_a_python_env():
     assert report.facts | {"episodes": ""} == {
         "observation": "Box (4,) float32",
         "action": "Discrete of 2",
-        "autoreset": "NEXT_STEP: the last observation is seen, so a truncated row keeps its value",
+        "autoreset": "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value "
+        "after it",
         "resume": "restart: the run goes on, with a new episode in each env",
         "episodes": "",
         "seeds": "the same seed and actions give the same rows, bit for bit",

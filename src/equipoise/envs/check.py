@@ -174,9 +174,9 @@ class _Check:
         )
         self.facts["action"] = described(spec.action, cast=False)
         self.facts["autoreset"] = (
-            "SAME_STEP: the last observation of an episode is not seen"
+            "SAME_STEP: an episode's last observation is not seen; truncated, too, ends the return there"
             if same_step
-            else "NEXT_STEP: the last observation is seen, so a truncated row keeps its value"
+            else "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it"
         )
         self.facts["resume"] = RESUMES[spec.resume]
 
@@ -194,7 +194,7 @@ class _Check:
             self.judge_kept(before, held, answer.where)
             before = probe.observed(answer)
             judge_row(self.found, spaces_of, before, answer, probe.lead)
-            held = probe.row(answer)
+            held = probe.row(answer, before)
             if endings.steps <= self.compared:
                 rows.append((answer.where, held))
             if answer.reset:
@@ -246,11 +246,12 @@ class _Check:
         theirs: Rows = []
         walk = other.walk(actions)
         for answer in one.walk(actions):
-            ours.append((answer.where, one.row(answer)))
+            observed = one.observed(answer)
+            ours.append((answer.where, one.row(answer, observed)))
             if (next_to_it := next(walk, None)) is None:  # it had fewer resets
                 break
-            theirs.append((next_to_it.where, other.row(next_to_it)))
-            if shared := difference(ours[-1:], [(answer.where, one.row(answer))]):
+            theirs.append((next_to_it.where, other.row(next_to_it, other.observed(next_to_it))))
+            if shared := difference(ours[-1:], [(answer.where, one.row(answer, observed))]):
                 cost = "Every stream of a worker is told the last one's observation: training learns from wrong rows."
                 self.found.error("two envs share the memory of their observations", answer.where, shared.what, cost)
                 return theirs

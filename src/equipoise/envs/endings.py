@@ -31,7 +31,7 @@ class Endings:
         self.steps = 0
 
     def reset(self) -> None:
-        self.length[:], self.over[:] = 0, False
+        self.length[:] = 0
 
     def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Any) -> None:
         """[B] each."""

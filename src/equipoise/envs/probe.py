@@ -72,15 +72,15 @@ class Probe:
             ended = self.python and bool(answer.terminated or answer.truncated)
 
     def rows(self, actions: Array) -> Rows:
-        return [(answer.where, self.row(answer)) for answer in self.walk(actions)]
+        return [(answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)]
 
     def observed(self, answer: Answer) -> Flat:
         """The observation as the env gave it, not copied."""
         return flatten(self.found, self.space, answer.obs, answer.where)
 
-    def row(self, answer: Answer) -> Flat:
+    def row(self, answer: Answer, observed: Flat) -> Flat:
         """place -> array, a copy of what the ring would read; without what no array of numbers can hold (a finding already)."""
-        said = self.observed(answer) | {place: getattr(answer, place) for place in OUTCOMES}
+        said = observed | {place: getattr(answer, place) for place in OUTCOMES}
         arrays = {place: np.array(as_array(self.found, place, value, answer.where)) for place, value in said.items()}
         return {place: array for place, array in arrays.items() if array.dtype.kind in "fiub"}
 
