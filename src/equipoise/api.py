@@ -1,4 +1,4 @@
-"""Equipoise from Python: ``train``, ``evaluate``, ``load``."""
+"""Equipoise from Python: ``train``, ``evaluate``, ``load``, ``check``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ import torch
 from equipoise import recipes, tree
 from equipoise.actors.evaluator import load_params
 from equipoise.envs import observation_spec
+from equipoise.envs.check import STEPS, check_env
+from equipoise.envs.check import Report as CheckReport
 from equipoise.envs.spaces import ActionForm
 from equipoise.runtime import build
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import evaluator
-from equipoise.runtime.program import algorithm_class, apply_settings, check, check_resume
+from equipoise.runtime.program import algorithm_class, apply_settings, check_resume
+from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
-from equipoise.runtime.settings import hint
+from equipoise.runtime.settings import env_arguments, hint
 from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
 
-__all__ = ["Player", "evaluate", "load", "program", "resume", "train"]
+__all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -61,8 +64,25 @@ def program(
         if made is None or policy.batch % base.envs_per_actor or streams > policy.batch * ((base.max_lag or 0) + 1):
             policy = dataclasses.replace(policy, batch=streams)
     base = dataclasses.replace(base, policies={"main": policy})
-    check(base)
+    check_program(base)
     return base
+
+
+def check(
+    env: str | Callable[..., Any],
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    settings: Sequence[str] = (),
+    steps: int = STEPS,
+    seed: int = 0,
+) -> CheckReport:
+    """What is wrong with an env, and what it will cost: ``report.ok``, ``report.findings``, ``report.facts``.
+
+    ``env``, ``env_kwargs`` and the ``env.*`` of ``settings`` are those of ``program``; ``steps`` go into each of several walks.
+    """
+    target = env if isinstance(env, str) else _target(env)
+    kwargs = {**(env_kwargs or {}), **env_arguments(settings)}
+    return check_env(EnvFactory(target=target, kwargs=kwargs), steps=steps, seed=seed)
 
 
 def _target(function: Callable[..., Any]) -> str:

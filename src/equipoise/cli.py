@@ -2,8 +2,8 @@
 
 Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
 
-Exit codes: 0 done, 1 a worker failed, 2 what was asked for cannot be, 130 interrupted by Ctrl-C and 143 by SIGTERM (the run
-is saved all the same, and ``resume`` goes on with it).
+Exit codes: 0 done, 1 a worker failed or a check found an error, 2 what was asked for cannot be, 130 interrupted by Ctrl-C and
+143 by SIGTERM (the run is saved all the same, and ``resume`` goes on with it).
 """
 
 from __future__ import annotations
@@ -307,6 +307,41 @@ def evaluate(
     )
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise check CartPole-v1
+  equipoise check my_package.envs:make_env --set env.size=8
+  equipoise check ALE/Pong-v5 --steps 5k""",
+)
+def check(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="As for train: a Gymnasium id, or module:id, or module:callable.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")] = None,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of the env and of the random actions.")] = "0",
+    debug: Debug = False,
+) -> None:
+    """Find out what is wrong with ENV before training does, and what it will cost.
+
+    It ends with 1 if training or a resume would go wrong; notes alone, things that merely cost something, end with 0.
+    """
+    with plain_errors("equipoise check", debug):
+        from equipoise.runtime.settings import convert, env_arguments
+
+        given = {"seed": convert(seed, int, "--seed")}
+        if steps is not None:
+            given["steps"] = convert(steps, int, "--steps")
+        from equipoise.console.findings import lines
+        from equipoise.envs.check import check_env  # not through api, which takes a second to import torch
+        from equipoise.types import EnvFactory
+
+        report = check_env(EnvFactory(target=env, kwargs=env_arguments(settings or ())), **given)
+    print("\n".join(lines(report)))
+    sys.exit(0 if report.ok else 1)
 
 
 def main() -> None:

@@ -73,6 +73,7 @@ class Env(Protocol):
 
     spec: EnvSpec
     restarted: Array  # [B] bool, by the last load: their next action is ignored and answered by a reset row
+    restarts: dict[int, str]  # {stream: why} of those
     resumed: dict[str, int]  # how many streams the last load brought back, by what was kept of them: a Resume each
 
     def send(self, action: Tree, stream: Array) -> None: ...

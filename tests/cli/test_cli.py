@@ -300,7 +300,9 @@ def test_version():
 HELP = "import sys; sys.argv = ['equipoise', *{arguments}]; from equipoise.cli import main\ntry: main()\nfinally: {then}"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["check", "--help"], ["--version"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     heavy = {"torch", "gymnasium", "numpy", "rich", "safetensors"}
     code = HELP.format(arguments=arguments, then=f"print('HEAVY', sorted({heavy!r} & set(sys.modules)))")

@@ -70,13 +70,11 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
 
 def restored(name: str, worker: Worker) -> str | None:
     """What became of an actor's envs, for a person; None of a learner, and of envs that do not say."""
-    counts = getattr(worker.env, "resumed", None) if isinstance(worker, ActorWorker) else None
-    if not counts:
+    if not isinstance(worker, ActorWorker) or not (counts := worker.env.resumed):
         return None
     said = f"{name}: {counts['exact']} envs exactly as they were, {counts['replay']} brought back by replay, "
     said += f"{counts['restart']} begin a new episode"
-    why = getattr(worker.env, "restarts", {})
-    return said + "".join(f" (stream {stream}: {reason})" for stream, reason in list(why.items())[:1])
+    return said + "".join(f" (stream {stream}: {why})" for stream, why in list(worker.env.restarts.items())[:1])
 
 
 def load_worker(source: Path, worker: Worker, index: int) -> None:

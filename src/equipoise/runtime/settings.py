@@ -39,18 +39,15 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     in_program: dict[str, Any] = {}
     env: dict[str, Any] = {}
     for setting in settings:
-        key, separator, text = setting.partition("=")
-        key = key.strip()
-        if not separator or not key:
-            raise ValueError(f"setting {setting!r}: expected KEY=VALUE, such as algorithm.gamma=0.98")
+        key, text = _split(setting)
         room, _, name = key.rpartition(".")
         if room == "env" and name.isidentifier():
-            env[name] = convert(text.strip(), Any, key)
+            env[name] = convert(text, Any, key)
         elif key not in kinds:
             raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
         else:
             target = algorithm if room == "algorithm" else in_policy if name in POLICY_KEYS else in_program
-            target[name] = convert(text.strip(), kinds[key], key)
+            target[name] = convert(text, kinds[key], key)
     if algorithm:
         in_policy["algorithm"] = dataclasses.replace(policy.algorithm, **algorithm)
     if in_policy:
@@ -58,6 +55,25 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     if env:
         in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env})
     return dataclasses.replace(program, **in_program) if in_program else program
+
+
+def env_arguments(settings: Iterable[str]) -> dict[str, Any]:
+    """The arguments of the env from ``env.KEY=VALUE``, where there is nothing else to set."""
+    arguments: dict[str, Any] = {}
+    for setting in settings:
+        key, text = _split(setting)
+        room, _, name = key.rpartition(".")
+        if room != "env" or not name.isidentifier():
+            raise ValueError(f"unknown setting {key!r}; only arguments of the env can be set here: env.KEY=VALUE")
+        arguments[name] = convert(text, Any, key)
+    return arguments
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, separator, text = setting.partition("=")
+    if not separator or not key.strip():
+        raise ValueError(f"setting {setting!r}: expected KEY=VALUE, such as algorithm.gamma=0.98")
+    return key.strip(), text.strip()
 
 
 def setting_types(program: Program) -> dict[str, Any]:

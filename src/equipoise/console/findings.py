@@ -1,0 +1,51 @@
+"""What a check of an env found, as lines of at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+from equipoise.envs.check import Report, Times
+from equipoise.envs.findings import Finding
+
+WIDTH = 100
+LABEL = 13  # columns of a fact's name
+
+
+def lines(report: Report) -> list[str]:
+    """The verdict, the findings, the facts."""
+    counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "note")}
+    said = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
+    text = [f"{report.target}: {said or 'ok'}"]
+    for finding in report.findings:
+        text += ["", *_finding(finding)]
+    facts = dict(report.facts)
+    if report.step_s is not None:
+        facts["step"] = _times(report.step_s) + (f", {report.streams} envs at once" if report.streams > 1 else "")
+    if report.reset_s is not None and report.streams == 1:
+        facts["reset"] = _times(report.reset_s)
+    return [*text, "", *(line for name, fact in facts.items() for line in _wrapped(f"  {name:{LABEL}}", fact))]
+
+
+def _finding(finding: Finding) -> list[str]:
+    times = f" ({finding.times:,} times)" if finding.times > 1 else ""
+    return [
+        *_wrapped(f"{finding.severity:5}  ", f"{finding.what}{times}"),
+        *_wrapped(" " * 7, f"{finding.where}: {finding.seen}"),
+        *_wrapped(" " * 7, finding.cost),
+    ]
+
+
+def _wrapped(prefix: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=" " * len(prefix), break_long_words=False)
+
+
+def _times(times: Times) -> str:
+    figures = ", ".join(f"{name} {_duration(getattr(times, name))}" for name in ("mean", "p50", "p99", "max"))
+    return f"{figures} ({times.count:,} of them)"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"

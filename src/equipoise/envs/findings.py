@@ -1,0 +1,231 @@
+"""What can be wrong with one answer of an env: its form, its values against its spaces. Each thing found is said once.
+
+A place is "obs" or "obs/key", "reward", "terminated", "truncated". ``lead`` is the shape in front of one stream's: () for
+an env of one stream, (B,) for a vector env.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs.spaces import observation_spec
+from equipoise.types import Array
+
+Severity = Literal["error", "note"]
+Flat = dict[str, Any]  # place -> what stands there
+
+STOPS = "Training stops with an error at that row."
+POISON = "One such number reaches the loss and from there every weight: the run is lost from that update on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """error: training or a resume goes wrong. note: it works and costs something."""
+
+    severity: Severity
+    what: str  # names the place
+    where: str  # the first call that showed it
+    seen: str  # expected ..., got ...
+    cost: str
+    times: int = 1
+
+
+class Broken(Exception):
+    """The env cannot be stepped any further; what is wrong is among the findings."""
+
+
+class Findings:
+    """In the order of their discovery; the same ``what`` again is only counted, and once ``closed`` not even that."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Finding] = {}
+        self.closed = False
+
+    def add(self, severity: Severity, what: str, where: str, seen: str, cost: str) -> None:
+        if (old := self._found.get(what)) is not None:
+            if self.closed:
+                return
+            self._found[what] = dataclasses.replace(old, times=old.times + 1)
+        else:
+            self._found[what] = Finding(severity=severity, what=what, where=where, seen=seen, cost=cost)
+
+    def error(self, what: str, where: str, seen: str, cost: str) -> None:
+        self.add("error", what, where, seen, cost)
+
+    def note(self, what: str, where: str, seen: str, cost: str) -> None:
+        self.add("note", what, where, seen, cost)
+
+    def all(self) -> tuple[Finding, ...]:
+        """Errors first."""
+        return tuple(sorted(self._found.values(), key=lambda f: f.severity))
+
+
+# ------------------------------------------------------------------------------------------------------------- the spaces
+
+
+def leaves(space: spaces.Space[Any], place: str = "obs") -> Iterator[tuple[str, Any]]:
+    """(place, Box or Discrete) of a supported space."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from leaves(inner, f"{place}/{key}")
+    else:
+        yield place, space
+
+
+def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+    for place, space in leaves(observation):
+        if isinstance(space, spaces.Box):
+            _judge_bounds(found, place, space)
+            if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
+                seen = f"expected uint8 for an image of 0 to 255, got {space.dtype}"
+                found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
+    if isinstance(action, spaces.Box):
+        _judge_bounds(found, "action", action)
+        if not action.is_bounded():
+            seen = f"expected finite bounds, got {action}"
+            cost = "Nothing clips the policy's noise: the env gets every extreme that a normal distribution draws."
+            found.note("the action has no bounds", "action_space", seen, cost)
+    elif action.n == 1:  # type: ignore[attr-defined]
+        found.note("there is only one action", "action_space", "expected at least 2, got 1", "There is nothing to learn.")
+
+
+def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
+    name = "action_space" if place == "action" else "observation_space"
+    for wrong, said in ((space.low > space.high, "above"), (space.low == space.high, "equal to")):
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0].tolist())
+            seen = f"expected low < high, got low {space.low[at]} and high {space.high[at]} at {list(at)}"
+            if said == "above":
+                found.error(f"{place} has a low {said} its high", name, seen, "No value lies inside; clipping makes nonsense.")
+            else:
+                found.note(f"{place} has a low {said} its high", name, seen, "A number that never varies carries nothing.")
+
+
+# ------------------------------------------------------------------------------------------------------------- the values
+
+
+def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, place: str = "obs") -> Flat:
+    """place -> what stands there, as the env gave it; Broken if a key of the space is missing."""
+    if not isinstance(space, spaces.Dict):
+        return {place: obs}
+    if not isinstance(obs, dict):
+        found.error(f"{place} is no dict", where, f"expected keys {sorted(space)}, got {type(obs).__name__}", STOPS)
+        raise Broken
+    flat: Flat = {}
+    for key, inner in space.spaces.items():
+        if key not in obs:
+            found.error(f"{place}/{key} is missing", where, f"expected keys {sorted(space)}, got {sorted(obs)}", STOPS)
+            raise Broken
+        flat |= flatten(found, inner, obs[key], where, f"{place}/{key}")
+    for key in sorted(obs.keys() - space.spaces.keys(), key=str):
+        seen = f"expected keys {sorted(space)}, got {sorted(obs, key=str)}"
+        found.note(f"{place}/{key} is not in the space", where, seen, "It never reaches the policy.")
+    return flat
+
+
+def as_array(found: Findings, place: str, value: Any, where: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        found.error(f"{place} is no array", where, f"expected an array, got {type(value).__name__} ({error})", STOPS)
+        raise Broken from error
+
+
+def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any, lead: tuple[int, ...]) -> None:
+    """An ``Answer`` of one call; ``obs`` is its observation, flat."""
+    for place, space in spaces_of.items():
+        judge_observation(found, space, place, obs[place], lead, answer.where)
+    if not answer.reset:
+        judge_reward(found, answer.reward, lead, answer.where)
+        judge_flag(found, "terminated", answer.terminated, lead, answer.where)
+        judge_flag(found, "truncated", answer.truncated, lead, answer.where)
+    judge_info(found, answer.info, answer.terminated, answer.where)
+
+
+def judge_observation(found: Findings, space: Any, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
+    """One leaf against its space."""
+    array = as_array(found, place, value, where)
+    target = np.dtype(observation_spec(space).dtype)
+    expected = (*lead, *space.shape)
+    if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray) and expected:
+        seen = f"expected a numpy array, got {type(value).__name__}"
+        found.note(f"{place} is no numpy array", where, seen, "A conversion at every step.")
+    if array.shape != expected:
+        cost = "Training stops with an error at that row or, where numpy can broadcast it, learns from repeated numbers."
+        found.error(f"{place} has the wrong shape", where, f"expected {expected}, got {array.shape}", cost)
+        return
+    if not np.can_cast(array.dtype, target, "same_kind"):
+        found.error(f"{place} has the wrong dtype", where, f"expected {space.dtype}, got {array.dtype}", STOPS)
+        return
+    if isinstance(space, spaces.Box) and isinstance(value, np.ndarray) and array.dtype != space.dtype:
+        cost = f"It is cast to {target} at every step, and what {target} cannot hold is lost without a word."
+        found.note(f"{place} has another dtype than its space", where, f"expected {space.dtype}, got {array.dtype}", cost)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        at, got = _first(~np.isfinite(array), array)
+        # +-inf inside an unbounded Box is a member of the space; the loss does not care.
+        found.error(f"{place} is not finite", where, f"expected finite numbers, got {got}{at}", POISON)
+        return
+    if isinstance(space, spaces.Box):
+        outside = (array < space.low) | (array > space.high)
+        if outside.any():
+            at, got = _first(outside, array)
+            low, high = (np.broadcast_to(b, array.shape)[np.nonzero(outside)][0] for b in (space.low, space.high))
+            cost = "Equipoise neither clips nor scales by these bounds, but wrappers do: what they make of it is wrong."
+            found.error(f"{place} leaves its space", where, f"expected within [{low}, {high}], got {got}{at}", cost)
+    else:
+        outside = (array < space.start) | (array >= space.start + space.n)
+        if outside.any():
+            at, got = _first(outside, array)
+            seen = f"expected within [{space.start}, {space.start + space.n - 1}], got {got}{at}"
+            cost = "A value outside is encoded as zeros: the policy cannot tell such states apart."
+            found.error(f"{place} leaves its space", where, seen, cost)
+
+
+def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str) -> None:
+    array = as_array(found, "reward", value, where)
+    if array.dtype.kind not in "fiub":
+        found.error("reward is no number", where, f"expected a number, got {value!r} ({type(value).__name__})", STOPS)
+    elif array.shape != lead:
+        cost = "Training stops with an error there, or spreads one stream's reward over others where numpy can broadcast it."
+        found.error("reward has the wrong shape", where, f"expected {lead or 'a scalar'}, got {array.shape}", cost)
+    elif not np.isfinite(array).all():
+        at, got = _first(~np.isfinite(array), array)
+        found.error("reward is not finite", where, f"expected a finite number, got {got}{at}", POISON)
+
+
+def judge_flag(found: Findings, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
+    array = as_array(found, place, value, where)
+    said = f"{value!r} ({type(value).__name__})" if not lead else f"dtype {array.dtype}"
+    if array.shape != lead:
+        found.error(f"{place} has the wrong shape", where, f"expected {lead or 'a scalar'}, got {array.shape}", STOPS)
+    elif array.dtype.kind in "iuf" and not lead and np.isin(array, (0, 1)).all():
+        found.note(f"{place} is no bool", where, f"expected True or False, got {said}", "It is read as its truth value.")
+    elif array.dtype.kind != "b":
+        cost = "It is read as its truth value (None: the episode never ends), or training stops with an error."
+        found.error(f"{place} is no bool", where, f"expected True or False, got {said}", cost)
+
+
+def judge_info(found: Findings, info: Any, terminated: Any, where: str) -> None:
+    if not isinstance(info, dict):
+        seen = f"expected a dict, got {type(info).__name__}"
+        found.note("info is no dict", where, seen, "Equipoise does not read it; wrappers that do will fail.")
+    elif np.any(np.logical_and(info.get("TimeLimit.truncated", False), terminated)):
+        seen = "expected truncated=True, got terminated=True with info['TimeLimit.truncated']"
+        found.error("a time limit is told as terminated", where, seen, CLOCK)
+
+
+CLOCK = (
+    "The value after a row that only the clock cut is learned as 0: the policy comes to believe that good states are worth "
+    "nothing near the limit."
+)
+
+
+def _first(wrong: Array, array: Array) -> tuple[str, Any]:
+    at = np.argwhere(wrong)[0].tolist()
+    return (f" at {at}" if at else ""), array[tuple(at)]

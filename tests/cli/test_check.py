@@ -1,0 +1,128 @@
+"""``equipoise check`` as it is typed: what it prints, and how it ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import equipoise
+from equipoise.cli import app
+from equipoise.console.findings import lines
+from equipoise.envs.check import Report, Times
+from equipoise.envs.findings import Finding
+from tests.envs.faulty import NotFinite
+
+ROOT = Path(__file__).parents[2]
+FAULTY = "tests.envs.faulty"
+
+NAN = Finding(
+    severity="error", what="obs/speed is not finite", where="step 17", seen="expected finite numbers, got nan at [2]",
+    cost="One such number reaches the loss.", times=1984,
+)  # fmt: skip
+LISTS = Finding(severity="note", what="obs is a list", where="reset(seed)", seen="got list", cost="A conversion.")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check", *arguments, "--steps", "100"], prog_name="equipoise")
+
+
+def test_a_healthy_env_is_said_to_be_ok_and_what_it_is():
+    result = run("CartPole-v1")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:5] == [
+        "CartPole-v1: ok",
+        "",
+        "  observation  Box (4,) float32",
+        "  action       Discrete of 2",
+        "  autoreset    NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone",
+    ]
+    assert "\n  step         mean " in result.stdout and "(100 of them), 2 envs at once\n" in result.stdout
+    assert result.stderr == ""
+
+
+def test_an_error_ends_with_1_and_says_what_where_and_the_cost():
+    result = run(f"{FAULTY}:NotFinite")
+    assert result.exit_code == 1
+    first, _, *finding = result.stdout.splitlines()
+    assert first == "tests.envs.faulty:NotFinite: 1 error"
+    assert finding[0].startswith("error  obs is not finite (") and finding[0].endswith(" times)")
+    assert finding[1] == "       step 17: expected finite numbers, got nan at [2]"
+    assert finding[2].startswith("       One such number reaches the loss and from there every weight")
+
+
+def test_a_note_ends_with_0():
+    result = run(f"{FAULTY}:OneForTrue")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "tests.envs.faulty:OneForTrue: 1 note"
+
+
+def test_arguments_and_the_seed_reach_the_env():
+    result = run(f"{FAULTY}:ThatAction", "--set", "env.which=one", "--seed", "3")
+    assert "there is only one action" in result.stdout
+    assert "time limit 7 steps" in " ".join(run("CartPole-v1", "--set", "env.max_episode_steps=7").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["CartPol-v1"], "unknown env id 'CartPol-v1'; did you mean 'CartPole-v1'?"),
+        ([f"{FAULTY}:Soun"], "unknown env 'Soun' in module 'tests.envs.faulty'; did you mean 'Sound'?"),
+        (["CartPole-v1", "--set", "env.max_steps=3"], "takes no argument 'max_steps' (did you mean 'max_episode_steps'?)"),
+        (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; only arguments of the env"),
+        (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),
+        (["CartPole-v1", "--seed", "two"], "--seed: expected a whole number, got 'two'"),
+        (["CartPole-v1", "--sed", "2"], "no such option '--sed'; did you mean '--seed'?"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line_and_2(arguments, message):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_too_few_steps():
+    result = CliRunner().invoke(app, ["check", "CartPole-v1", "--steps", "2"], prog_name="equipoise")
+    assert (result.exit_code, result.stderr) == (2, "equipoise check: steps: expected at least 10, got 2\n")
+
+
+def test_it_does_without_torch():
+    code = "import sys; sys.argv = ['equipoise', 'check', 'CartPole-v1', '--steps', '20']; from equipoise.cli import main\n"
+    code += "try: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "False"), done.stderr
+
+
+def test_the_lines_of_a_report():
+    times = Times(mean=2e-5, p50=1.5e-5, p99=0.0025, max=1.25, count=1500)
+    facts = {"observation": "Box (3,) float32", "episodes": "word " * 30}
+    text = lines(Report(target="my:env", findings=(NAN, LISTS, LISTS), facts=facts, step_s=times, reset_s=times))
+    assert text[:8] == [
+        "my:env: 1 error, 2 notes",
+        "",
+        "error  obs/speed is not finite (1,984 times)",
+        "       step 17: expected finite numbers, got nan at [2]",
+        "       One such number reaches the loss.",
+        "",
+        "note   obs is a list",
+        "       reset(seed): got list",
+    ]
+    assert text[-2:] == [
+        "  step         mean 20 us, p50 15 us, p99 2.5 ms, max 1.25 s (1,500 of them)",
+        "  reset        mean 20 us, p50 15 us, p99 2.5 ms, max 1.25 s (1,500 of them)",
+    ]
+    assert max(map(len, text)) <= 100
+    assert [line[:15] for line in text if "word" in line] == ["  episodes     ", " " * 15]
+
+
+def test_from_python():
+    assert equipoise.check("CartPole-v1", steps=50).ok
+    assert not equipoise.check(f"{FAULTY}:NotFinite", steps=50).ok
+    assert (
+        equipoise.check("CartPole-v1", settings=["env.max_episode_steps=9"], steps=50)
+        .facts["episodes"]
+        .endswith("limit 9 steps")
+    )
+    with pytest.raises(ValueError, match="expected a function at the top of a module"):
+        equipoise.check(lambda size=5: NotFinite())
