@@ -17,11 +17,16 @@ from tests.cli.samples import evaluation, program, report, summary
 ROOT = Path(__file__).parents[2]
 
 
+class NothingToDo(ValueError):
+    """As the api's."""
+
+
 class FakeRun:
     """Three reports, then whatever ``end`` says."""
 
     def __init__(self, end=None, status="completed", leaves_summary=True):
         self.program, self.directory, self.summary = program(), Path("runs/fake"), None
+        self.on, self.changes = "process", {}
         self.end, self.status, self.leaves_summary, self.closed = end, status, leaves_summary, False
         self.left = [report(wall_s=0.1), report(wall_s=9.0), report(wall_s=10.0, final=True)]
 
@@ -55,8 +60,14 @@ def api(monkeypatch):
             raise fake.refuse
         return "the program"
 
-    def train(made, *, on, out):
-        fake.asked |= {"program": made, "on": on, "out": out}
+    def train(made, *, on, out, init_from):
+        fake.asked |= {"program": made, "on": on, "out": out, "init_from": init_from}
+        return fake.run
+
+    def resume(directory, *, on, settings, **fields):
+        fake.asked |= {"directory": directory, "on": on, "settings": settings, "fields": fields}
+        if fake.refuse is not None:
+            raise fake.refuse
         return fake.run
 
     def evaluate(directory, **options):
@@ -65,7 +76,8 @@ def api(monkeypatch):
             raise fake.refuse
         return evaluation()
 
-    fake.program, fake.train, fake.evaluate = made_program, train, evaluate
+    fake.program, fake.train, fake.resume, fake.evaluate = made_program, train, resume, evaluate
+    fake.NothingToDo = NothingToDo
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
 
@@ -82,7 +94,7 @@ def test_without_options_the_api_is_given_none(api):
     assert result.exit_code == 0, result.output
     assert api.asked == {
         "env": "CartPole-v1", "algorithm": "ppo", "settings": (), "recipe": True, "fields": {},
-        "program": "the program", "on": "process", "out": None,
+        "program": "the program", "on": "process", "out": None, "init_from": None,
     }  # fmt: skip
     assert api.run.closed
 
@@ -95,6 +107,8 @@ def test_without_options_the_api_is_given_none(api):
         ("--no-recipe", "recipe", False),
         ("--on serial", "on", "serial"),
         ("--out some/where", "out", Path("some/where")),
+        ("--init-from runs/old", "init_from", Path("runs/old")),
+        ("--checkpoint-every 10k", "fields", {"checkpoint_every": 10_000}),
         ("--actors 4", "fields", {"actors": 4}),
         ("--envs-per-actor 8", "fields", {"envs_per_actor": 8}),
         ("--max-lag 0", "fields", {"max_lag": 0}),
@@ -135,7 +149,7 @@ def test_ctrl_c_ends_with_130_after_the_summary(api):
     for api.run in (FakeRun(KeyboardInterrupt(), "interrupted"), FakeRun(None, "interrupted")):
         result = run("train", "CartPole-v1")
         assert result.exit_code == 130
-        assert "Interrupted: the weights up to here are saved." in result.stdout
+        assert "Interrupted: the run up to here is saved." in result.stdout
         assert "equipoise evaluate runs/fake" in result.stdout
         assert "Traceback" not in result.output
         assert api.run.closed
@@ -323,3 +337,35 @@ def test_help_answers_within_three_tenths_of_a_second():
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
         times.append(time.perf_counter() - began)
     assert statistics.median(times) <= 0.3, times
+
+
+# ------------------------------------------------------------------------------------------------------------------ resume
+
+
+def test_resume_passes_on_what_is_to_change(api):
+    api.run.changes = {"steps": [1000, 2000]}
+    result = run("resume", "runs/old", "--steps", "2k", "--set", "algorithm.entropy=0", "--on", "serial", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert api.asked == {
+        "directory": Path("runs/old"), "on": "serial", "settings": ("algorithm.entropy=0",), "fields": {"steps": 2000},
+    }  # fmt: skip
+    assert "changed: steps 1000 -> 2000" in result.output
+
+
+def test_a_resume_that_would_do_nothing_says_so(api):
+    api.refuse = NothingToDo("runs/old is complete")
+    result = run("resume", "runs/old")
+    assert (result.exit_code, result.output) == (0, "runs/old is complete\n")
+
+
+def test_a_resume_that_cannot_be_says_why(api):
+    api.refuse = ValueError("cannot change actors")
+    result = run("resume", "runs/old")
+    assert result.exit_code == 2 and "equipoise resume: cannot change actors" in result.output + result.stderr
+
+
+def test_a_preempted_run_has_an_exit_code_of_its_own(api):
+    from equipoise.runtime.interrupt import Preempted
+
+    api.run = FakeRun(end=Preempted(), status="interrupted")
+    assert run("train", "CartPole-v1", "--quiet").exit_code == 143

@@ -260,7 +260,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch):
     [
         ({}, "Completed: all steps are done."),
         ({"status": "solved", "solved_at_s": 12.34}, "Solved after 12.3 s."),
-        ({"status": "interrupted"}, "Interrupted: the weights up to here are saved."),
+        ({"status": "interrupted"}, "Interrupted: the run up to here is saved."),
         ({"status": "failed"}, "Failed: the weights up to here are saved."),
     ],
 )
