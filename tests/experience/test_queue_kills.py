@@ -452,7 +452,7 @@ def workshop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Workshop
     ("max_lag", "kills"),
     [
         *((max_lag, 12) for max_lag in (0, 1, 4, None)),
-        *(pytest.param(max_lag, 250, marks=pytest.mark.chaos) for max_lag in (0, 1, 4, None)),
+        *(pytest.param(max_lag, 200, marks=pytest.mark.chaos) for max_lag in (0, 1, 4, None)),
     ],
 )
 def test_actors_that_hammer_the_queue_are_killed_and_replaced(
@@ -464,7 +464,7 @@ def test_actors_that_hammer_the_queue_are_killed_and_replaced(
         actor = int(rng.integers(3))
         shop.learn_until(partial(shop.works, actor), "the actor to commit")
         shop.learn_until(shop.learn, "a batch, after which blocks are free")
-        moment = time.perf_counter() + rng.exponential(0.0003)
+        moment = time.perf_counter() + rng.choice([0, 2e-5, 1e-4, 5e-4]) * rng.exponential()
         while time.perf_counter() < moment:
             pass
         shop.kill(actor)
@@ -480,6 +480,6 @@ def test_actors_that_hammer_the_queue_are_killed_and_replaced(
     assert stats["open"] == 0
     assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"]
     assert stats["sampled"] == shop.ledger.version * shop.plan.batch * UNROLL
-    assert stats["dropped"] <= (kills + 3) * ROWS and (kills < 100 or stats["dropped"] > 0)
+    assert stats["dropped"] <= (kills + 3) * ROWS
     tokens = sorted(token for channel in shop.channels for token in channel.drain())
     assert tokens == sorted((words[words % 4 == FREE] // 4).tolist()), "tokens are not the free blocks"
