@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.tokens import FREE, FULL, OPEN
+from equipoise.experience.tokens import FREE, FULL, OPEN, READ
 from equipoise.runtime import forkserver
 from equipoise.runtime.ipc import Lifeline, PipeChannel, Segment
 from equipoise.types import stream_ids
@@ -303,6 +303,49 @@ def test_others_go_on_while_the_driver_stands_at_any_instruction(had: str, max_l
         if finished:
             break
     assert n > 5, "there are more instructions than that"
+
+
+@pytest.mark.parametrize("max_lag", [1, None])
+def test_the_learner_begins_to_deal_while_the_driver_stands_at_any_instruction(max_lag: int | None, make_ring: Any) -> None:
+    """It stops between FREE and the token while the driver looks; that token is not lost."""
+    ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
+    for n in itertools.count():
+        for actor in range(3):
+            ring.reserve(actor)
+            ring.commit(actor)
+        do(ring.sampling())
+        ring.dies_with_a_token(0)
+        words = ring.driver._word.copy()
+        with Stepper(partial(ring.cancel, 0)) as driver, Stepper(ring.finishing()[0]) as learner:
+            finished = driver.advance(n)
+            while (ring.driver._word[words % 4 == READ] % 4 == READ).all():
+                assert not learner.advance(1)
+            driver.advance()
+            learner.advance()
+        assert ring.driver.reconcile()
+        ring.check()
+        if finished:
+            break
+
+
+@pytest.mark.parametrize("max_lag", [1, 4, None])
+def test_a_suspect_whose_holder_is_cancelled_meanwhile_is_dealt_once(max_lag: int | None, make_ring: Any) -> None:
+    """Actor 1 has a token in its hand when that of actor 0 is sought, opens the block, and dies as well."""
+    ring = make_ring(actors=3, per_batch=3, max_lag=max_lag)
+    ring.dies_with_a_token(0)
+    before = ring.tokens(1)
+    call, done = ring.reserving(1)
+    with Stepper(call) as stepper:
+        while ring.tokens(1) == before:
+            stepper.advance(1)
+        ring.cancel(0)
+        assert not ring.driver.reconcile()
+        stepper.advance()
+        done(stepper.result)
+    ring.dead(1)
+    ring.cancel(1)
+    assert ring.driver.reconcile()
+    ring.check()
 
 
 @pytest.mark.parametrize("case", range(24))
