@@ -52,14 +52,14 @@ def read(batch: Batch) -> list[tuple[int, int, int]]:
 
 def main(queue: Queue, actor: int, stamp: int, progress: Segment, lifeline: Lifeline) -> None:
     """Until killed. ``progress``: an int64 an actor, the last stamp whose commit returned."""
+    os.nice(5)  # the learner first
     done = np.frombuffer(progress.buffer, np.int64)
     streams = stream_ids(actor, BLOCK)
     for turn in itertools.count():
         if turn % 1000 == 0 and lifeline.cut():
             os._exit(0)
         slot = queue.reserve(streams)
-        if slot is None:
-            os.sched_yield()  # the learner has all places
+        if slot is None:  # no wait: a process that waits is killed where it waits, and it is to be killed anywhere
             continue
         stamp += 1
         write(slot, actor, stamp)
