@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
+OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
@@ -277,6 +278,7 @@ class Program:
     seed: int = 0
     stop_at: float | None = None  # evaluated return that ends the run
     evaluate_episodes: int = 20
+    on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
 
 
 def unroll_rows(policy: Policy) -> int:
@@ -290,6 +292,7 @@ def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.i
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network", "Policy",
+    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
+    "OnNonfinite", "Policy",
     "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
 ]  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from equipoise.envs import capsule
+from equipoise.envs.capsule import Capsule, Failures, Start
+from equipoise.envs.checks import Checks, WrongValue
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
-from equipoise.types import Array, EnvSpec, Resume, TimeStep, Tree
+from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
 RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
@@ -30,9 +34,13 @@ class SyncEnv:
         streams: Array,
         resume: Resume = "restart",
         notes: tuple[str, ...] = (),
+        look_every: int = 1,
     ) -> None:
         self.spec = EnvSpec(observation=observation, action=action, resume=resume, notes=notes)
         self.ts: Any = timestep(observation_spec(observation), streams)  # a TimeStep of numpy arrays
+        self.checks = Checks(observation, self.ts, every=look_every)
+        self.failures: Failures | None = None  # None: whatever goes wrong is raised
+        self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
         self.form = ActionForm(action, len(streams))
         self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
         self._phase = RESET
@@ -87,6 +95,70 @@ class SyncEnv:
         for array in (self.ts.reward, self.ts.terminated, self.ts.truncated, self.ts.valid):
             array.fill(0)
         self.ts.first.fill(True)
+        if not self.checks.fine():
+            self._judge()
+
+    def _judge(self) -> None:
+        """Some value of the rows is not fine: say so, mend it, or end the episode that it came from."""
+        judged: set[int] = set()
+        for wrong in self.checks.wrong():
+            i, failures = wrong.index, self.failures
+            if i in judged:
+                continue
+            if failures is None:
+                raise wrong.placed(self._where(i))
+            if wrong.kind == "nonfinite" and failures.on_nonfinite == "clamp":
+                failures.count("clamped", self.checks.clamp(i))
+                continue
+            judged.add(i)
+            wrong = wrong.placed(self._where(i))
+            if wrong.kind == "outside":
+                failures.count("outside")
+                failures.warn_once(wrong)
+                self._record(i, wrong)
+                continue
+            self._abort(i, wrong)
+            if failures.on_nonfinite == "clamp":  # the first observation of the next episode may need it as well
+                failures.count("clamped", self.checks.clamp(i))
+
+    def _record(self, i: int | None, error: Exception) -> None:
+        """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of all), and say where."""
+        failures = self.failures
+        if failures is None or failures.capsules is None:
+            return
+        wrong = error if isinstance(error, WrongValue) else None
+        factory, seed = self.origin
+        start, streams, actions, observations, state = self._course(i)
+        made = Capsule(
+            env=factory, streams=tuple(streams), stream=None if i is None else int(self.ts.stream[i]), seed=seed, start=start,
+            kind="exception" if wrong is None else wrong.kind, error=type(error).__name__, message=str(error),
+            key=None if wrong is None else wrong.key, step=len(actions), wrappers=self._name(i),
+            traceback="".join(traceback.format_exception(error)), versions=capsule.versions(self._one(i)), actions=actions,
+            observations=observations, state=state,
+        )  # fmt: skip
+        if (path := capsule.write(failures.capsules, made, error)) is not None:
+            error.add_note(f"capsule: {path}")
+
+    def _course(self, i: int | None) -> tuple[Start, list[int], Any, Tree, Tree]:
+        """Since when stream ``i`` can be played again: (start, streams of that env, actions [n, ...], observations, state)."""
+        raise NotImplementedError
+
+    def _abort(self, i: int, error: Exception) -> None:
+        """End the episode of stream ``i``; its row becomes that of a seam."""
+        raise NotImplementedError
+
+    def _one(self, i: int | None) -> Any:
+        """The env behind stream ``i``."""
+        raise NotImplementedError
+
+    def _where(self, i: int | None) -> str:
+        return self._name(i) if i is None else f"{self._name(i)}, stream {int(self.ts.stream[i])}"
+
+    def _name(self, i: int | None) -> str:
+        try:
+            return str(self._one(i))
+        except Exception as error:  # a user's own class may do anything
+            return f"{type(self._one(i)).__name__} (its name raised {type(error).__name__})"
 
     def _reset(self) -> None:
         """Fill ``ts.obs``."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,7 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs import action_spec, make, observation_spec
+from equipoise.envs.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue import Channel, Plan, Queue
 from equipoise.learners.learner import Learner
@@ -43,6 +45,12 @@ class Blueprint:
     updates: int
     schedule_updates: int
     record_every: int  # updates
+    capsules: str | None = None  # where env failures are written
+
+    def failures(self, counts: Any = None) -> Failures:
+        """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""
+        made = Failures(on_nonfinite=self.program.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        return made if counts is None else replace(made, counts=counts)
 
     @property
     def policy(self) -> Policy:
@@ -160,7 +168,8 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience) -
         unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
-    return ActorWorker(make(program.env, streams=streams, seed=program.seed), agent)
+    failures = blue.failures(shared.episodes[index].failures)
+    return ActorWorker(make(program.env, streams=streams, seed=program.seed, failures=failures), agent)
 
 
 def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None]) -> LearnerWorker:
@@ -169,7 +178,11 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
 
     def record(message: dict[str, Any]) -> None:
         count, mean, length = recent(shared.episodes)
-        send(message | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length})
+        aborted = sum(int(one.failures[0]) for one in shared.episodes)
+        send(
+            message
+            | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
+        )
 
     core = Learner(
         policy.algorithm, network(program, blue.spec), device=program.device, schedule_updates=blue.schedule_updates,

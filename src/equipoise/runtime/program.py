@@ -9,11 +9,11 @@ import math
 import pkgutil
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint
-from equipoise.types import Algorithm, EnvFactory, Policy, Program, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, OnNonfinite, Policy, Program, unroll_rows
 
 __all__ = ["algorithm_class", "algorithm_name", "algorithm_names", "apply_settings", "check", "from_json", "to_json"]
 
@@ -185,6 +185,8 @@ def _at_least(least: float, instance: object, *names: str) -> list[str]:
 def _run_problems(program: Program) -> list[str]:
     problems = _at_least(1, program, "actors", "envs_per_actor", "threads", "steps", "schedule_steps")
     problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes")
+    if program.on_nonfinite not in get_args(OnNonfinite):
+        problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):

@@ -44,3 +44,4 @@ class Report:
     solved_at_s: float | None = None
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False
+    aborted: int = 0  # episodes that an env's failure ended, so far

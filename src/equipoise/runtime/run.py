@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from equipoise.actors.episodes import recent
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
+from equipoise.envs.capsule import COUNTED
 from equipoise.runtime import build, forkserver
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.directory import RunDirectory, params_sha256
@@ -68,6 +70,7 @@ class Run:
         self.program, self.on = program, on
         self._blue = build.blueprint(program)
         self._files = RunDirectory.create(out, program, on=on, notes=self._blue.spec.notes)
+        self._blue = replace(self._blue, capsules=str(self._files.capsules))
         self.summary: dict[str, Any] | None = None
         self._reports = self._run()
         _close_at_exit(self)
@@ -169,6 +172,7 @@ class _Scribe:
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
             "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
+            "aborted": 0,
         }  # fmt: skip
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
@@ -233,6 +237,7 @@ class _Scribe:
             solved_at_s=self._solved_at,
             recorded=record is not None or final,
             final=final,
+            aborted=r["aborted"],
         )
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
@@ -261,6 +266,10 @@ class _Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
+            "failures": {
+                f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))
+                for i, one in enumerate(self._shared.episodes)
+            },
         }
 
 
