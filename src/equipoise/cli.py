@@ -273,7 +273,8 @@ def replay(
         capsule = capsules.read(path)
         print(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
         print(
-            f"stream    {'all' if capsule.stream is None else capsule.stream}, {capsule.step} steps since {capsule.start.kind}"
+            f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
+            f"{len(capsule.actions)} actions since its {capsule.start.kind}"
         )
         print(f"failed    {capsule.error}: {capsule.message}")
         print(f"importing {imported(capsule.env.target)}", flush=True)

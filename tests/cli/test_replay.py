@@ -53,7 +53,7 @@ def test_what_is_mended_says_so(capsule: Path, tmp_path: Path) -> None:
     (tmp_path / "capsule.json").write_text(json.dumps(data))
     (tmp_path / "arrays.npz").write_bytes((capsule / "arrays.npz").read_bytes())
     done = equipoise("replay", tmp_path)
-    assert done.returncode == 3 and f"not reproduced: {data['step']} steps were done and nothing was raised" in done.stdout
+    assert done.returncode == 3 and "steps were done and nothing was raised" in done.stdout
     data["message"] = "another"
     data["env"]["kwargs"] = {}
     (tmp_path / "capsule.json").write_text(json.dumps(data))

@@ -18,6 +18,7 @@ from equipoise.envs import capsule as capsules
 from equipoise.envs import make
 from equipoise.envs.capsule import COUNTED, LIMIT, EnvFailed, Failures, read
 from equipoise.envs.checks import WrongValue
+from equipoise.envs.loop import Log
 from equipoise.envs.replay import replay
 from equipoise.envs.ruler import Ledger, verify
 from equipoise.envs.seeds import stream_seed
@@ -178,8 +179,11 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("how", SHOWN)
-def test_a_failure_names_itself_and_its_capsule_replays(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "span"), [*((how, 1) for how in SHOWN), ("raise", 20), ("nan", 1000)])
+def test_a_failure_names_itself_and_its_capsule_replays(
+    how: str, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Log, "SPAN", span)
     kind, key, said = SHOWN[how]
     env = env_of("Faulty", 3, how=how, length=8, path=tmp_path)
     play(env, 90)
@@ -189,11 +193,11 @@ def test_a_failure_names_itself_and_its_capsule_replays(how: str, tmp_path: Path
         got = read(path)
         assert (got.kind, got.key) == (kind, key) and said in got.message
         assert key is None or re.match(rf"<?Faulty[^,]*, stream {got.stream}: {key}: expected", got.message), got.message
-        assert got.step == len(got.actions) and len(got.observations) == min(got.step, 32)
+        assert got.step <= len(got.actions) and len(got.observations) == min(got.step, 32)
         played = replay(got)
-        assert played.same and played.steps == got.step, (path, played)
+        assert played.same and played.steps == len(got.actions), (path, played)
         starts.add(got.start.kind)
-    assert starts == {"seed", "generator"}
+    assert starts == ({"seed", "generator"} if span < 1000 else {"seed"})
 
 
 @pytest.mark.parametrize(("how", "key"), [("key", "obs"), ("discrete", "obs/which"), ("nan", "obs/box"), ("shape", "obs/box")])
@@ -206,12 +210,13 @@ def test_keys_of_dicts_are_named(how: str, key: str, tmp_path: Path) -> None:
     assert written(tmp_path)
 
 
-@pytest.mark.parametrize("how", ["shape", "raise", "nan"])
-def test_only_the_tenth_reset_is_wrong(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "span"), [("shape", 1), ("raise", 10), ("nan", 1000)])
+def test_only_the_tenth_reset_is_wrong(how: str, span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "SPAN", span)
     env = env_of("Faulty", 1, how=how, on_reset=10, length=2, path=tmp_path)
     play(env, 29)
     (path,) = written(tmp_path)
-    assert read(path).step == 0 and read(path).start.resets == 10 and replay(read(path)).same
+    assert read(path).step == 0 and read(path).start.resets == {1: 10, 10: 9, 1000: 1}[span] and replay(read(path)).same
 
 
 def test_a_list_that_can_be_cast_is_no_failure(tmp_path: Path) -> None:
@@ -220,12 +225,24 @@ def test_a_list_that_can_be_cast_is_no_failure(tmp_path: Path) -> None:
     assert not written(tmp_path)
 
 
-def test_a_value_out_of_its_box_is_told_and_the_episode_goes_on(tmp_path: Path) -> None:
+def test_a_reset_out_of_its_box_is_always_told(tmp_path: Path) -> None:
+    env = env_of("Faulty", 3, how="outside", on_reset=30, length=4, path=tmp_path)
+    with pytest.warns(RuntimeWarning, match="got 1.5 at"):
+        play(env, 200)
+    assert counts(env)["outside"] == 3 and all(replay(read(path)).same for path in written(tmp_path))
+
+
+@pytest.mark.parametrize("every", [1, 16])
+def test_a_value_out_of_its_box_is_told_and_the_episode_goes_on(every: int, tmp_path: Path) -> None:
+    """Looked for in each step in which an episode begins, and in one of 16 others."""
     env = env_of("Faulty", 2, how="outside", path=tmp_path)
+    env.checks.every = every
     with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected values from -1.0 to 1.0, got 1.5 at \[1\]") as warned:
-        got = play(env, 100)
-    assert len(warned) == 1 and counts(env) == {"aborted": 0, "clamped": 0, "outside": int((got["obs"] > 1).sum())}
-    assert counts(env)["outside"] > 3 and all(replay(read(path)).same for path in written(tmp_path)[:3])
+        got = play(env, 600)
+    found = int((got["obs"] > 1).sum())
+    assert len(warned) == 1 and counts(env)["aborted"] == counts(env)["clamped"] == 0
+    assert counts(env)["outside"] == found > 30 if every == 1 else 0 < counts(env)["outside"] < found / 3
+    assert all(replay(read(path)).same for path in written(tmp_path)[:3])
 
 
 def test_a_capsule_is_json_and_arrays(tmp_path: Path) -> None:
@@ -261,7 +278,7 @@ def test_a_full_disk_costs_the_capsule_only(tmp_path: Path, monkeypatch: pytest.
 
 def test_long_episodes_keep_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing grows with the length of an episode; what is too long says that it cannot be played again."""
-    monkeypatch.setattr("equipoise.envs.loop.Log.ACTIONS", 100 * (16 + 128))
+    monkeypatch.setattr(Log, "ACTIONS", 100 * (16 + 128))
     env = env_of("Counted", 2, at=500, path=tmp_path)
     play(env, 499)
     assert len(env.log._actions) < 140
@@ -273,8 +290,8 @@ def test_long_episodes_keep_what_fits(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_logs_forget_what_is_over() -> None:
     env = env_of("Faulty", 4, how="none", length=10)
-    play(env, 500)
-    assert len(env.log._actions) < 64
+    play(env, 3 * Log.SPAN)
+    assert len(env.log._actions) < Log.SPAN + 64
 
 
 # --------------------------------------------------------------------------------------------------------- not a number

@@ -34,7 +34,6 @@ from equipoise.types import Array, Tree
 TRUNCATION = "truncation treated as termination"
 EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
 OTHER_ACTIONS = 1 << 26  # bytes of actions since its birth that are kept of any other; after that, no capsule of it replays
-LOOK_EVERY = 16  # steps; at bounds only, the finite check is in every step
 
 
 class GymnasiumEnv(SyncEnv):
@@ -61,7 +60,6 @@ class GymnasiumEnv(SyncEnv):
             streams=streams,
             resume="exact" if snapshot.possible(env) else "restart",
             notes=(*notes, TRUNCATION) if self.same_step else notes,
-            look_every=LOOK_EVERY,
         )
         count = len(streams)
         self._waiting, self._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)  # aborted; and its row was a last one
@@ -151,12 +149,16 @@ class GymnasiumEnv(SyncEnv):
         else:
             self._played = False
 
-    def _course(self, i: int | None) -> tuple[Start, list[int], Any, Tree, Tree]:
+    def _course(self, i: int | None) -> dict[str, Any]:
         started = "birth" if self._from is None else "state"
-        start = Start(kind=started if self._played else "lost")  # type: ignore[arg-type]
-        actions = np.stack(self._actions) if self._actions else np.zeros((0,))
-        shown = self.ts.obs if i is None else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs)
-        return start, self.ts.stream.tolist(), actions, shown, {} if self._from is None else self._from
+        return {
+            "start": Start(kind=started if self._played else "lost"),  # type: ignore[arg-type]
+            "streams": tuple(self.ts.stream.tolist()),
+            "step": len(self._actions),
+            "actions": np.stack(self._actions) if self._actions else np.zeros((0,)),
+            "observations": self.ts.obs if i is None else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs),
+            "state": {} if self._from is None else self._from,
+        }
 
     def _one(self, i: int | None) -> Any:
         return self.env

@@ -9,13 +9,16 @@ import gymnasium
 import numpy as np
 
 from equipoise.envs import capsule
-from equipoise.envs.capsule import Capsule, Failures, Start
+from equipoise.envs.capsule import Capsule, Failures
 from equipoise.envs.checks import Checks, WrongValue
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
 RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
+
+
+LOOK_EVERY = 16  # steps, at the bounds of floats; the check for finite numbers is in every step
 
 
 class SyncEnv:
@@ -34,11 +37,11 @@ class SyncEnv:
         streams: Array,
         resume: Resume = "restart",
         notes: tuple[str, ...] = (),
-        look_every: int = 1,
     ) -> None:
         self.spec = EnvSpec(observation=observation, action=action, resume=resume, notes=notes)
-        self.ts: Any = timestep(observation_spec(observation), streams)  # a TimeStep of numpy arrays
-        self.checks = Checks(observation, self.ts, every=look_every)
+        self.ts: Any  # a TimeStep of numpy arrays
+        self.ts, floats = timestep(observation_spec(observation), streams)
+        self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY)
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
         self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
         self.form = ActionForm(action, len(streams))
@@ -95,7 +98,7 @@ class SyncEnv:
         for array in (self.ts.reward, self.ts.terminated, self.ts.truncated, self.ts.valid):
             array.fill(0)
         self.ts.first.fill(True)
-        if not self.checks.fine():
+        if not self.checks.fine(begins=True):
             self._judge()
 
     def _judge(self) -> None:
@@ -128,19 +131,17 @@ class SyncEnv:
             return
         wrong = error if isinstance(error, WrongValue) else None
         factory, seed = self.origin
-        start, streams, actions, observations, state = self._course(i)
         made = Capsule(
-            env=factory, streams=tuple(streams), stream=None if i is None else int(self.ts.stream[i]), seed=seed, start=start,
-            kind="exception" if wrong is None else wrong.kind, error=type(error).__name__, message=str(error),
-            key=None if wrong is None else wrong.key, step=len(actions), wrappers=self._name(i),
-            traceback="".join(traceback.format_exception(error)), versions=capsule.versions(self._one(i)), actions=actions,
-            observations=observations, state=state,
+            env=factory, stream=None if i is None else int(self.ts.stream[i]), seed=seed, error=type(error).__name__,
+            message=str(error), kind="exception" if wrong is None else wrong.kind, key=None if wrong is None else wrong.key,
+            wrappers=self._name(i), traceback="".join(traceback.format_exception(error)),
+            versions=capsule.versions(self._one(i)), **self._course(i),
         )  # fmt: skip
         if (path := capsule.write(failures.capsules, made, error)) is not None:
             error.add_note(f"capsule: {path}")
 
-    def _course(self, i: int | None) -> tuple[Start, list[int], Any, Tree, Tree]:
-        """Since when stream ``i`` can be played again: (start, streams of that env, actions [n, ...], observations, state)."""
+    def _course(self, i: int | None) -> dict[str, Any]:
+        """What brought stream ``i`` here: the capsule's start, streams, step, actions, observations, state."""
         raise NotImplementedError
 
     def _abort(self, i: int, error: Exception) -> None:

@@ -2,8 +2,10 @@
 
 A capsule is a directory that is there whole or not at all::
 
-    capsule.json   which env and stream, how its episode began, what went wrong, the versions of everything
+    capsule.json   which env and stream, how the actions began, what went wrong, the versions of everything
     arrays.npz     actions [n, ...] since then; obs/... [k, ...] the last observations; state/... of a native vector env
+
+The actions may be those of a few episodes, those that were ignored between two of them included.
 
 Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN``, at most ``LIMIT`` of one cause in a run.
 """
@@ -98,11 +100,11 @@ class Capsule:
     error: str  # its type
     message: str
     key: str | None  # of a wrong value
-    step: int  # of the episode, the failing one included; 0: its reset
+    step: int  # of the episode, the failing one included, 0: its reset; of a vector env since ``start``
     wrappers: str
     traceback: str
     versions: Mapping[str, str | None]
-    actions: Any  # [n, ...] of the stream, [n, B, ...] of a vector env
+    actions: Any  # [n, ...] of the stream since ``start``, [n, B, ...] of a vector env
     observations: Tree
     state: Tree
 

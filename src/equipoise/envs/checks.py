@@ -9,9 +9,9 @@ Three things can be wrong with a value:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -78,29 +78,32 @@ class Leaf:
 class Checks:
     """Looks at the rows of one ``TimeStep``, whose arrays stay the same. ``every``: at bounds in each so many steps."""
 
-    def __init__(self, space: spaces.Space[Any], ts: TimeStep, *, every: int = 1) -> None:
+    def __init__(self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1) -> None:
+        """``floats`` [n] float32: what the rewards and the observations that are floats are views of."""
         self.reward = leaf("reward", ts.reward, None)
         self.observation = list(leaves(space, ts.obs))
         self.every, self._steps = every, 0
-        bounded = [one for one in self.observation if one.bounded]
-        self._bounded = bounded
-        floats = [self.reward, *(one for one in self.observation if not one.integers)]
-        flat = [one.array.reshape(-1) for one in floats if every > 1 or not one.bounded]
-        self._always = [(x, np.full(x.shape, SMALL)) for x in flat]
+        self._bounded = [one for one in self.observation if one.bounded and not one.integers]
+        self._integers = [one for one in self.observation if one.bounded and one.integers]
+        self._dot, self._small = floats.dot, np.full(floats.shape, SMALL)
 
-    def fine(self) -> bool:
-        """Is every number finite, and, if it is time to look, within its bounds? True in all but a few steps of a run.
+    def fine(self, *, begins: bool = False) -> bool:
+        """Is every number finite, every integer one of its space, and, if it is time to look, every float within its bounds?
+
+        It is time each ``every`` steps, and where ``begins`` says that a row begins an episode.
 
         A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it becomes one of them.
         """
         try:
-            for flat, small in self._always:
-                if not math.isfinite(np.dot(flat, small)):
-                    return False
+            if not isfinite(self._dot(self._small)):
+                return False
         except RuntimeWarning:  # inf - inf, where warnings are errors
             return False
         self._steps += 1
-        if self._steps % self.every == 0:
+        for one in self._integers:
+            if np.count_nonzero(one.within()) != one.array.size:
+                return False
+        if begins or self._steps % self.every == 0:
             for one in self._bounded:
                 if np.count_nonzero(one.within()) != one.array.size:
                     return False

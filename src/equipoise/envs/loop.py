@@ -86,7 +86,7 @@ class LoopEnv(SyncEnv):
             except Exception as error:
                 self._abort(i, error)
         self._gather()
-        if not self.checks.fine():
+        if not self.checks.fine(begins=True in seam):
             self._judge()
         if lost:
             ts.first[lost], ts.valid[lost] = True, False
@@ -159,7 +159,6 @@ class LoopEnv(SyncEnv):
         same_spaces(self.envs[i], env)
         self.envs[i] = env
         self._broken.discard(i)
-        self.log.made(i)
         self.log.begin(i, env, seed)
         self._obs[i], _ = env.reset(seed=seed)
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
@@ -173,9 +172,13 @@ class LoopEnv(SyncEnv):
             if wrong.kind == "invalid" or (wrong.kind == "nonfinite" and not clamped):
                 raise wrong.placed(self._where(i))
 
-    def _course(self, i: int | None) -> tuple[Start, list[int], Any, Tree, Tree]:
+    def _course(self, i: int | None) -> dict[str, Any]:
         assert i is not None
-        return self.log.start(i), [int(self.ts.stream[i])], self.log.actions_of(i), self.log.observations_of(i), {}
+        log, stream = self.log, int(self.ts.stream[i])
+        return {
+            "start": log.start(i), "streams": (stream,), "step": log.step(i), "actions": log.actions_of(i),
+            "observations": log.observations_of(i), "state": {},
+        }  # fmt: skip
 
     def _one(self, i: int | None) -> Any:
         return self.envs[i or 0]
@@ -196,11 +199,13 @@ class LoopEnv(SyncEnv):
 
 
 class Log:
-    """What the envs were told since their episodes began, and what they showed: enough to write a capsule of a failure.
+    """What the envs were told and what they showed: enough to write a capsule of a failure.
 
-    A step adds one array and copies one; nothing is kept of an episode that is over.
+    A step adds one array and copies one. A generator's state costs more than a reset of CartPole, so it is kept only at the
+    first reset ``SPAN`` steps after the last one kept: a capsule may hold a few episodes before the one that failed.
     """
 
+    SPAN = 1000  # steps
     ACTIONS = 1 << 26  # bytes, at most; an episode that is longer cannot be played again
     SHOWN, SMALL = 32, 1 << 17  # the last observations; where all streams' take more bytes than this, the last one only
 
@@ -208,31 +213,33 @@ class Log:
         count = len(ts.stream)
         self._ts, self._count = ts, 0
         self._actions: deque[Any] = deque()
-        self._begin = [0] * count  # the number of the first action of each stream's episode
+        self._append = self._actions.append
+        self._episode = [0] * count  # the number of the first action of each stream's episode
+        self._begin = [0] * count  # and of the first that is kept
         self._seed: list[int | None] = [None] * count
         self._generator: list[dict[str, Any] | None] = [None] * count
-        self._resets, self._born = [0] * count, [0] * count  # since the env was made; the seed of the first of them
+        self._resets, self._since = [0] * count, [0] * count  # of the env so far, and when the first action was kept
+        self._born = [0] * count  # the seed of the first of them
         small = sum(x.nbytes for x in tree.leaves(ts.obs)) <= self.SMALL
         self._rings = [(x, np.zeros((self.SHOWN, *x.shape), x.dtype)) for x in tree.leaves(ts.obs)] if small else []
 
     def begin(self, i: int, env: Any, seed: int | None = None) -> None:
         """The env of stream ``i`` is about to be reset."""
-        self._begin[i], self._seed[i] = self._count, seed
-        self._generator[i] = None if seed is not None else snapshot.generator_dict(env)
-        if self._resets[i] == 0:
-            self._born[i] = seed or 0
+        self._episode[i] = self._count
         self._resets[i] += 1
-
-    def made(self, i: int) -> None:
-        """The env of stream ``i`` is another one."""
-        self._resets[i] = 0
+        if seed is None and self._count - self._begin[i] < self.SPAN:
+            return
+        self._begin[i], self._seed[i], self._since[i] = self._count, seed, self._resets[i]
+        self._generator[i] = None if seed is not None else snapshot.generator_dict(env)
+        if seed is not None:
+            self._resets[i], self._since[i], self._born[i] = 1, 1, seed
 
     def act(self, action: Any) -> None:
         """``action`` [B, ...], kept as it is, is about to be done."""
         row = self._count % self.SHOWN
         for now, ring in self._rings:
             ring[row] = now
-        self._actions.append(action)
+        self._append(action)
         self._count += 1
         if row == 0:
             self._forget(action.nbytes)
@@ -244,14 +251,18 @@ class Log:
             self._actions.popleft()
 
     def start(self, i: int) -> Start:
-        seed, generator, resets, born = self._seed[i], self._generator[i], self._resets[i], self._born[i]
+        seed, generator, resets, born = self._seed[i], self._generator[i], self._since[i], self._born[i]
         if self._count - self._begin[i] > len(self._actions) or (seed is None and generator is None):
             return Start(kind="lost", resets=resets, born=born)
         kind: Any = "generator" if seed is None else "seed"
         return Start(kind=kind, seed=seed, generator=generator, resets=resets, born=born)
 
+    def step(self, i: int) -> int:
+        """Steps of stream ``i``'s episode."""
+        return self._count - self._episode[i]
+
     def actions_of(self, i: int) -> Any:
-        """[n, ...] of stream ``i`` since its episode began."""
+        """[n, ...] of stream ``i`` since ``start``, those that were ignored between two episodes included."""
         n = min(self._count - self._begin[i], len(self._actions))
         rows = [row[i] for row in list(self._actions)[len(self._actions) - n :]]
         return np.stack(rows) if rows else np.zeros((0,))
@@ -260,7 +271,7 @@ class Log:
         """[k, ...] that the last actions of the episode were chosen from."""
         if not self._rings:
             return tree.map(lambda x: np.array(x[i : i + 1]), self._ts.obs)
-        rows = np.arange(max(self._begin[i], self._count - self.SHOWN), self._count) % self.SHOWN
+        rows = np.arange(max(self._episode[i], self._count - self.SHOWN), self._count) % self.SHOWN
         rings = iter(self._rings)
         return tree.map(lambda _: next(rings)[1][rows, i], self._ts.obs)
 
