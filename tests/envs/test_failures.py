@@ -234,7 +234,7 @@ def test_a_reset_out_of_its_box_is_always_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 16])
 def test_a_value_out_of_its_box_is_told_and_the_episode_goes_on(every: int, tmp_path: Path) -> None:
-    """Looked for in each step in which an episode begins, and in one of 16 others."""
+    """Looked for in each step in which an episode begins, and in one of ``every`` others."""
     env = env_of("Faulty", 2, how="outside", path=tmp_path)
     env.checks.every = every
     with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected values from -1.0 to 1.0, got 1.5 at \[1\]") as warned:

@@ -18,7 +18,7 @@ RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 
-LOOK_EVERY = 16  # steps, at the bounds of floats; the check for finite numbers is in every step
+LOOK_EVERY = 64  # steps, at the bounds of floats; the check for finite numbers is in every step
 
 
 class SyncEnv:
