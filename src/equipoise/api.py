@@ -237,7 +237,9 @@ def evaluate(
         folder = RunDirectory.open(directory).videos
         player.reset()
         record(player.program.env, lambda obs: player.act(obs, deterministic=deterministic), folder / "evaluation.mp4")
-    returns = np.array(exam.returns)
+    returns = np.array(exam.returns or [np.nan])  # every episode was aborted
     version = int(player.meta["version"])
     steps = version * unroll_rows(player.program.policies["main"])
-    return Evaluation(mean=float(returns.mean()), std=float(returns.std()), episodes=episodes, env_steps=steps, version=version)
+    return Evaluation(
+        mean=float(returns.mean()), std=float(returns.std()), episodes=len(exam.returns), env_steps=steps, version=version
+    )

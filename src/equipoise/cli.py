@@ -2,8 +2,9 @@
 
 Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
 
-Exit codes: 0 done, 1 a worker failed or a check found an error, 2 what was asked for cannot be, 130 interrupted by Ctrl-C and
-143 by SIGTERM (the run is saved all the same, and ``resume`` goes on with it).
+Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2 what was asked for cannot
+be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (the run is saved all the same, and
+``resume`` goes on with it).
 """
 
 from __future__ import annotations
@@ -127,6 +128,15 @@ def train(
         str | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda[:N]", help="Of the learner.", rich_help_panel=WHERE)] = None,
+    on_nonfinite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="stop|drop|clamp",
+            help="What nan or an infinity from an env ends: the run, its episode (drop), or nothing (clamp makes it finite). "
+            "Default stop.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     steps: Annotated[
         str | None, typer.Option(metavar="N", help="Env steps in all, such as 500000, 500k or 1M.", rich_help_panel=LONG)
     ] = None,
@@ -171,7 +181,7 @@ def train(
         given = numbers(
             unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
             threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite,
         )  # fmt: skip
         if where == "process":
             from equipoise.runtime.forkserver import prepare
@@ -188,7 +198,9 @@ def numbers(**texts: str | None) -> dict[str, Any]:
     """The options that were given, read by the types of their fields."""
     from equipoise.runtime.settings import convert
 
-    kinds: dict[str, Any] = {"max_lag": int | None, "device": str, "stop_at": float}  # the others: int
+    kinds: dict[str, Any] = {  # the others: int
+        "max_lag": int | None, "device": str, "stop_at": float, "on_nonfinite": Literal["stop", "drop", "clamp"],
+    }  # fmt: skip
     return {
         name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
         for name, text in texts.items()
@@ -342,6 +354,65 @@ def check(
         report = check_env(EnvFactory(target=env, kwargs=env_arguments(settings or ())), **given)
     print("\n".join(lines(report)))
     sys.exit(0 if report.ok else 1)
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise replay runs/NAME/capsules/exception-ValueError-my_env.py-42-01
+  equipoise replay CAPSULE --pdb       look around where it failed""",
+)
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/.")],
+    pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Do again, in this process, what an env did up to its failure; the env's module is imported.
+
+    Exit code 1: the same failure came again. 3: it did not.
+    """
+    with plain_errors("equipoise replay", debug):
+        from equipoise.envs import capsule as capsules
+
+        capsule = capsules.read(path)
+        print(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
+        print(
+            f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
+            f"{len(capsule.actions)} actions since its {capsule.start.kind}"
+        )
+        print(f"failed    {capsule.error}: {capsule.message}")
+        print(f"importing {imported(capsule.env.target)}", flush=True)
+        from equipoise.envs.replay import replay as play
+
+        played = play(capsule)
+    error = played.error
+    if error is not None:
+        import traceback
+
+        traceback.print_exception(error)
+        if pdb:
+            from pdb import post_mortem
+
+            post_mortem(error.__traceback__)
+    if played.same:
+        print(f"reproduced: {type(error).__name__}: {error}")
+        sys.exit(1)
+    came = "nothing was raised" if error is None else f"another exception came, {type(error).__name__}: {error}"
+    print(f"not reproduced: {played.steps} steps were done and {came}")
+    print(f"expected: {capsule.error}: {capsule.message}")
+    sys.exit(3)
+
+
+def imported(target: str) -> str:
+    """The module that an env's target makes Python import, in words."""
+    from gymnasium import registry
+
+    name = target.removeprefix("python:")
+    module, _, rest = name.rpartition(":")
+    if module:
+        return module if module != "envpool" else f"envpool, for its env {rest}"
+    entry = registry[name].entry_point if name in registry else None
+    return f"{str(entry).partition(':')[0]}, which Gymnasium names for {name}" if entry else f"nothing: Gymnasium has no {name}"
 
 
 def main() -> None:

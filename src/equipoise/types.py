@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
+OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
@@ -287,6 +288,7 @@ class Program:
     evaluate_episodes: int = 20
     deadline_s: float = 120.0  # a worker whose tick takes longer hangs: it is killed and replaced
     checkpoint_every: int | None = None  # env steps, rounded up to whole updates; 0: at the end only; None: every two minutes
+    on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
 
 
 def unroll_rows(policy: Policy) -> int:
@@ -300,6 +302,7 @@ def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.i
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network", "Policy",
+    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
+    "OnNonfinite", "Policy",
     "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
 ]  # fmt: skip

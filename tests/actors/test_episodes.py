@@ -37,6 +37,9 @@ def test_against_a_naive_twin(streams: int, ending: float, seed: int) -> None:
             ts = step(rng, streams, ending)
             a.observe(ts)
             for i in range(streams):
+                if not ts.valid[i]:  # and first: a seam, or an episode that was aborted
+                    rows[i] = (0.0, 0)
+                    continue
                 rows[i] = (rows[i][0] + float(ts.reward[i]), rows[i][1] + int(ts.valid[i]))
                 if ts.terminated[i] or ts.truncated[i]:
                     finished.append((tick, *rows[i]))

@@ -9,6 +9,7 @@ import torch
 
 from equipoise.actors.evaluator import Evaluator
 from equipoise.envs import make
+from equipoise.envs.capsule import Failures
 from equipoise.types import EnvFactory
 
 
@@ -56,3 +57,26 @@ def test_the_stochastic_policy_draws_and_the_seed_decides() -> None:
     a, b, c = (evaluate(30, 10, deterministic=False, seed=s) for s in (1, 1, 2))
     assert a == b != c
     assert np.mean(a) > 15
+
+
+def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes: int = 12) -> Evaluator:
+    """Of an env that gives 1 a step, and fails; four streams."""
+    factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
+    env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
+    made: Any = Left()
+    exam = Evaluator(made, Still(), env, streams=4, episodes=episodes, noise_columns=2, seed=0)
+    for _ in range(20_000):
+        if exam.done:
+            break
+        exam.tick()
+    exam.close()
+    assert exam.done and env.failures is not None and env.failures.counts[0] > 0
+    return exam
+
+
+def test_an_aborted_episode_is_played_again_and_never_counted() -> None:
+    assert aborting().returns == [20.0] * 12
+
+
+def test_an_env_that_finishes_no_episode_does_not_keep_an_evaluation_for_ever() -> None:
+    assert aborting(every=8, length=10_000).returns == []

@@ -58,5 +58,5 @@ def summary(**fields: Any) -> dict[str, Any]:
             name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
             for name, s in BALANCE.items()
         },
-        "verdict": VERDICT, "solved_at_s": None, "params_sha256": "0" * 64,
+        "verdict": VERDICT, "solved_at_s": None, "params_sha256": "0" * 64, "failures": {},
     } | fields  # fmt: skip

@@ -12,10 +12,10 @@ from equipoise.cli import app
 from equipoise.console.findings import lines
 from equipoise.envs.check import Report, Times
 from equipoise.envs.findings import Finding
-from tests.envs.faulty import NotFinite
+from tests.envs.planted import NotFinite
 
 ROOT = Path(__file__).parents[2]
-FAULTY = "tests.envs.faulty"
+FAULTY = "tests.envs.planted"
 
 NAN = Finding(
     severity="error", what="obs/speed is not finite", where="step 17", seen="expected finite numbers, got nan at [2]",
@@ -46,7 +46,7 @@ def test_an_error_ends_with_1_and_says_what_where_and_the_cost():
     result = run(f"{FAULTY}:NotFinite")
     assert result.exit_code == 1
     first, _, *finding = result.stdout.splitlines()
-    assert first == "tests.envs.faulty:NotFinite: 1 error"
+    assert first == "tests.envs.planted:NotFinite: 1 error"
     assert finding[0].startswith("error  obs is not finite (") and finding[0].endswith(" times)")
     assert finding[1] == "       step 17: expected finite numbers, got nan at [2]"
     assert finding[2].startswith("       One such number reaches the loss and from there every weight")
@@ -55,7 +55,7 @@ def test_an_error_ends_with_1_and_says_what_where_and_the_cost():
 def test_a_note_ends_with_0():
     result = run(f"{FAULTY}:OneForTrue")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "tests.envs.faulty:OneForTrue: 1 note"
+    assert result.stdout.splitlines()[0] == "tests.envs.planted:OneForTrue: 1 note"
 
 
 def test_arguments_and_the_seed_reach_the_env():
@@ -68,7 +68,7 @@ def test_arguments_and_the_seed_reach_the_env():
     ("arguments", "message"),
     [
         (["CartPol-v1"], "unknown env id 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ([f"{FAULTY}:Soun"], "unknown env 'Soun' in module 'tests.envs.faulty'; did you mean 'Sound'?"),
+        ([f"{FAULTY}:Soun"], "unknown env 'Soun' in module 'tests.envs.planted'; did you mean 'Sound'?"),
         (["CartPole-v1", "--set", "env.max_steps=3"], "takes no argument 'max_steps' (did you mean 'max_episode_steps'?)"),
         (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; only arguments of the env"),
         (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),

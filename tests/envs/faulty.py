@@ -1,326 +1,173 @@
-"""Envs with one fault each, planted in ``Sound``, which has none. The tests of ``check`` name each fault and its place."""
+"""Envs that fail now and then, each in one way, and the ruler that fails where ``fails`` says."""
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-UNIT = spaces.Box(-1.0, 1.0, (3,), np.float32)
+from equipoise.envs.ruler import Ruler, episode
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+ANSWERS: dict[str, Any] = {  # what a step shows instead of its observation
+    "nan": np.array([0.0, np.nan], np.float32),
+    "inf": np.array([np.inf, -np.inf], np.float32),
+    "shape": np.zeros(3, np.float32),
+    "text": "left",
+    "nothing": None,
+    "ragged": [[0.0], 1.0],
+    "outside": np.array([0.0, 1.5], np.float32),
+}
+REWARDS: dict[str, Any] = {"reward nan": float("nan"), "reward inf": float("inf"), "reward text": "much", "reward [1]": [1.0]}
 
 
-class Sound(gymnasium.Env[Any, Any]):
-    """A point drifts at random and by the action; an episode ends by itself at |x| > 0.9, or is cut after 30 steps."""
+class Faulty(gymnasium.Env[Any, Any]):
+    """Fine but for one in ``every`` steps, drawn from its generator; there it is wrong ``how`` says.
 
-    observation_space: spaces.Space[Any] = UNIT
-    action_space: spaces.Space[Any] = spaces.Discrete(3)
+    ``on_reset``: instead, each reset of that number is wrong. An episode has ``length`` steps; reward 1 a step.
+    """
 
-    def __init__(self) -> None:
-        self.t = self.calls = 0
-        self.x = np.zeros(3, np.float32)
+    observation_space: Any = BOX
+    action_space: Any = spaces.Discrete(2)
 
-    def random(self) -> Any:
-        return self.np_random.uniform(-0.1, 0.1, 3)
+    def __init__(self, how: str = "raise", every: int = 20, on_reset: int = 0, length: int = 30, stream: int = 0) -> None:
+        self.how, self.every, self.on_reset, self.length, self.stream = how, every, on_reset, length, stream
+        self.resets = 0
 
-    def obs(self) -> Any:
-        return self.x.copy()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.t, self.x = 0, self.random().astype(np.float32)
-        self.calls = self.calls if seed is None else 0
-        return self.obs(), {}
+        self.t, self.resets = 0, self.resets + 1
+        return self._obs(self.resets == self.on_reset), {}
 
     def step(self, action: Any) -> Any:
-        self.t, self.calls = self.t + 1, self.calls + 1
-        self.x = np.clip(self.x + self.random() + 0.1 * (int(action) - 1), -1, 1).astype(np.float32)
-        terminated = bool(np.abs(self.x).max() > 0.9)
-        return self.obs(), float(self.x[0]), terminated, not terminated and self.t >= 30, {}
+        self.t += 1
+        wrong = not self.on_reset and self.np_random.random() < 1 / self.every
+        reward = REWARDS.get(self.how, 1.0) if wrong else 1.0
+        return self._obs(wrong), reward, False, self.t >= self.length, {}
+
+    def _obs(self, wrong: bool) -> Any:
+        right = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        if wrong and self.how == "raise":
+            raise RuntimeError("the reactor is leaking")
+        if wrong and self.how == "list":
+            return right.astype(np.float64).tolist()
+        return ANSWERS.get(self.how, right) if wrong else right
 
 
-def with_step(change: Any) -> type[Sound]:
-    """``change(env, obs, reward, terminated, truncated, info)`` is what step returns instead."""
+class Named(Faulty):
+    """The same with a Dict of a Box and a Discrete; "discrete": one that does not exist."""
 
-    class Changed(Sound):
-        def step(self, action: Any) -> Any:
-            return change(self, *super().step(action))
+    observation_space = spaces.Dict({"box": BOX, "which": spaces.Discrete(3, start=1)})
 
-    return Changed
-
-
-def with_obs(space: spaces.Space[Any], change: Any) -> type[Sound]:
-    """``change(env, x)`` is the observation, of reset and of step."""
-
-    class Changed(Sound):
-        observation_space = space
-
-        def obs(self) -> Any:
-            return change(self, super().obs())
-
-    return Changed
+    def _obs(self, wrong: bool) -> Any:
+        if wrong and self.how == "key":
+            return {"box": np.zeros(2, np.float32)}
+        which = 4 if wrong and self.how == "discrete" else 1 + self.t % 3
+        return {"box": super()._obs(wrong), "which": which}
 
 
-# ------------------------------------------------------------------------------------------------------------ observations
+class BadEnd(Faulty):
+    """Its close raises, too."""
 
-PARTS = spaces.Dict({"position": UNIT, "speed": spaces.Box(-1.0, 1.0, (), np.float32)})
-
-
-def _nan(env: Sound, x: Any) -> Any:
-    x[2] = np.nan if env.calls >= 17 else x[2]
-    return x
+    def close(self) -> None:
+        raise OSError("the door is stuck")
 
 
-NotFinite = with_obs(UNIT, _nan)
-OutsideItsSpace = with_obs(PARTS, lambda env, x: {"position": x + np.float32(10 * (env.calls == 3)), "speed": np.float32(0)})
-OutsideDiscrete = with_obs(spaces.Discrete(5, start=1), lambda env, x: min(env.calls, 6))
-MissingKey = with_obs(PARTS, lambda env, x: {"position": x} | ({"speed": np.float32(0)} if env.calls != 4 else {}))
-SurplusKey = with_obs(PARTS, lambda env, x: {"position": x, "speed": np.float32(0), "more": 1})
-WrongShape = with_obs(UNIT, lambda env, x: x if env.calls != 2 else np.append(x, np.float32(0)))
-WrongDtype = with_obs(spaces.Box(0, 255, (3,), np.uint8), lambda env, x: 100 * np.abs(x))
-OtherDtype = with_obs(UNIT, lambda env, x: x.astype(np.float64))
-AList = with_obs(UNIT, lambda env, x: x.tolist())
-Ragged = with_obs(UNIT, lambda env, x: [[1.0], [1.0, 2.0]])
-FloatImage = with_obs(spaces.Box(0, 255, (3, 2, 2), np.float32), lambda env, x: np.full((3, 2, 2), abs(x[0]), np.float32))
-Constant = with_obs(
-    spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32), lambda env, x: x[:2] * np.array([1, 0], np.float32)
-)
-ATuple = with_obs(spaces.Tuple((UNIT, UNIT)), lambda env, x: (x, x))
+class Counted(gymnasium.Env[Any, Any]):
+    """Observation: (seed of its last seeded reset, steps since it was made); stream 1 raises in step ``at`` of its life."""
 
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space: Any = spaces.Discrete(2)
+    made: list[Any] = []
 
-def upside_down() -> gymnasium.Env[Any, Any]:
-    space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    space.low[1] = 2.0  # its constructor would refuse
-    return with_obs(space, lambda env, x: x)()
+    def __init__(self, stream: int, at: int = 3) -> None:
+        self.stream, self.at, self.steps, self.seed = stream, at, 0, 0
+        self.actions: list[int] = []
+        self.made.append(self)
 
-
-class LocalSpace(spaces.Box):
-    def __init__(self) -> None:
-        super().__init__(-1.0, 1.0, (3,), np.float32)
-        self.rule = lambda x: x
-
-
-CannotTravel = with_obs(LocalSpace(), lambda env, x: x)
-
-
-class OverwritesInPlace(Sound):
-    def obs(self) -> Any:
-        self.buffer = getattr(self, "buffer", np.zeros(3, np.float32))
-        self.buffer[:] = self.x
-        return self.buffer
-
-
-class SharesItsBuffer(Sound):
-    buffer = np.zeros(3, np.float32)
-
-    def obs(self) -> Any:
-        self.buffer[:] = self.x
-        return self.buffer
-
-
-# ---------------------------------------------------------------------------------------------------------- what step says
-
-InfiniteReward = with_step(lambda env, obs, reward, *rest: (obs, np.inf if env.calls == 5 else reward, *rest))
-RewardOfOne = with_step(lambda env, obs, reward, *rest: (obs, np.array([reward]), *rest))
-NoReward = with_step(lambda env, obs, reward, *rest: (obs, None if env.calls == 6 else reward, *rest))
-NeverSaysTerminated = with_step(lambda env, obs, reward, terminated, *rest: (obs, reward, terminated or None, *rest))
-OneForTrue = with_step(lambda env, obs, reward, terminated, *rest: (obs, reward, int(terminated), *rest))
-NoInfo = with_step(lambda env, obs, reward, terminated, truncated, info: (obs, reward, terminated, truncated, None))
-OldApi = with_step(lambda env, obs, reward, terminated, truncated, info: (obs, reward, terminated or truncated, info))
-TwoValues = with_step(lambda env, obs, reward, *rest: (obs, reward))
-LimitInInfo = with_step(
-    lambda env, obs, reward, terminated, truncated, info: (
-        obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
-    )
-)  # fmt: skip
-
-
-class ClockAsEnd(Sound):
-    max_steps = 10
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seed = seed if seed is not None else self.seed
+        return np.array([self.seed, self.steps], float), {}
 
     def step(self, action: Any) -> Any:
-        obs, reward, *_ = super().step(action)
-        return obs, reward, self.t >= self.max_steps, False, {}
+        self.steps += 1
+        self.actions.append(int(action))
+        if self.stream == 1 and self.steps == self.at:
+            raise ValueError(f"step {self.steps}")
+        return np.array([self.seed, self.steps], float), 1.0, False, False, {}
 
 
-class RaisesAtSeven(Sound):
-    def step(self, action: Any) -> Any:
-        self.inverse = 1 / (self.calls - 6)
-        return super().step(action)
+class FaultyVector(VectorEnv[Any, Any, Any]):
+    """A native vector env, exact: stream i's observation is (t, 0) / 100; episodes of 5 + i steps, reward 1.
 
-
-class OnlyObs(Sound):
-    def reset(self, **given: Any) -> Any:
-        return super().reset(**given)[0]
-
-
-class Stalls(Sound):
-    def step(self, action: Any) -> Any:
-        if self.calls % 20 == 19:
-            time.sleep(0.06)
-        return super().step(action)
-
-
-class ThatAction(Sound):
-    def __init__(self, which: str = "unbounded") -> None:
-        super().__init__()
-        if which == "unbounded":
-            self.action_space = spaces.Box(-np.inf, np.inf, (), np.float32)
-        elif which == "one":
-            self.action_space = spaces.Discrete(1)
-        else:
-            self.action_space = spaces.MultiDiscrete([2, 2])
-
-    def step(self, action: Any) -> Any:
-        return super().step(1)
-
-
-class WritesToItsAction(Sound):
-    """No fault: an env may do so."""
-
-    action_space = spaces.Box(-1, 1, (1,), np.float32)
-
-    def step(self, action: Any) -> Any:
-        action *= 0.5
-        self.x = self.x + action
-        return super().step(1)
-
-
-# -------------------------------------------------------------------------------------------------------------- randomness
-
-
-class UnseededGenerator(Sound):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rng = np.random.default_rng()
-
-    def random(self) -> Any:
-        return self.rng.uniform(-0.1, 0.1, 3)
-
-
-class FixedGenerator(UnseededGenerator):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rng = np.random.default_rng(0)
-
-
-class NewGeneratorEachReset(UnseededGenerator):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.rng = np.random.default_rng(seed)
-        return super().reset(seed=seed)
-
-
-class NewGeneratorAndNoEnd(NewGeneratorEachReset):
-    def step(self, action: Any) -> Any:
-        obs, reward, _, _, info = super().step(action)
-        return obs, reward, False, False, info
-
-
-class GlobalGenerator(Sound):
-    def step(self, action: Any) -> Any:
-        if self.calls == 3:
-            self.x += np.random.uniform(-0.1, 0.1, 3).astype(np.float32)
-        return super().step(action)
-
-
-class Clockwork(Sound):
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = super().step(action)
-        return obs, float(time.perf_counter_ns() if self.calls >= 9 else 0), *rest
-
-
-class Declared(Clockwork):
-    """It says so itself, in its registration."""
-
-
-class KeepsItsClock(Sound):
-    def reset(self, **given: Any) -> Any:
-        t = self.t
-        result = super().reset(**given)
-        self.t = t
-        return result
-
-
-class SharedByAll(Sound):
-    shared = np.zeros(3)
-
-    def reset(self, **given: Any) -> Any:
-        type(self).shared = np.zeros(3)
-        return super().reset(**given)
-
-    def random(self) -> Any:
-        type(self).shared = self.shared + 0.01
-        return super().random() + self.shared
-
-
-# ------------------------------------------------------------------------------------------------------------- vector envs
-
-
-def many(num_envs: int, mode: str = "NextStep") -> SyncVectorEnv:
-    return SyncVectorEnv([Sound] * num_envs, autoreset_mode=mode)
-
-
-class Vector(VectorEnv[Any, Any, Any]):
-    """Wraps a SyncVectorEnv of ``Sound`` and claims NEXT_STEP."""
+    ``wrong``: (stream, step since birth, what): that row's observation, or "reward", is nan; or "discrete" etc.
+    """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-    mode = "SameStep"
+    snapshot_attributes = ("t", "done", "step_count")
+    single_observation_space, single_action_space = BOX, spaces.Discrete(2)
 
-    def __init__(self, num_envs: int) -> None:
-        self.inner = many(num_envs, self.mode)
-        self.num_envs = num_envs
-        for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
-            setattr(self, name, getattr(self.inner, name))
-        self.over = np.zeros(num_envs, np.bool_)
+    def __init__(self, num_envs: int, wrong: Any = (), raise_at: int = 0) -> None:
+        self.num_envs, self.wrong_at, self.raise_at = num_envs, wrong, raise_at
+        self.observation_space, self.action_space = batch_space(BOX, num_envs), batch_space(spaces.Discrete(2), num_envs)
+        self.t, self.done, self.step_count = np.zeros(num_envs, int), np.zeros(num_envs, bool), np.array(0)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        self.over[:] = False
-        return self.inner.reset(seed=seed)
-
-    def step(self, actions: Any) -> Any:
-        return self.inner.step(actions)
-
-
-class RewardAfterTheEnd(Vector):
-    """SAME_STEP in truth."""
-
-
-class ActsAfterTheEnd(Vector):
-    """SAME_STEP in truth, with the reward of a NEXT_STEP env."""
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t, self.done = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
+        return self._obs(), {}
 
     def step(self, actions: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(actions)
-        reward, self.over = np.where(self.over, 0.0, reward), terminated | truncated
-        return obs, reward, terminated, truncated, info
+        self.step_count = self.step_count + 1
+        if int(self.step_count) == self.raise_at:
+            raise RuntimeError("all at once")
+        reward = np.where(self.done, 0.0, 1.0)
+        self.t = np.where(self.done, 0, self.t + 1)
+        self.done = self.t >= 5 + np.arange(self.num_envs)
+        obs = self._obs()
+        for stream, step, what in self.wrong_at:
+            if step == int(self.step_count):
+                if what == "reward":
+                    reward[stream] = np.nan
+                else:
+                    obs[stream] = ANSWERS[what]
+        return obs, reward, self.done.copy(), np.zeros(self.num_envs, bool), {}
+
+    def _obs(self) -> Any:
+        return np.stack([self.t / 100, np.zeros(self.num_envs)], 1).astype(np.float32)
 
 
-class NothingIsFinal(Vector):
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
-
-    def step(self, actions: Any) -> Any:
-        return *super().step(actions)[:4], {}
+def in_sync(num_envs: int, streams: Any, mode: str = "NextStep", **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    return SyncVectorEnv([partial(Faulty, stream=int(s), **kwargs) for s in streams], autoreset_mode=mode)
 
 
-class SumsRewards(Vector):
-    """The rewards of all streams as one number, which numpy would spread."""
-
-    mode = "NextStep"
-
-    def step(self, actions: Any) -> Any:
-        obs, reward, *rest = super().step(actions)
-        return obs, reward.sum(), *rest
-
-
-class BeyondItsLimit(Vector):
-    mode = "NextStep"
-
-    def __init__(self, num_envs: int, max_episode_steps: int) -> None:
-        super().__init__(num_envs)
+def fails(stream: Any, number: Any, t: Any) -> Any:
+    """Whether the ruler's step from t (or, at its end, the reset after it) raises: about one in 30, elementwise."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(stream).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(number).astype(np.uint64)
+        x = (x * np.uint64(64) + np.asarray(t).astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
+        chosen = (x >> np.uint64(40)) % np.uint64(30) == 0
+    return chosen & ((np.asarray(number) > 0) | (np.asarray(t) > 0))  # the first step of all works: else none would
 
 
-gymnasium.register("faulty/OldApi-v0", f"{__name__}:OldApi", max_episode_steps=20)
-gymnasium.register("faulty/Declared-v0", f"{__name__}:Declared", nondeterministic=True)
-gymnasium.register("faulty/Limit-v0", vector_entry_point=f"{__name__}:BeyondItsLimit", max_episode_steps=5)
+class FaultyRuler(Ruler):
+    """Raises where ``fails`` says; made anew it begins with episode 0 again."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is None:
+            length, _, _ = episode(self.stream, self.number, self.longest)
+            if fails(self.stream, self.number, int(length)):
+                raise RuntimeError(f"no episode after {self.number}")
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> Any:
+        if fails(self.stream, self.number, self.t):
+            raise RuntimeError(f"stream {self.stream} breaks at {self.number}, {self.t}")
+        return super().step(action)

@@ -12,7 +12,7 @@ from equipoise.envs.check import check_env
 from equipoise.envs.findings import Finding
 from equipoise.types import EnvFactory
 
-FAULTY = "tests.envs.faulty"
+FAULTY = "tests.envs.planted"
 
 
 def checked(name: str, steps: int = 200, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
         ("faulty/OldApi-v0", "error", "step() returns 4 values, as Gym did before 0.26", "step 1", "got a tuple of 4"),
         ("TwoValues", "error", "step() does not return 5 values", "step 1", "got a tuple of 2"),
         ("OnlyObs", "error", "reset() does not return (obs, info)", "reset(seed)", "got ndarray"),
-        ("RaisesAtSeven", "error", "step() raises ZeroDivisionError", "step 7", "(faulty.py:"),
+        ("RaisesAtSeven", "error", "step() raises ZeroDivisionError", "step 7", "(planted.py:"),
         # ends
         ("LimitInInfo", "error", "a time limit is told as terminated", "step", "info['TimeLimit.truncated']"),
         ("ClockAsEnd", "note", "a clock may be told as terminated", "step 10 of an episode", "max_steps is a clock"),
@@ -228,7 +228,7 @@ def test_facts_of_a_python_env():
         "action": "Discrete of 2",
         "autoreset": "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value "
         "after it",
-        "resume": "restart: the run goes on, with a new episode in each env",
+        "resume": "exact: an episode goes on where it was, bit for bit",
         "episodes": "",
         "seeds": "the same seed and actions give the same rows, bit for bit",
     }

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import action_spec, observation_spec
+from equipoise.envs.checks import WrongValue
 from equipoise.tree import ArraySpec
 from tests.envs.rolling import env_of, rows
 
@@ -104,5 +105,5 @@ def nested_vector(streams: Any) -> Any:
 
 
 def test_floats_do_not_become_bytes():
-    with pytest.raises(TypeError):
+    with pytest.raises(WrongValue, match=r"stream 0: obs: expected uint8 \[2\], got float64 \[2\]"):
         env_of(f"{__name__}:Bytes", 1).recv()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from equipoise.learners.flat import flatten
-from equipoise.learners.learner import Learner
+from equipoise.learners.learner import Learner, NonFiniteUpdate
 from equipoise.learners.minibatch import minibatches
 from equipoise.types import Algorithm, Batch, LossOutput, Trajectory
 
@@ -185,3 +185,47 @@ def test_more_minibatches_than_windows_of_a_recurrent_net_are_refused() -> None:
 
     with pytest.raises(ValueError, match="at most 6 minibatches"):
         Learner(Quadratic(minibatches=7), Recurrent(), schedule_updates=1, seed=0, batch=6)
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(2, 3)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e25])
+def test_a_loss_that_is_no_number_touches_no_weight(value: float, rows: slice) -> None:
+    made, whole = learner(Quadratic(with_b=True, max_grad_norm=0.5)), batch()
+    made.step(batch())
+    before = {name: p.clone() for name, p in made.net.named_parameters()}
+    whole.data.reward[rows] = value
+    with pytest.raises(NonFiniteUpdate, match=r"group 'a', update 2: expected a finite loss, got loss (nan|inf)"):
+        made.step(whole)
+    assert all(torch.equal(p, before[name]) for name, p in made.net.named_parameters()) and made.version == 1
+
+
+def test_a_gradient_that_is_no_number_is_named() -> None:
+    class Steep(Quadratic):
+        def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput | None:
+            return None if group == "b" else LossOutput(loss=net.a.sqrt().sum(), count=torch.tensor(1.0))
+
+    made = learner(Steep())
+    with pytest.raises(NonFiniteUpdate, match=r"finite grad_norm/a, got loss 0.0 and grad_norm/a inf"):
+        made.step(batch())
+    assert made.net.a.item() == 0.0
+
+
+def test_on_a_device_one_look_a_step_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the bad minibatches change nothing by themselves, and the step raises at its end."""
+    made, whole, looks = learner(Quadratic(max_grad_norm=0.5, optimizer="rmsprop", minibatches=6, epochs=2)), batch(), []
+    made.device = torch.device("meta")
+    monkeypatch.setattr("equipoise.learners.learner.tree.to", lambda x, device: x)
+    look = made._look
+
+    def counting(seen: Any) -> None:
+        looks.append(len(seen))
+        look(seen)
+
+    monkeypatch.setattr(made, "_look", counting)
+    made.step(batch())
+    assert looks == [12]
+    whole.data.reward[:] = float("nan")
+    before = made.net.a.item()
+    with pytest.raises(NonFiniteUpdate, match="group 'a', update 2"):
+        made.step(whole)
+    assert made.net.a.item() == before and looks == [12, 12] and made.version == 1

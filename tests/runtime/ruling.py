@@ -16,6 +16,7 @@ from torch import nn
 
 from equipoise.envs import ruler
 from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Policy, Program, Trajectory
+from tests.envs.faulty import fails
 
 Fault = Literal["none", "state", "version", "reward", "mask", "obs", "action", "first"]
 
@@ -44,6 +45,7 @@ class Ruling(Algorithm):
     optimizer_epsilon: float = 1e-12
     fault: Fault = "none"
     gaps: bool = False
+    faulty: bool = False  # the env is tests.envs.faulty:FaultyRuler
 
     def network(self, spec: Any) -> nn.Module:
         return Counter()
@@ -58,7 +60,7 @@ class Ruling(Algorithm):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        if wrong := violations(data, gaps=self.gaps):
+        if wrong := violations(data, gaps=self.gaps, fails=fails if self.faulty else None):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
@@ -67,9 +69,9 @@ class Ruling(Algorithm):
 LEDGER = ruler.Ledger()  # of this process: the learner's
 
 
-def violations(data: Trajectory, *, gaps: bool) -> list[str]:
+def violations(data: Trajectory, *, gaps: bool, fails: Any = None) -> list[str]:
     """What the ruler, the counter and the versions say about a batch."""
-    wrong = ruler.verify(data, LEDGER, gaps=gaps)
+    wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails)
     version = data.version.numpy()
     by_weights = np.rint(data.behaviour["updates"].numpy())
     wrong += [

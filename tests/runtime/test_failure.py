@@ -9,13 +9,18 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from equipoise import api
+from equipoise.envs.capsule import EnvFailed, read
+from equipoise.envs.replay import replay
+from equipoise.runtime.directory import load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
 
@@ -35,17 +40,67 @@ def exhaust(run: Any) -> None:
 
 
 def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path) -> None:
-    run = failing("raise", "process", tmp_path / "run")
-    with pytest.raises(WorkerFailed, match="the reactor is leaking") as caught:
+    run = failing("raise", "process", tmp_path / "run", after=0)
+    with pytest.raises(WorkerFailed, match="failed 3 times in a row .*the reactor is leaking") as caught:
         exhaust(run)
-    assert caught.value.worker == "actor 0" and "3 times in a row" in caught.value.reason
+    assert caught.value.worker == "actor 0"
     assert "failing.py" in caught.value.traceback_text
     assert run.summary["status"] == "failed"
 
 
 def test_an_exception_in_serial_is_the_exception(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="the reactor is leaking"):
-        exhaust(failing("raise", "serial", tmp_path / "run"))
+    with pytest.raises(EnvFailed, match="the reactor is leaking") as caught:
+        exhaust(failing("raise", "serial", tmp_path / "run", after=0))
+    assert "failing.py" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_an_exception_now_and_then_costs_an_episode(on: Any, tmp_path: Path) -> None:
+    run = failing("raise", on, tmp_path / "run", after=100, steps=8_000, max_lag=0)  # in lockstep each actor does its half
+    exhaust(run)
+    assert run.summary["status"] == "completed" and run.summary["env_steps"] == 8_000
+    counted = run.summary["failures"]
+    assert counted["actor 0"]["aborted"] == 9 and counted["actor 1"]["aborted"] == 0, counted
+    assert 0 < run._files.metrics()[-1]["aborted"] <= counted["actor 0"]["aborted"]  # of the last record
+    paths = sorted((run.directory / "capsules").iterdir())
+    assert len(paths) == counted["actor 0"]["aborted"] and all(replay(read(path)).same for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("how", "policy", "on"),
+    [("nan", "drop", "serial"), ("reward nan", "drop", "process"), ("inf", "clamp", "serial"), ("shape", "stop", "serial")],
+)
+def test_what_is_not_a_number_never_reaches_a_weight(how: str, policy: str, on: Any, tmp_path: Path) -> None:
+    run = faulty(how, on, tmp_path / "run", on_nonfinite=policy)
+    exhaust(run)
+    assert all(torch.isfinite(p).all() for p in run_params(run).values())
+    counted = run.summary["failures"]["actor 0"]
+    assert counted["clamped" if policy == "clamp" else "aborted"] > 5
+    if policy != "clamp":
+        assert run.summary["return_mean"] == 30, "only whole episodes count"
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_by_default_it_ends_the_run_and_says_where(on: Any, tmp_path: Path) -> None:
+    run = faulty("nan", on, tmp_path / "run")
+    said = r"Faulty.*, stream \d: obs: expected a finite number, got nan at \[1\]"
+    with pytest.raises(RuntimeError, match=said) as caught:
+        exhaust(run)
+    (path, *_) = sorted((run.directory / "capsules").iterdir())
+    text = "".join(traceback.format_exception(caught.value))
+    assert f"capsule: {path}" in text and replay(read(path)).same and run.summary["status"] == "failed"
+
+
+def faulty(how: str, on: Any, path: Path, **options: Any) -> Any:
+    kwargs = {"how": how, "every": 50}
+    return api.train(
+        "tests.envs.faulty:Faulty", "impala", on=on, out=path, env_kwargs=kwargs, actors=1, envs_per_actor=4, unroll=16,
+        steps=3_000, evaluate_episodes=0, **options,
+    )  # fmt: skip
+
+
+def run_params(run: Any) -> Any:
+    return load_checkpoint(run._files.latest_checkpoint())[0]
 
 
 @pytest.mark.parametrize(("how", "said"), [("kill", "was killed by SIGKILL"), ("exit", "exited with code 7")])
@@ -56,13 +111,12 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(how: str, said: str, tm
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize(("how", "said"), [("raise", "raised an exception"), ("kill", "was killed by SIGKILL")])
 @pytest.mark.parametrize("max_lag", [0, 1, None])
-def test_a_worker_that_gets_on_is_replaced(how: str, said: str, max_lag: int | None, tmp_path: Path) -> None:
-    run = failing(how, "process", tmp_path / "run", after=100, steps=10_000, max_lag=max_lag)
+def test_a_worker_that_gets_on_is_replaced(max_lag: int | None, tmp_path: Path) -> None:
+    run = failing("kill", "process", tmp_path / "run", after=100, steps=10_000, max_lag=max_lag)
     exhaust(run)
     assert run.summary["status"] == "completed" and run.summary["env_steps"] >= 10_000
-    assert [note for note in run.summary["notes"] if f"actor 0 {said}; replaced, for the 2nd time" in note]
+    assert [note for note in run.summary["notes"] if "actor 0 was killed by SIGKILL; replaced, for the 2nd time" in note]
 
 
 @pytest.mark.parametrize(("how", "said"), [("hang", "time.sleep"), ("stop", "does not answer signals")])

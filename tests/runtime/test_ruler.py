@@ -43,6 +43,18 @@ def test_a_batch_of_part_of_the_actors(on: str, tmp_path: Any) -> None:
     run(program(actors=4, batch=16, max_lag=1, algorithm=Ruling()), on, tmp_path)
 
 
+@pytest.mark.parametrize(("on", "max_lag"), [("serial", None), ("process", 1)])
+def test_rows_around_aborted_episodes_prove_themselves(on: Any, max_lag: int | None, tmp_path: Any) -> None:
+    made = program(target="tests.envs.faulty:FaultyRuler", max_lag=max_lag, steps=4000, algorithm=Ruling(faulty=True))
+    summary = run(made, on, tmp_path)
+    assert summary["env_steps"] == 4000 and sum(one["aborted"] for one in summary["failures"].values()) > 50
+
+
+def test_a_planted_fault_around_aborted_episodes_is_caught(tmp_path: Any) -> None:
+    with pytest.raises(AssertionError, match="do not prove themselves"):
+        run(program(target="tests.envs.faulty:FaultyRuler"), "serial", tmp_path)  # which are no faults by the plain law
+
+
 def test_a_batch_of_several_unrolls_of_an_actor(tmp_path: Any) -> None:
     run(program(actors=2, batch=64, max_lag=0), "serial", tmp_path)
 

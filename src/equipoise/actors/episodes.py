@@ -28,6 +28,7 @@ class Episodes:
         "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
         "ticks": ArraySpec((1,), "int64"),
         "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has taken
+        "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.capsule.COUNTED
     }
 
     def __init__(self, streams: int, memory: Memory) -> None:
@@ -44,11 +45,15 @@ class Episodes:
         self.__init__(*state)  # type: ignore[misc]
 
     def observe(self, ts: TimeStep) -> None:
-        """Add one row of every stream."""
+        """Add one row of every stream; an episode that was aborted leaves nothing behind."""
         v = self._views
         v["ticks"][0] += 1
         self._return += ts.reward
         self._length += ts.valid
+        np.greater(ts.first, ts.valid, out=self._done)  # a seam, where both are 0 already, or an aborted episode
+        if self._done.any():
+            self._return[self._done] = 0.0
+            self._length[self._done] = 0
         np.logical_or(ts.terminated, ts.truncated, out=self._done)
         if not self._done.any():
             return
@@ -83,6 +88,11 @@ class Episodes:
     @next_row.setter
     def next_row(self, row: int) -> None:
         self._views["next_row"][0] = row
+
+    @property
+    def failures(self) -> Any:
+        """[3] int64, this actor's; its env writes them."""
+        return self._views["failures"]
 
     @property
     def count(self) -> int:

@@ -15,8 +15,14 @@ from equipoise.types import Algorithm, Env, Tick, TimeStep, Tree
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 
 
+PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
+
+
 class Evaluator:
-    """Plays ``episodes`` episodes, each stream an equal number of them, so that short ones are not counted too often."""
+    """Plays ``episodes`` episodes, each stream an equal number of them, so that short ones are not counted too often.
+
+    An episode that the env's failure aborted is played again; one that is given up is missing in ``returns``.
+    """
 
     def __init__(
         self,
@@ -36,6 +42,8 @@ class Evaluator:
         self._left[: episodes % streams] += 1
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
+        self._aborted = np.zeros(streams, np.int64)  # in a row
+        self._rows = np.zeros(streams, np.int64)  # since the last episode's end, the masked ones of an aborted one included
         self._state: Tree = net.initial_state(streams)
         self._ids = np.arange(streams)
         self._row = 0
@@ -61,12 +69,21 @@ class Evaluator:
     def _note(self, ts: TimeStep) -> None:
         self._return += ts.reward
         self._length += ts.valid
-        for i in np.flatnonzero(ts.terminated | ts.truncated | (self._length >= LONGEST)):
+        self._rows += 1
+        for i in np.flatnonzero(ts.first & ~ts.valid & (self._length > 0)):  # not a seam: there the length is 0 already
+            self._return[i], self._length[i] = 0.0, 0
+            self._aborted[i] += 1
+            if self._aborted[i] >= PATIENCE and self._left[i] > 0:
+                self._left[i] -= 1
+                self._aborted[i] = 0
+        for i in np.flatnonzero(ts.terminated | ts.truncated | (self._rows > LONGEST)):
             if self._left[i] > 0:
                 self._left[i] -= 1
-                self.returns.append(float(self._return[i]))
+                if self._length[i] > 0:
+                    self.returns.append(float(self._return[i]))
             self._return[i] = 0.0
-            self._length[i] = 0
+            self._length[i] = self._rows[i] = 0
+            self._aborted[i] = 0
 
     def _act(self, ts: TimeStep) -> Tree:
         obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)

@@ -35,8 +35,8 @@ class PPO(ActorCriticAlgorithm):
         value = net.unroll(data.obs, data.first, data.state)[0].value
         out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
         advantage = out.advantage
-        if self.normalize_advantage:
-            real = advantage[data.mask]
+        real = advantage[data.mask]
+        if self.normalize_advantage and len(real):  # none is real where every episode was aborted
             advantage = (advantage - real.mean()) / (real.std(correction=0) + 1e-8)
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 

@@ -136,6 +136,8 @@ def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
     rows["lag"] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
+    if aborted := sum(one["aborted"] for one in summary["failures"].values()):
+        rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"
     rows["verdict"] = summary["verdict"]
     return rows
 

@@ -10,6 +10,10 @@ Row by row (d: the row ended an episode)::
                 first x       x                         no seam, every row is valid
 
 Information dicts are not touched.
+
+One stream of a vector env cannot be made anew. Where its episode has to be aborted (``on_nonfinite`` "drop", a value that is
+invalid) its rows are masked until its next episode begins: ``valid`` False, ``first`` True, reward 0, a harmless observation.
+An exception cannot be told to be one stream's, so it is raised.
 """
 
 from __future__ import annotations
@@ -19,12 +23,17 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from equipoise import tree
 from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.capsule import Start
+from equipoise.envs.checks import WrongValue
 from equipoise.envs.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 TRUNCATION = "truncation treated as termination"
+EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
+OTHER_ACTIONS = 1 << 26  # bytes of actions since its birth that are kept of any other; after that, no capsule of it replays
 
 
 class GymnasiumEnv(SyncEnv):
@@ -52,16 +61,45 @@ class GymnasiumEnv(SyncEnv):
             resume="exact" if snapshot.possible(env) else "restart",
             notes=(*notes, TRUNCATION) if self.same_step else notes,
         )
+        count = len(streams)
+        self._waiting, self._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)  # aborted; and its row was a last one
+        self._any_waiting = False
+        self._actions: list[Any] = []  # since ``_from``
+        self._from: Tree | None = None  # a state with an action sent; None: birth
+        self._played = True  # can this env be brought to ``_from``
         seeds = stream_seeds(seed, streams)
+        self._never_reset = True
+        self._most = EXACT_ACTIONS if self.spec.resume == "exact" else max(OTHER_ACTIONS // (self.action.nbytes + 128), 1)
         self._seed: Any = seeds if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
 
     def _reset(self) -> None:
+        self._from, self._actions, self._played = None, [], self._never_reset
+        self._never_reset, self._any_waiting = False, False
+        self._waiting.fill(False)
+        self._ended.fill(False)
         obs, _ = self.env.reset(seed=self._seed)
         self._seed = None  # a reset after the first goes on with the env's own generator
         observe(self.ts.obs, obs)
 
     def _step(self) -> None:
-        obs, reward, terminated, truncated, _ = self._exchange()
+        if len(self._actions) >= self._most:
+            self._cut()
+        self._actions.append(self.action)
+        ts = self.ts
+        try:
+            obs, reward, terminated, truncated, _ = self._exchange()
+            if np.shape(reward) != ts.reward.shape:
+                raise WrongValue("invalid", 0, "reward", f"shape {list(ts.reward.shape)}", f"{list(np.shape(reward))}")
+            self._fill(obs, reward, terminated, truncated)
+        except Exception as error:
+            self._record(None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error)
+            raise
+        if self._any_waiting:
+            self._mask()
+        if not self.checks.fine():
+            self._judge()
+
+    def _fill(self, obs: Any, reward: Any, terminated: Any, truncated: Any) -> None:
         ts = self.ts
         if not self.same_step:
             np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
@@ -77,25 +115,79 @@ class GymnasiumEnv(SyncEnv):
         elif self._wrapped:
             ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
 
+    def _mask(self) -> None:
+        """Streams whose episode was aborted: nothing of them is told until the next one begins."""
+        ts, waiting, ended = self.ts, self._waiting, self._ended
+        done = ts.terminated | ts.truncated
+        begun = waiting & (done if self.same_step else ended)  # this row's observation begins an episode
+        ts.reward[waiting] = 0.0
+        for flags, value in ((ts.terminated, False), (ts.truncated, False), (ts.valid, False), (ts.first, True)):
+            flags[waiting] = value
+        np.copyto(ended, done & ~begun)
+        waiting &= ~begun
+        self.checks.fill(waiting)
+        self._any_waiting = bool(waiting.any())
+
+    def _abort(self, i: int, error: Exception) -> None:
+        assert self.failures is not None
+        self._record(i, error)
+        if self.failures.ends_the_run(error):
+            raise error
+        ts = self.ts
+        self.failures.count("aborted")
+        done = bool(ts.terminated[i] or ts.truncated[i])
+        begins = self.same_step and done  # only the reward can be wrong then, or the reset itself is
+        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = 0.0, False, False, False, True
+        if not begins or any(wrong.kind != "outside" for wrong in self.checks.wrong([i])):
+            self._waiting[i], self._ended[i], self._any_waiting = True, done, True
+            self.checks.fill([i])
+
+    def _cut(self) -> None:
+        self._actions = []
+        if self.spec.resume == "exact":
+            self._from, self._played = self.state(), True
+        else:
+            self._played = False
+
+    def _course(self, i: int | None) -> dict[str, Any]:
+        started = "birth" if self._from is None else "state"
+        return {
+            "start": Start(kind=started if self._played else "lost"),  # type: ignore[arg-type]
+            "streams": tuple(self.ts.stream.tolist()),
+            "step": len(self._actions),
+            "actions": np.stack(self._actions) if self._actions else np.zeros((0,)),
+            "observations": self.ts.obs if i is None else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs),
+            "state": {} if self._from is None else self._from,
+        }
+
+    def _one(self, i: int | None) -> Any:
+        return self.env
+
     def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
         return self.env.step(self.action)
 
     def _capture(self) -> Tree:
-        return snapshot.capture(self.env)
+        return snapshot.capture(self.env) | {"waiting": self._waiting.copy(), "ended": self._ended.copy()}
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
         snapshot.restore(self.env, state)
+        np.copyto(self._waiting, state["waiting"])
+        np.copyto(self._ended, state["ended"])
+        self._any_waiting = bool(self._waiting.any())
+        self._played, self._actions = False, []  # until the next cut
         return ["exact"] * len(self.ts.stream), {}
 
     def _close(self) -> None:
         self.env.close()
 
 
-def observe(target: Tree, obs: Any) -> None:
+def observe(target: Tree, obs: Any, key: str = "obs") -> None:
     """Copy a batched observation into the arrays of ``target``; float64 becomes float32."""
     if isinstance(target, dict):
-        for key, inner in target.items():
-            observe(inner, obs[key])
+        for name, inner in target.items():
+            observe(inner, obs[name], f"{key}/{name}")
+    elif np.shape(obs) != target.shape:  # it might broadcast
+        raise WrongValue("invalid", 0, key, f"shape {list(target.shape)}", f"{list(np.shape(obs))}")
     else:
         np.copyto(target, obs)  # same_kind is its default
 

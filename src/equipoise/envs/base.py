@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from equipoise.envs import capsule
+from equipoise.envs.capsule import Capsule, Failures
+from equipoise.envs.checks import Checks, WrongValue
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
-from equipoise.types import Array, EnvSpec, Resume, TimeStep, Tree
+from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
 RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
 RESUMES: tuple[Resume, ...] = ("exact", "replay", "restart")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
+
+
+LOOK_EVERY = 64  # steps, at the bounds of floats; the check for finite numbers is in every step
 
 
 class SyncEnv:
@@ -36,14 +43,18 @@ class SyncEnv:
         notes: tuple[str, ...] = (),
     ) -> None:
         self.spec = EnvSpec(observation=observation, action=action, resume=resume, notes=notes)
-        self.ts: Any = timestep(observation_spec(observation), streams)  # a TimeStep of numpy arrays
+        self.ts: Any  # a TimeStep of numpy arrays
+        self.ts, floats = timestep(observation_spec(observation), streams)
+        self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY)
+        self.failures: Failures | None = None  # None: whatever goes wrong is raised
+        self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
         self.form = ActionForm(action, len(streams))
         self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
         self.restarted = np.zeros(len(streams), np.bool_)  # by the last load
         self.restarts: dict[int, str] = {}
         self.resumed: dict[str, int] = {}
         self._phase = RESET
-        self._cut = False  # the streams that a load restarted are still to be told so
+        self._unsaid = False  # the streams that a load restarted are still to be told so
         self._closed = False
 
     def send(self, action: Array, stream: Array) -> None:
@@ -54,7 +65,7 @@ class SyncEnv:
             raise RuntimeError("send: recv has not answered the " + ("reset" if self._phase == RESET else "last action"))
         self.action = self.form(action)
         self._phase = SENT
-        if self._cut:
+        if self._unsaid:
             self._end_restarted()
 
     def recv(self) -> TimeStep:
@@ -82,7 +93,7 @@ class SyncEnv:
         not be brought back ends there: its next action is ignored and answered by a reset row, as at an episode's end
         (``first``, not ``valid``, reward 0). After ``load({})`` all restart, and the next ``recv`` answers the reset, unsent.
         """
-        self._cut = False
+        self._unsaid = False
         if not state:
             self._phase = RESET
             self._report(["restart"] * len(self.ts.stream))
@@ -92,8 +103,8 @@ class SyncEnv:
         fill({key: getattr(self.ts, key) for key in ROWS}, state["rows"])
         fill({"action": self.action}, state)
         self._report(*self._restore(state["env"]))
-        self._phase, self._cut = int(state["phase"]), bool(self.restarted.any())
-        if self._cut and self._phase == SENT:
+        self._phase, self._unsaid = int(state["phase"]), bool(self.restarted.any())
+        if self._unsaid and self._phase == SENT:
             self._end_restarted()
 
     def _report(self, kinds: list[Resume], why: dict[int, str] | None = None) -> None:
@@ -104,7 +115,7 @@ class SyncEnv:
     def _end_restarted(self) -> None:
         """Their last row, which was told, ends an episode now: the step that comes resets them."""
         np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
-        self._cut = False
+        self._unsaid = False
 
     def close(self) -> None:
         if not self._closed:
@@ -116,6 +127,68 @@ class SyncEnv:
         for array in (self.ts.reward, self.ts.terminated, self.ts.truncated, self.ts.valid):
             array.fill(0)
         self.ts.first.fill(True)
+        if not self.checks.fine(begins=True):
+            self._judge()
+
+    def _judge(self) -> None:
+        """Some value of the rows is not fine: say so, mend it, or end the episode that it came from."""
+        judged: set[int] = set()
+        for wrong in self.checks.wrong():
+            i, failures = wrong.index, self.failures
+            if i in judged:
+                continue
+            if failures is None:
+                raise wrong.placed(self._where(i))
+            if wrong.kind == "nonfinite" and failures.on_nonfinite == "clamp":
+                failures.count("clamped", self.checks.clamp(i))
+                continue
+            judged.add(i)
+            wrong = wrong.placed(self._where(i))
+            if wrong.kind == "outside":
+                failures.count("outside")
+                failures.warn_once(wrong)
+                self._record(i, wrong)
+                continue
+            self._abort(i, wrong)
+            if failures.on_nonfinite == "clamp":  # the first observation of the next episode may need it as well
+                failures.count("clamped", self.checks.clamp(i))
+
+    def _record(self, i: int | None, error: Exception) -> None:
+        """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of all), and say where."""
+        failures = self.failures
+        if failures is None or failures.capsules is None:
+            return
+        wrong = error if isinstance(error, WrongValue) else None
+        factory, seed = self.origin
+        made = Capsule(
+            env=factory, stream=None if i is None else int(self.ts.stream[i]), seed=seed, error=type(error).__name__,
+            message=str(error), kind="exception" if wrong is None else wrong.kind, key=None if wrong is None else wrong.key,
+            wrappers=self._name(i), traceback="".join(traceback.format_exception(error)),
+            versions=capsule.versions(self._one(i)), **self._course(i),
+        )  # fmt: skip
+        if (path := capsule.write(failures.capsules, made, error)) is not None:
+            error.add_note(f"capsule: {path}")
+
+    def _course(self, i: int | None) -> dict[str, Any]:
+        """What brought stream ``i`` here: the capsule's start, streams, step, actions, observations, state."""
+        raise NotImplementedError
+
+    def _abort(self, i: int, error: Exception) -> None:
+        """End the episode of stream ``i``; its row becomes that of a seam."""
+        raise NotImplementedError
+
+    def _one(self, i: int | None) -> Any:
+        """The env behind stream ``i``."""
+        raise NotImplementedError
+
+    def _where(self, i: int | None) -> str:
+        return self._name(i) if i is None else f"{self._name(i)}, stream {int(self.ts.stream[i])}"
+
+    def _name(self, i: int | None) -> str:
+        try:
+            return str(self._one(i))
+        except Exception as error:  # a user's own class may do anything
+            return f"{type(self._one(i)).__name__} (its name raised {type(error).__name__})"
 
     def _reset(self) -> None:
         """Fill ``ts.obs``."""

@@ -30,6 +30,7 @@ from gymnasium.vector import VectorEnv
 from equipoise.envs import wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.capsule import Failures
 from equipoise.envs.loop import LoopEnv
 from equipoise.types import EnvFactory
 
@@ -37,11 +38,18 @@ Streams = np.ndarray[Any, np.dtype[np.int64]]
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
 
 
-def make(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
+def make(factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None) -> SyncEnv:
     """``streams`` [B] int64: this worker's; stream i's env is seeded from (``seed``, i), whoever runs it.
 
+    ``failures`` says what an env's failure costs; without it whatever an env raises, and every wrong value, is raised.
     ValueError names the nearest valid target, argument or module; ImportError the extra to install.
     """
+    env = make_plain(factory, streams=streams, seed=seed)
+    env.failures, env.origin = failures, (factory, seed)
+    return env
+
+
+def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
     streams = np.asarray(streams, np.int64)
     if streams.ndim != 1 or not len(streams):
         raise ValueError(f"streams: expected [B] with B >= 1, got shape {streams.shape}")
@@ -121,7 +129,7 @@ def make_called(
         return GymnasiumEnv(first, streams=streams, seed=seed)
     if not isinstance(first, gymnasium.Env):
         raise ValueError(f"{target} returned {type(first).__name__}, expected a gymnasium.Env or a gymnasium.vector.VectorEnv")
-    return LoopEnv([lambda: first, *makers[1:]], streams=streams, seed=seed)
+    return LoopEnv(makers, streams=streams, seed=seed, made=first)
 
 
 def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]) -> dict[str, Any]:

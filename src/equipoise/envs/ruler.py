@@ -8,7 +8,7 @@ the episode, so an action or a reward that moved by one row, one stream or one e
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -150,18 +150,28 @@ class Ledger:
         self.at: dict[int, tuple[int, tuple[int, ...], int]] = {}  # stream -> next start, obs there, newest version
 
 
-def verify(trajectory: Trajectory, ledger: Ledger | None = None, *, longest: int = LONGEST, gaps: bool = False) -> list[str]:
+def verify(
+    trajectory: Trajectory,
+    ledger: Ledger | None = None,
+    *,
+    longest: int = LONGEST,
+    gaps: bool = False,
+    fails: Callable[[Ints, Ints, Ints], Bools] | None = None,
+) -> list[str]:
     """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
 
     Recomputed from (stream, episode, t) of each row: the next observation, ``first``, ``reward``, ``mask`` (False exactly
     on the seam row, whose observation is an episode's last), ``bootstrap`` (not terminated; a seam's is True),
     ``context``. With a ``ledger``: each stream goes on where it was, and its versions never go back. ``gaps``: rows may be
-    missing between two trajectories of a stream (dropped), never come twice.
+    missing between two trajectories of a stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows
+    whose step or reset raises; such a row looks like a seam, and its stream begins again with episode 0.
     """
     obs = np.asarray(trajectory.obs).astype(np.int64)
     stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]
     length, terminates, _ = episode(stream, number, longest)
     seam = t[:-1] == length[:-1]
+    failed = np.zeros(seam.shape, np.bool_) if fails is None else fails(stream[:-1], number[:-1], t[:-1])
+    masked = seam | failed
     ends = t[1:] == length[:-1]  # the last step of an episode, where the row is none of a seam
     context = {key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")}
     action, version = np.asarray(trajectory.action), np.asarray(trajectory.version)
@@ -174,16 +184,17 @@ def verify(trajectory: Trajectory, ledger: Ledger | None = None, *, longest: int
             wrong.append(f"{what}{at} of stream {context['stream'][at[-1]]}: {said}")
 
     compare("obs stream", stream, context["stream"])
-    compare("obs episode", number[1:], number[:-1] + seam)
-    compare("obs t", t[1:], np.where(seam, 0, t[:-1] + 1))
+    compare("obs episode", number[1:], np.where(failed, 0, number[:-1] + seam))
+    compare("obs t", t[1:], np.where(masked, 0, t[:-1] + 1))
     compare("obs beyond its episode", t > length, False)
     compare("first", trajectory.first, t == 0)
-    compare("mask", trajectory.mask, ~seam)
-    compare("reward", trajectory.reward, np.where(seam, np.float32(0), reward(number[:-1], t[:-1], action)))
-    compare("bootstrap", trajectory.bootstrap, seam | ~(ends & terminates[:-1]))
+    compare("mask", trajectory.mask, ~masked)
+    compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
+    compare("bootstrap", trajectory.bootstrap, masked | ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
-    compare("context start", context["start"], rows)
+    if fails is None:  # else a stream's rows before are not those of a law; the ledger still follows them
+        rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
+        compare("context start", context["start"], rows)
     if ledger is not None:
         wrong += follow(ledger, context, obs, version, gaps=gaps)
     return wrong

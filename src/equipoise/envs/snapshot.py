@@ -62,6 +62,23 @@ def generator(state: Any) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
+def generator_dict(env: Any) -> dict[str, Any] | None:
+    """The state of the generator that a Gymnasium env draws from, plain numbers; None where it has none that is known."""
+    rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)  # np_random itself would make one
+    state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
+    return state if isinstance(state, dict) and state["bit_generator"] == "PCG64" else None
+
+
+def generator_of(state: dict[str, Any]) -> np.random.Generator:
+    """The inverse; ValueError for what is no such state."""
+    bits = np.random.PCG64(0)
+    try:
+        bits.state = known(state)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"expected the state of a PCG64 generator, got {state}") from error
+    return np.random.Generator(bits)
+
+
 def known(state: Any) -> Any:
     if state["bit_generator"] != "PCG64":  # what Gymnasium and numpy's default_rng use
         raise ValueError(f"expected the state of a PCG64 generator, got {state['bit_generator']}")

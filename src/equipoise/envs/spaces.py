@@ -40,18 +40,33 @@ def action_spec(space: spaces.Space[Any]) -> ArraySpec:
     raise UnsupportedSpace(f"action space {space} is not supported; supported: {ACTIONS}")
 
 
-def timestep(observation: Tree, streams: Array) -> TimeStep:
-    """Zeroed rows for B streams; ``observation`` is the spec of one stream."""
-    count = len(streams)
-    return TimeStep(
-        obs=tree.zeros(tree.prepend(observation, count)),
-        reward=np.zeros(count, np.float32),
+def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
+    """Zeroed rows for B streams (``observation`` is the spec of one), and [n] float32 that all floats among them are views of.
+
+    One array, so that one look at it sees whether all of them are finite.
+    """
+    count, at = len(streams), 0
+    specs = {"obs": tree.prepend(observation, count), "reward": ArraySpec((count,), "float32")}
+    floats = np.zeros(sum(s.nbytes for s in tree.leaves(specs) if s.dtype == "float32") // 4, np.float32)
+
+    def array(s: ArraySpec) -> Array:
+        nonlocal at
+        if s.dtype != "float32":
+            return np.zeros(s.shape, s.dtype)
+        at += s.nbytes // 4
+        return floats[at - s.nbytes // 4 : at].reshape(s.shape)
+
+    rows = tree.map(array, specs)
+    step = TimeStep(
+        obs=rows["obs"],
+        reward=rows["reward"],
         terminated=np.zeros(count, np.bool_),
         truncated=np.zeros(count, np.bool_),
         first=np.zeros(count, np.bool_),
         valid=np.zeros(count, np.bool_),
         stream=np.array(streams, np.int64),
     )
+    return step, floats
 
 
 class ActionForm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,10 @@ class Step:
 
     metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
     priority: Tensor | None  # [B]
+
+
+class NonFiniteUpdate(RuntimeError):
+    """A loss or a gradient was nan or infinite; no weight was touched by it."""
 
 
 class Learner:
@@ -72,18 +77,21 @@ class Learner:
         batch = replace(batch, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
+        doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) that nobody has looked at yet
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self._by_rows, rng=self._rng):
                 for group in self._flat:
                     out = algorithm.loss(self.net, None, part, group=group, step=self.progress, rng=self._rng)
                     if out is None:
                         continue
-                    norm = self._descend(group, out.loss / out.count.clamp(min=1))
+                    norm = self._descend(group, out.loss / out.count.clamp(min=1), doubtful)
                     one = torch.ones_like(norm)
                     for name, (total, count) in (*out.metrics.items(), (f"grad_norm/{group}", (norm, one))):
                         old = metrics.get(name)
                         metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
                     priority = out.priority
+        if doubtful:
+            self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
         self.version += 1
         return Step(metrics=metrics, priority=priority)
 
@@ -116,8 +124,12 @@ class Learner:
         self._rng.set_state(state["rng"])
         self.version = state["version"]
 
-    def _descend(self, group: str, loss: Tensor) -> Tensor:
-        """One clipped optimiser step; the gradient's norm before the clip."""
+    def _descend(self, group: str, loss: Tensor, doubtful: list[tuple[str, Tensor]]) -> Tensor:
+        """One clipped optimiser step; the gradient's norm before the clip.
+
+        A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
+        is to wait, the gradient becomes 0 and the two numbers go to ``doubtful``.
+        """
         flat, bound = self._flat[group], self.algorithm.max_grad_norm
         assert flat.grad is not None
         flat.grad.zero_()
@@ -125,8 +137,25 @@ class Learner:
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
+        seen = torch.stack([loss.detach().float(), norm.float()])
+        if self.device.type == "cpu":
+            self._look([(group, seen)])
+        else:
+            doubtful.append((group, seen))
+            flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
         self._optimizers[group].step()
         return norm
+
+    def _look(self, seen: list[tuple[str, Tensor]]) -> None:
+        values = torch.stack([pair for _, pair in seen]).tolist()
+        for (group, _), (loss, norm) in zip(seen, values, strict=True):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                name = f"grad_norm/{group}" if math.isfinite(loss) else "loss"
+                raise NonFiniteUpdate(
+                    f"learner, group {group!r}, update {self.version + 1}: expected a finite {name}, got loss {loss} and "
+                    f"grad_norm/{group} {norm}; the weights of update {self.version} are the last good ones. A lower "
+                    "learning_rate or max_grad_norm may help"
+                )
 
 
 def _optimizer(algorithm: Algorithm, flat: nn.Parameter) -> torch.optim.Optimizer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs import action_spec, make, observation_spec
+from equipoise.envs.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.tokens import Channel
@@ -52,6 +53,12 @@ class Blueprint:
     directory: str  # where checkpoints are written
     weights: str | None  # the checkpoint whose weights are the first ones
     resume: str | None  # the checkpoint that every worker goes on from
+    capsules: str | None = None  # where env failures are written
+
+    def failures(self, counts: Any = None) -> Failures:
+        """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""
+        made = Failures(on_nonfinite=self.program.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        return made if counts is None else replace(made, counts=counts)
 
     @property
     def policy(self) -> Policy:
@@ -204,7 +211,8 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
     seed = derive_seed(program.seed, f"incarnation {incarnation}") if incarnation else program.seed
-    worker = ActorWorker(make(program.env, streams=streams, seed=seed), agent)
+    failures = blue.failures(shared.episodes[index].failures)
+    worker = ActorWorker(make(program.env, streams=streams, seed=seed, failures=failures), agent)
     if incarnation:
         agent.succeed()
     elif blue.resume is not None:
@@ -218,7 +226,11 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
 
     def record(message: dict[str, Any]) -> None:
         count, mean, length = recent(shared.episodes)
-        send(message | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length})
+        aborted = sum(int(one.failures[0]) for one in shared.episodes)
+        send(
+            message
+            | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
+        )
 
     core = Learner(
         policy.algorithm, first_network(blue), device=program.device, schedule_updates=blue.schedule_updates,

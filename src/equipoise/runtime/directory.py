@@ -1,7 +1,7 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
-run.json, metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, summary.json. The keys are those of the design's
-section 5; JSON files are replaced whole, and nan is written as null.
+run.json, metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. The
+keys are those of the design's section 5; JSON files are replaced whole, and nan is written as null.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "params_sha256"]
 
 RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summary.json", "checkpoints", "videos"
+CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "notes",
+    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 BEST = "best"  # within checkpoints/: the weights of a solved run
@@ -265,6 +266,10 @@ class RunDirectory:
     @property
     def videos(self) -> Path:
         return self.path / VIDEOS
+
+    @property
+    def capsules(self) -> Path:
+        return self.path / CAPSULES
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class WorkerFailed(RuntimeError):
-    """A worker raised or died; the run has ended."""
+    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint."""
 
-    def __init__(self, worker: str, reason: str, traceback_text: str = "") -> None:
-        self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
+    def __init__(self, worker: str, reason: str, traceback_text: str = "", *, final: bool = False) -> None:
+        self.worker, self.reason, self.traceback_text, self.final = worker, reason, traceback_text, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))

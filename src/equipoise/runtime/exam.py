@@ -27,7 +27,7 @@ SPACING = 0.1  # of the run's steps, at most, between two evaluations
 def evaluator(blue: Blueprint, net: Any, *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
     """Fresh envs that share no seed with training nor with another ``seed``."""
     streams = min(episodes, STREAMS)
-    env = make(blue.program.env, streams=np.arange(streams), seed=seed)
+    env = make(blue.program.env, streams=np.arange(streams), seed=seed, failures=blue.failures())
     return Evaluator(
         blue.policy.algorithm, net, env, streams=streams, episodes=episodes, noise_columns=blue.noise_columns, seed=seed,
         deterministic=deterministic,
@@ -125,8 +125,8 @@ class Exam:
         self._begin(episodes)
 
     def _result(self, current: Evaluator) -> Evaluation:
-        returns = np.array(current.returns)
+        returns = np.array(current.returns or [np.nan])  # every episode of it was aborted
         return Evaluation(
-            mean=float(returns.mean()), std=float(returns.std()), episodes=len(returns),
+            mean=float(returns.mean()), std=float(returns.std()), episodes=len(current.returns),
             env_steps=self._version * unroll_rows(self._blue.policy), version=self._version,
         )  # fmt: skip

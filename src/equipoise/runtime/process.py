@@ -57,6 +57,7 @@ class _Child:
     process: Any = None
     incarnation: int = 0
     said: str = ""  # the traceback that it sent
+    final: bool = False  # and whether a successor would come to the same
     cause: str = ""  # of its last failure
     failures: int = 0  # in a row, of that cause, without an unroll completed in between
     rows: int = 0  # of each stream, when it was started
@@ -162,7 +163,7 @@ class ProcessRuntime:
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "error" in message:
-            child.said = message["error"]
+            child.said, child.final = message["error"], message["final"]
         elif "cut" in message:
             self._begin_cut(message["cut"])
         elif "saved" in message:
@@ -210,8 +211,8 @@ class ProcessRuntime:
         progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
         child.failures = child.failures + 1 if cause == child.cause and not progress else 1
         child.cause = cause
-        if child.index < 0:
-            raise WorkerFailed(child.name, how, child.said)
+        if child.index < 0 or child.final:
+            raise WorkerFailed(child.name, how, child.said, final=child.final)
         if self._cutting is not None:
             self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
         self._queue.cancel(stream_ids(child.index, self._blue.program.envs_per_actor))

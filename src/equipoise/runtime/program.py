@@ -9,11 +9,11 @@ import math
 import pkgutil
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint
-from equipoise.types import Algorithm, EnvFactory, Policy, Program, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, OnNonfinite, Policy, Program, unroll_rows
 
 __all__ = [
     "algorithm_class",
@@ -233,6 +233,8 @@ def _run_problems(program: Program) -> list[str]:
     problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes", "checkpoint_every")
     if not program.deadline_s > 0:
         problems.append(f"deadline_s: expected more than 0 seconds, got {program.deadline_s}")
+    if program.on_nonfinite not in get_args(OnNonfinite):
+        problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):

@@ -51,3 +51,4 @@ class Report:
     notes: tuple[str, ...] = ()  # what a person should know, said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False
+    aborted: int = 0  # episodes that an env's failure ended, so far

@@ -18,6 +18,7 @@ from torch import Tensor
 from equipoise.actors.episodes import recent
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
+from equipoise.envs.capsule import COUNTED
 from equipoise.runtime import build, checkpoint, forkserver
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.cut import Cut
@@ -106,7 +107,9 @@ class Run:
             self.changes = differences(resume.program, program)
             resume.go_on(program, on=on, step=meta["env_steps"], changes=self.changes)
             self._files = resume
-        self._blue = replace(blue, directory=str(self._files.checkpoints.absolute()))
+        self._blue = replace(
+            blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute())
+        )
         self.summary: dict[str, Any] | None = None
         self._inbox: deque[dict[str, Any] | Cut] = deque()
         self._kept = -1  # the version of the newest whole checkpoint
@@ -154,7 +157,7 @@ class Run:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
         progress = ring.scribe.env_steps > ring.began_at
         failures = ring.failures + 1 if error.reason == ring.cause and not progress else 1
-        if error.worker != "learner" or failures >= build.MOST_FAILURES:
+        if error.worker != "learner" or error.final or failures >= build.MOST_FAILURES:
             raise error
         ring.runtime.stop()
         ring.exam.close()
@@ -319,6 +322,7 @@ class _Scribe:
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
             "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
+            "aborted": 0,
         }  # fmt: skip
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
@@ -412,6 +416,7 @@ class _Scribe:
             notes=notes,
             recorded=record is not None or final,
             final=final,
+            aborted=r["aborted"],
         )
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
@@ -441,6 +446,10 @@ class _Scribe:
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
             "notes": self._notes,
+            "failures": {
+                f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))
+                for i, one in enumerate(self._shared.episodes)
+            },
         }
 
 

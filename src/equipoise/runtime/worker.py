@@ -18,6 +18,9 @@ import torch
 from setproctitle import setproctitle
 
 from equipoise.actors.worker import ActorWorker
+from equipoise.envs.capsule import EnvFailed
+from equipoise.envs.checks import WrongValue
+from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.cut import restored, save_worker
@@ -25,6 +28,7 @@ from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
+FINAL = (EnvFailed, WrongValue, NonFiniteUpdate)  # the run is to end, since a successor would come to the same
 RECHECK_S = 0.02  # how long a lost ring can cost
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
@@ -67,9 +71,9 @@ def main(job: Assignment) -> None:
         _loop(job, worker)
         if isinstance(worker, ActorWorker):
             worker.env.close()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            job.outbox.send({"error": traceback.format_exc()})
+            job.outbox.send({"error": traceback.format_exc(), "final": isinstance(error, FINAL)})
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free

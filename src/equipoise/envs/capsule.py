@@ -1,0 +1,312 @@
+"""Capsules: what an env did up to its failure, as JSON and arrays, so that it can be done again (``equipoise replay``).
+
+A capsule is a directory that is there whole or not at all::
+
+    capsule.json   which env and stream, how the actions began, what went wrong, the versions of everything
+    arrays.npz     actions [n, ...] since then; obs/... [k, ...] the last observations; state/... of a native vector env
+
+The actions may be those of a few episodes, those that were ignored between two of them included.
+
+Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN``, at most ``LIMIT`` of one cause in a run.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+import traceback
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.envs.checks import Kind, WrongValue
+from equipoise.types import EnvFactory, OnNonfinite, Tree
+
+FORMAT = 1
+LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
+LARGEST = 1 << 30  # bytes of arrays that a reader accepts
+RECORD, ARRAYS = "capsule.json", "arrays.npz"
+COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
+KINDS = ("exception", "nonfinite", "invalid", "outside")
+
+
+class EnvFailed(RuntimeError):
+    """An env that does not work at all, however often it is made anew."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Failures:
+    """What a run does about its envs' failures, and how often it did: ``counts`` [3] int64 as in ``COUNTED``."""
+
+    on_nonfinite: OnNonfinite = "stop"
+    capsules: Path | None = None  # where they are written; None: nowhere
+    counts: Any = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
+    warned: set[str] = field(default_factory=set)
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.counts[COUNTED.index(name)] += by
+
+    def ends_the_run(self, error: BaseException) -> bool:
+        return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"
+
+    def warn_once(self, error: WrongValue) -> None:
+        """For what is odd but can be learned from."""
+        if error.key not in self.warned:
+            self.warned.add(error.key)
+            warnings.warn(f"{error} (said once; the episode goes on)", RuntimeWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How the recorded actions begin.
+
+    seed        a reset with ``seed``
+    generator   a reset without one, of an env whose generator is in the state ``generator``, its reset number ``resets``
+    birth       the first reset of the env
+    state       the arrays ``state``, after which the first action is already sent
+    lost        nothing that can be done again
+    """
+
+    kind: Literal["seed", "generator", "birth", "state", "lost"]
+    seed: int | None = None
+    generator: dict[str, Any] | None = None
+    resets: int = 1
+    born: int | None = None  # the seed of the env's first reset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capsule:
+    """One failure. ``streams``: whose env it is; ``stream``: the one that failed, None where a vector env cannot say."""
+
+    env: EnvFactory
+    streams: tuple[int, ...]
+    stream: int | None
+    seed: int  # of the run
+    start: Start
+    kind: Kind
+    error: str  # its type
+    message: str
+    key: str | None  # of a wrong value
+    step: int  # of the episode, the failing one included, 0: its reset; of a vector env since ``start``
+    wrappers: str
+    traceback: str
+    versions: Mapping[str, str | None]
+    actions: Any  # [n, ...] of the stream since ``start``, [n, B, ...] of a vector env
+    observations: Tree
+    state: Tree
+
+
+# ------------------------------------------------------------------------------------------------------------------- write
+
+
+def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | None:
+    """The capsule's directory, or None where its cause has its ``LIMIT`` already (or the disk is full: that is warned of)."""
+    cause = cause_of(capsule.kind, capsule.key, error)
+    if not (free := [n for n in range(1, LIMIT + 1) if not (directory / f"{cause}-{n:02d}").exists()]):
+        return None
+    aside = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".capsule-", dir=directory))
+        aside.chmod(0o755)
+        arrays = {"actions": capsule.actions}
+        arrays |= {path: np.asarray(x) for path, x in tree.items({"obs": capsule.observations, "state": capsule.state})}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        _write_synced(aside / ARRAYS, buffer.getvalue())
+        _write_synced(aside / RECORD, (json.dumps(to_json(capsule), indent=2, default=repr) + "\n").encode())
+        return _named(aside, directory, cause, free)
+    except OSError as failed:  # a full disk costs the capsule, not the run
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        warnings.warn(f"no capsule of {capsule.error}: {failed}", RuntimeWarning, stacklevel=2)
+        return None
+
+
+def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | None:
+    """Other workers write here, too: a name is had by whoever renames first, since no directory replaces a full one."""
+    for n in free:
+        target = directory / f"{cause}-{n:02d}"
+        try:
+            aside.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+        else:
+            return target
+    shutil.rmtree(aside)
+    return None
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
+    """What two failures share when they are the same one: kind, type and place; never the message, which may hold numbers."""
+    where = key or ""
+    if not where and (frames := traceback.extract_tb(error.__traceback__)):
+        where = f"{Path(frames[-1].filename).name}-{frames[-1].lineno}"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{kind}-{type(error).__name__}-{where}")[:80].strip("-.")
+
+
+def to_json(capsule: Capsule) -> dict[str, Any]:
+    start = capsule.start
+    return {
+        "format": FORMAT,
+        "env": {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs)},
+        "streams": list(capsule.streams),
+        "stream": capsule.stream,
+        "seed": capsule.seed,
+        "start": {
+            "kind": start.kind, "seed": start.seed, "generator": start.generator, "resets": start.resets, "born": start.born,
+        },
+        "kind": capsule.kind,
+        "error": capsule.error,
+        "message": capsule.message,
+        "key": capsule.key,
+        "step": capsule.step,
+        "wrappers": capsule.wrappers,
+        "traceback": capsule.traceback,
+        "versions": dict(capsule.versions),
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }  # fmt: skip
+
+
+def versions(env: Any) -> dict[str, str | None]:
+    """Of what decides what an env does; ``env``'s own package too, where it has one."""
+    module = type(getattr(env, "unwrapped", env)).__module__.partition(".")[0]
+    names = dict.fromkeys(("equipoise", "gymnasium", "numpy", module))
+    return {"python": platform.python_version(), **{name: _version(name) for name in names}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+# -------------------------------------------------------------------------------------------------------------------- read
+
+
+def read(path: Path) -> Capsule:
+    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at. ValueError says what is wrong."""
+    directory = path.parent if path.name == RECORD else path
+    for name in (RECORD, ARRAYS):
+        file = directory / name
+        if not file.is_file():
+            raise FileNotFoundError(f"{directory}: expected a capsule, a directory with {RECORD} and {ARRAYS}, got no {name}")
+        if file.is_symlink():
+            raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
+    try:
+        data = json.loads((directory / RECORD).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{directory / RECORD}: expected JSON, got {error}") from error
+    arrays = _arrays(directory / ARRAYS)
+    try:
+        return _capsule(data, arrays)
+    except _Wrong as error:
+        raise ValueError(f"{directory / RECORD}: {error}") from error
+
+
+class _Wrong(ValueError):
+    pass
+
+
+TEXT, NUMBER, MAYBE_TEXT, MAYBE_NUMBER = (str,), (int,), (str, type(None)), (int, type(None))
+FIELDS: dict[str, tuple[type, ...]] = {
+    "format": NUMBER, "env": (dict,), "streams": (list,), "stream": MAYBE_NUMBER, "seed": NUMBER, "start": (dict,),
+    "kind": TEXT, "error": TEXT, "message": TEXT, "key": MAYBE_TEXT, "step": NUMBER, "wrappers": TEXT, "traceback": TEXT,
+    "versions": (dict,), "written": TEXT,
+}  # fmt: skip
+START: dict[str, tuple[type, ...]] = {
+    "kind": TEXT, "seed": MAYBE_NUMBER, "generator": (dict, type(None)), "resets": NUMBER, "born": MAYBE_NUMBER,
+}  # fmt: skip
+TARGET = re.compile(r"(python:|envpool:)?([A-Za-z_][\w.]*:)?[\w./-]+")
+STARTS = ("seed", "generator", "birth", "state", "lost")
+
+
+def _capsule(data: Any, arrays: dict[str, Any]) -> Capsule:
+    _fields(data, FIELDS, "")
+    _fields(data["env"], {"target": TEXT, "kwargs": (dict,)}, "env.")
+    _fields(data["start"], START, "start.")
+    target, streams, start = data["env"]["target"], data["streams"], data["start"]
+    _need(data["format"] == FORMAT, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}", data["format"])
+    _need(TARGET.fullmatch(target), "env.target", "a Gymnasium id, module:id or module:callable", target)
+    _need(".." not in target and "/." not in target and target[:1] != "/", "env.target", "a name, no path", target)
+    _need(0 < len(streams) <= 1 << 20 and all(_natural(s) for s in streams), "streams", "numbers from 0", streams)
+    _need(data["stream"] is None or data["stream"] in streams, "stream", f"one of {streams} or null", data["stream"])
+    for name, number in (("seed", data["seed"]), ("step", data["step"]), ("start.resets", start["resets"])):
+        _need(_natural(number), name, "a number from 0", number)
+    for name in ("seed", "born"):
+        _need(start[name] is None or _natural(start[name]), f"start.{name}", "a number from 0 or null", start[name])
+    _need(data["kind"] in KINDS, "kind", f"one of {', '.join(KINDS)}", data["kind"])
+    _need(start["kind"] in STARTS, "start.kind", f"one of {', '.join(STARTS)}", start["kind"])
+    _need(start["kind"] != "seed" or start["seed"] is not None, "start.seed", "a number", None)
+    _need(start["kind"] != "generator" or start["generator"] is not None, "start.generator", "a generator's state", None)
+    _need("actions" in arrays, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
+    _need(start["kind"] != "state" or "state" in arrays, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
+    return Capsule(
+        env=EnvFactory(target=target, kwargs=data["env"]["kwargs"]), streams=tuple(streams), stream=data["stream"],
+        seed=data["seed"], start=Start(**start), kind=data["kind"], error=data["error"], message=data["message"],
+        key=data["key"], step=data["step"], wrappers=data["wrappers"], traceback=data["traceback"], versions=data["versions"],
+        actions=arrays["actions"], observations=arrays.get("obs", {}), state=arrays.get("state", {}),
+    )  # fmt: skip
+
+
+def _fields(data: Any, kinds: Mapping[str, tuple[type, ...]], where: str) -> None:
+    _need(isinstance(data, dict), where.rstrip(".") or "capsule", "a JSON object", data)
+    for name in data:
+        _need(name in kinds, f"{where}{name}", f"no such key (known: {', '.join(kinds)})", "one")
+    for name, kind in kinds.items():
+        _need(name in data, f"{where}{name}", "a value", "none")
+        value = data[name]
+        right = isinstance(value, kind) and not (isinstance(value, bool) and bool not in kind)
+        words = {str: "a text", int: "a whole number", dict: "a JSON object", list: "a list", type(None): "null"}
+        _need(right, f"{where}{name}", " or ".join(words[one] for one in kind), value)
+
+
+def _need(right: object, name: str, expected: str, got: Any) -> None:
+    if not right:
+        raise _Wrong(f"{name}: expected {expected}, got {str(got)[:200]!r}")
+
+
+def _natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """Numbers only, of a bearable size; nothing is unpacked to the disk."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total = sum(info.file_size for info in archive.infolist())
+            if total > LARGEST:
+                raise ValueError(f"{path}: expected at most {LARGEST} bytes of arrays, got {total}")
+        with np.load(path, allow_pickle=False) as file:
+            flat = {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise ValueError(f"{path}: expected numpy's npz, got {error}") from error
+    for name, array in flat.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise ValueError(f"{path}: expected numbers in {name!r}, got {getattr(array, 'dtype', type(array).__name__)}")
+    try:
+        return tree.nest(flat)  # type: ignore[no-any-return]
+    except AttributeError as error:
+        raise ValueError(f"{path}: expected arrays or groups of arrays, got both by one name in {sorted(flat)}") from error

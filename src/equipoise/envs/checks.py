@@ -1,0 +1,225 @@
+"""Are the rows that an env gave fit to learn from? One look a step at all of them; which one, where and why only if not.
+
+Three things can be wrong with a value:
+
+    invalid     no number, another shape or kind of dtype, a Discrete value that does not exist
+    nonfinite   nan or an infinity in a reward or an observation
+    outside     a finite number beyond the bounds of a Box (by more than rounding)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs.spaces import observation_spec
+from equipoise.tree import ArraySpec
+from equipoise.types import TimeStep, Tree
+
+Kind = Literal["exception", "nonfinite", "invalid", "outside"]
+SMALL = np.float32(1e-20)  # times the largest float32, and summed over any number of them, it overflows nothing
+ROUNDING = 1e-5  # of a bound: what float64 to float32 and sums of cosines may add
+FLAGS = ("terminated", "truncated")
+
+
+class WrongValue(RuntimeError):
+    """A value from an env that cannot be learned from; ``index`` is the stream's place in the batch."""
+
+    def __init__(self, kind: Kind, index: int, key: str, expected: str, got: str) -> None:
+        super().__init__(f"{key}: expected {expected}, got {got}")
+        self.kind, self.index, self.key, self.expected, self.got = kind, index, key, expected, got
+
+    def placed(self, where: str) -> WrongValue:
+        """The same, with the env and the stream in its message."""
+        self.args = (f"{where}: {self.args[0]}",)
+        return self
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaf:
+    """One array of the rows, and what its values may be."""
+
+    key: str
+    array: Any  # [B, ...]
+    low: Any  # a scalar, or an array that broadcasts; finite, so that infinities are beyond it
+    high: Any
+    bounded: bool  # does the space say more than the dtype
+    integers: bool
+    floor: Any = None  # low and high with room for rounding: scalars, or [B, ...] like the array
+    ceiling: Any = None
+    scratch: Any = None
+
+    def __post_init__(self) -> None:
+        slack = 0.0 if self.integers else ROUNDING
+        with np.errstate(over="ignore"):  # of the dtype's own limits
+            low, high = (np.asarray(x, self.array.dtype) for x in (self.low, self.high))
+            floor = low if self.integers else np.maximum(low - slack * np.maximum(1, np.abs(low)), np.finfo(low.dtype).min)
+            ceiling = high if self.integers else np.minimum(high + slack * np.maximum(1, np.abs(high)), np.finfo(low.dtype).max)
+        self.floor, self.ceiling = uniform(floor, self.array), uniform(ceiling, self.array)
+        self.scratch = np.zeros(self.array.shape, np.bool_), np.zeros(self.array.shape, np.bool_)
+
+    def within(self) -> Any:
+        """Bool, like the array, the same one each time; False for nan as well."""
+        one, other = self.scratch
+        np.greater_equal(self.array, self.floor, one)
+        np.less_equal(self.array, self.ceiling, other)
+        return np.logical_and(one, other, one)
+
+    def clip(self, i: int) -> None:
+        """nan to 0, infinities to the largest finite value of the bounds or the dtype."""
+        self.array[i] = np.clip(np.nan_to_num(self.array[i], nan=0.0), self.low, self.high)
+
+
+class Checks:
+    """Looks at the rows of one ``TimeStep``, whose arrays stay the same. ``every``: at bounds in each so many steps."""
+
+    def __init__(self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1) -> None:
+        """``floats`` [n] float32: what the rewards and the observations that are floats are views of."""
+        self.reward = leaf("reward", ts.reward, None)
+        self.observation = list(leaves(space, ts.obs))
+        self.every, self._steps = every, 0
+        self._bounded = [one for one in self.observation if one.bounded and not one.integers]
+        self._integers = [one for one in self.observation if one.bounded and one.integers]
+        self._dot, self._small = floats.dot, np.full(floats.shape, SMALL)
+
+    def fine(self, *, begins: bool = False) -> bool:
+        """Is every number finite, every integer one of its space, and, if it is time to look, every float within its bounds?
+
+        It is time each ``every`` steps, and where ``begins`` says that a row begins an episode.
+
+        A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it becomes one of them.
+        """
+        try:
+            if not isfinite(self._dot(self._small)):
+                return False
+        except RuntimeWarning:  # inf - inf, where warnings are errors
+            return False
+        self._steps += 1
+        for one in self._integers:
+            if np.count_nonzero(one.within()) != one.array.size:
+                return False
+        if begins or self._steps % self.every == 0:
+            for one in self._bounded:
+                if np.count_nonzero(one.within()) != one.array.size:
+                    return False
+        return True
+
+    def wrong(self, rows: Any = None) -> list[WrongValue]:
+        """The first wrong value of each stream and key, of all streams or of those in ``rows``, the worst kinds first."""
+        found: list[WrongValue] = []
+        for one in (self.reward, *self.observation):
+            array, within = one.array.reshape(len(one.array), -1), one.within().reshape(len(one.array), -1)
+            for i in np.flatnonzero(~within.all(axis=1)).tolist() if rows is None else rows:
+                finite = np.isfinite(array[i])
+                for kind, bad, expected in (
+                    ("nonfinite", ~finite, "a finite number"),
+                    ("invalid" if one.integers else "outside", finite & ~within[i], bounds_of(one)),
+                ):
+                    if bad.any():
+                        at = int(bad.argmax())
+                        place = np.unravel_index(at, one.array.shape[1:])
+                        where = f" at {[int(x) for x in place]}" if place else ""
+                        found.append(WrongValue(kind, i, one.key, expected, f"{array[i, at]}{where}"))  # type: ignore[arg-type]
+        return sorted(found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind))
+
+    def clamp(self, i: int) -> int:
+        """Make the rows of stream ``i`` finite -> how many numbers were not."""
+        count = 0
+        for one in (self.reward, *self.observation):
+            if not one.integers and (bad := ~np.isfinite(one.array[i])).any():
+                count += int(bad.sum())
+                one.clip(i)
+        return count
+
+    def fill(self, rows: Any) -> None:
+        """Something harmless that the space has for ``rows`` (a mask or indices): what is nearest to 0."""
+        for one in self.observation:
+            one.array[rows] = np.clip(np.zeros((), one.array.dtype), one.low, one.high)
+
+
+def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
+    if isinstance(space, spaces.Dict):
+        for name, inner in space.spaces.items():
+            yield from leaves(inner, obs[name], f"{key}/{name}")
+    else:
+        yield leaf(key, obs, space)
+
+
+def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
+    integers = not np.issubdtype(array.dtype, np.floating)
+    least, most = (np.iinfo if integers else np.finfo)(array.dtype).min, (np.iinfo if integers else np.finfo)(array.dtype).max
+    if isinstance(space, spaces.Discrete):
+        low: Any = int(space.start)
+        return Leaf(key=key, array=array, low=low, high=low + int(space.n) - 1, bounded=True, integers=True)
+    if not isinstance(space, spaces.Box):
+        return Leaf(key=key, array=array, low=least, high=most, bounded=False, integers=integers)
+    low, high = np.maximum(space.low, least).astype(array.dtype), np.minimum(space.high, most).astype(array.dtype)
+    return Leaf(
+        key=key, array=array, low=low, high=high, bounded=bool((low > least).any() or (high < most).any()), integers=integers
+    )
+
+
+def uniform(bound: Any, array: Any) -> Any:
+    """A scalar where all bounds are equal, else one for each value: both compare several times faster than a broadcast."""
+    bound = np.asarray(bound, array.dtype)
+    if (bound == bound.flat[0]).all():
+        return bound.flat[0]
+    return np.ascontiguousarray(np.broadcast_to(bound, array.shape))
+
+
+def bounds_of(one: Leaf) -> str:
+    return f"values from {np.min(one.low)} to {np.max(one.high)}"
+
+
+# -------------------------------------------------------------------------------------------------- one env's own answer
+
+
+def misfit(space: spaces.Space[Any], index: int, obs: Any, reward: Any = 0.0, flags: tuple[Any, Any] = (False, False)) -> Any:
+    """Why these cannot become a row of arrays: a WrongValue, or None. Casts within a kind (float64 to float32) are allowed."""
+    for key, value in zip(("reward", *FLAGS), (reward, *flags), strict=True):
+        kinds = "biuf" if key == "reward" else "biufO"
+        if not scalar(value, kinds):
+            return WrongValue("invalid", index, key, "a number" if key == "reward" else "True or False", described(value))
+    return ill_formed(observation_spec(space), index, obs, "obs")
+
+
+def scalar(value: Any, kinds: str) -> bool:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):  # a ragged list
+        return False
+    return array.shape == () and array.dtype.kind in kinds
+
+
+def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
+    if isinstance(spec, dict):
+        if not isinstance(obs, Mapping) or spec.keys() - obs.keys():
+            got = f"a dict of {sorted(map(str, obs))}" if isinstance(obs, Mapping) else described(obs)
+            return WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}", got)
+        found = (ill_formed(inner, index, obs[name], f"{key}/{name}") for name, inner in spec.items())
+        return next((wrong for wrong in found if wrong is not None), None)
+    assert isinstance(spec, ArraySpec)
+    expected = f"{spec.dtype} {list(spec.shape)}"
+    try:
+        array = np.asarray(obs)
+    except (ValueError, TypeError):  # a ragged list
+        return WrongValue("invalid", index, key, expected, described(obs))
+    if array.shape != spec.shape or not np.can_cast(array.dtype, np.dtype(spec.dtype), "same_kind"):
+        return WrongValue("invalid", index, key, expected, f"{array.dtype} {list(array.shape)}")
+    return None
+
+
+def described(value: Any) -> str:
+    """A value from an env in a few words, whatever it is."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    try:
+        text = repr(value)
+    except Exception as error:  # a user's own class may do anything
+        text = f"(its repr raised {type(error).__name__})"
+    return f"{text[:60]}{'...' if len(text) > 60 else ''} of {type(value).__name__}"
