@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from equipoise.envs import check
 from equipoise.envs.check import check_env
 from equipoise.envs.findings import Finding
+from equipoise.envs.probe import sample
 from equipoise.types import EnvFactory
 
 FAULTY = "tests.envs.planted"
@@ -253,3 +255,16 @@ def test_the_checks_do_not_depend_on_the_seed():
     for seed, name in itertools.product(range(3), ("Sound", "NewGeneratorEachReset", "ActsAfterTheEnd")):
         report = check_env(EnvFactory(target=f"{FAULTY}:{name}"), steps=200, seed=seed)
         assert report.ok == (name == "Sound"), (seed, name, report.findings)
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_the_actions_are_in_their_space_and_often_on_its_bounds(lead):
+    half = spaces.Box(np.array([-2, -np.inf, 0], np.float32), np.array([1, np.inf, np.inf], np.float32))
+    drawn = sample(half, 400, lead, seed=1)
+    assert drawn.shape == (400, *lead, 3) and drawn.dtype == np.float32 and np.isfinite(drawn).all()
+    assert np.array_equal(drawn, sample(half, 400, lead, seed=1)) and not np.array_equal(drawn, sample(half, 400, lead, seed=2))
+    first = drawn.reshape(-1, 3)[:, 0]
+    assert first.min() == -2 and first.max() == 1 and 0.15 < np.isin(first, (-2, 1)).mean() < 0.35
+    assert drawn.reshape(-1, 3)[:, 2].min() >= 0
+    drawn = sample(spaces.Discrete(3, start=5), 400, lead, seed=1)
+    assert drawn.shape == (400, *lead) and set(drawn.ravel().tolist()) == {5, 6, 7}

@@ -188,6 +188,6 @@ def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Array:
         low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
         drawn = np.where(bounded, rng.uniform(low, high, shape), rng.normal(size=shape))
         drawn = np.where(rng.random(shape) < 0.25, np.where(rng.random(shape) < 0.5, space.low, space.high), drawn)
-        drawn = np.where(np.isfinite(drawn), drawn, rng.normal(size=shape))
+        drawn = np.clip(np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high)
     rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)
     return np.ascontiguousarray(np.broadcast_to(rows, (count, *lead, *space.shape)))
