@@ -270,7 +270,7 @@ def test_a_log_that_fills_up_often(monkeypatch):
         other.load(env.state())
         assert other.resumed["replay"] == B
         same(row(other.ts), row(env.ts))
-    assert len(env._record._log) < 300
+    assert len(env._past._log) < 300
 
 
 def test_an_episode_too_long_is_not_kept(monkeypatch):
@@ -286,7 +286,7 @@ def test_an_episode_too_long_is_not_kept(monkeypatch):
             other.load(env.state())
             assert other.resumed["replay"] == B
             same(row(other.ts), row(env.ts))
-    assert len(env._record._log) == 256
+    assert len(env._past._log) == 256
     other = fresh(f"{SINGLE}:Endless", {})
     other.load(through_a_file(env.state()))
     assert other.restarted.tolist() == [True, False, False] and "too long" in other.restarts[0]

@@ -200,10 +200,20 @@ class LoopEnv(SyncEnv):
             env.unwrapped.np_random = snapshot.generator_of(start.generator)
         self._seeds = [start.seed]
 
+    def state(self) -> Tree:
+        state = super().state()
+        return state | {"incarnation": np.array(self._incarnation)} if state else state
+
+    def load(self, state: Tree) -> None:
+        super().load(state)
+        if state:
+            self._incarnation = state["incarnation"].tolist()
+
     def _capture(self) -> Tree:
         return self._past.state()
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
+        self.log = Log(self.ts)  # until its next reset nothing of a stream can be played again
         return self._past.load(state, self.ts)
 
     def _close(self) -> None:
