@@ -41,7 +41,7 @@ test-ray: setup ## needs Ray: .venv/bin/pip install 'ray>=2.40'
 	@$(PYTEST) -m ray --timeout 600
 
 test-chaos: setup ## kills, stalls and starves real processes
-	@$(PYTEST) -m chaos --timeout 600
+	@$(PYTEST) -m chaos --timeout 900
 
 test-bench: setup ## tests that assert a figure; on a quiet machine
 	@$(PYTEST) -m bench --timeout 3600

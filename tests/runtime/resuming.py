@@ -19,12 +19,12 @@ N = 8192  # env steps to the checkpoint, as many again to the end
 SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
 
 
-def arguments(algorithm: str, core: str, seed: int = 0) -> list[str]:
+def arguments(algorithm: str, core: str, env: str = "CartPole-v1", n: int = N, sizes: str = SIZES) -> list[str]:
     settings = ["algorithm.anneal=true", f"algorithm.core={core}"]
     if algorithm == "ppo":
         settings += ["algorithm.epochs=3", "algorithm.minibatches=2", "algorithm.anneal_clip=true"]
-    words = ["CartPole-v1", "--algorithm", algorithm, *SIZES.split(), "--steps", str(2 * N), "--checkpoint-every", str(N)]
-    return [*words, "--seed", str(seed), *(word for s in settings for word in ("--set", s))]
+    words = [env, "--algorithm", algorithm, *sizes.split(), "--steps", str(2 * n), "--checkpoint-every", str(n)]
+    return [*words, *(word for s in settings for word in ("--set", s))]
 
 
 def command(*words: str) -> list[str]:

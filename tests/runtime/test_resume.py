@@ -51,6 +51,33 @@ def test_a_run_killed_at_ten_moments(algorithm: str, core: str, on: str, tmp_pat
     kill_and_resume(algorithm, core, on, 10, tmp_path, seed, deadline)
 
 
+SMALL = "--actors 2 --envs-per-actor 2 --unroll 8 --max-lag 0 --evaluate-episodes 0 --no-recipe"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "n"), [("Acrobot-v1", 4096), ("HalfCheetah-v5", 2048), ("python:ALE/Pong-v5", 512)])
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_other_envs_go_on_to_the_same_bits(env: str, n: int, on: str, tmp_path: Path, deadline: Any) -> None:
+    words = [*arguments("ppo", "none", env, n, SMALL), "--on", on]
+    finish(["train", *words, "--quiet", "--out", str(tmp_path / "whole")])
+    there = tmp_path / "killed" / "checkpoints" / f"step_{n}" / "manifest.json"
+    kill_after(["train", *words, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.1)
+    text = finish(["resume", str(tmp_path / "killed")])
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert "actor 0: 2 envs exactly as they were, 0 brought back by replay, 0 begin a new episode" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "module"), [("ALE/Pong-v5", "ale_py"), ("envpool:CartPole-v1", "envpool")])
+def test_envs_that_cannot_be_restored_are_named(env: str, module: str, tmp_path: Path) -> None:
+    pytest.importorskip(module)
+    words = ["train", *arguments("impala", "none", env, 512, SMALL), "--quiet", "--out", str(tmp_path / "run")]
+    finish(words)
+    text = finish(["resume", str(tmp_path / "run"), "--steps", "2048"])
+    assert "envs cannot be restored: their episodes begin anew" in text
+    assert "actor 1: 0 envs exactly as they were, 0 brought back by replay, 2 begin a new episode" in text
+
+
 # ----------------------------------------------------------------------------------------------------------- in one process
 
 
