@@ -159,7 +159,7 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
         solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
         if solved and made.steps <= run.program.steps:
             raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
-        if at >= made.steps:
+        if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
             raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     return Run(made, on=on or run.run["on"], resume=run)
 

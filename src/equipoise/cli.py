@@ -278,7 +278,7 @@ def watch(run: Run, *, quiet: bool) -> int:
         interrupted = interrupted or run.summary["status"] == "interrupted"
     if failed is not None:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
-        print(f"equipoise train: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
+        print(f"equipoise: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
         return 1
     if preempted:
         return 143

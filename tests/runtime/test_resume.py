@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import checkpoint
+from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.runtime.errors import WorkerFailed
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
 CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm") for on in ("serial", "process")]
@@ -33,7 +35,7 @@ def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path
         there = out / "checkpoints" / f"step_{N}" / "manifest.json"
         wait_s = draw.uniform(0.0, 0.6)  # about what the second half takes
         kill_after(["train", *words, "--out", str(out)], there.exists, deadline, wait_s)
-        finish(["resume", str(out), "--quiet"])
+        go_on(out)
         assert told(out) == expected, f"killed {wait_s:.3f} s after the checkpoint"
 
 
@@ -156,11 +158,23 @@ def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
     assert "nothing to do" in finish(["resume", str(tmp_path / "run")])
 
 
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_run_killed_before_its_last_word_gets_it(on: Any, tmp_path: Path) -> None:
+    whole = train(program(evaluate_episodes=2), tmp_path / "run", on)
+    (tmp_path / "run/summary.json").unlink()
+    again = go_on(tmp_path / "run")
+    assert again["status"] == "completed" and again["params_sha256"] == whole["params_sha256"]
+    assert again["evaluation"] == whole["evaluation"] and again["episodes"] == whole["episodes"]
+    assert RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True) is not None
+
+
 def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
     before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
     with pytest.raises(ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: steps"):
         api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
+    with pytest.raises(ValueError, match=r"cannot change algorithm.optimizer \('adam' -> 'rmsprop'\)"):
+        api.resume(tmp_path / "run", steps=4096, settings=["algorithm.optimizer=rmsprop"])
     with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
         api.resume(tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
@@ -201,29 +215,69 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path,
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
 
-@pytest.mark.parametrize("on", ["serial", "process"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("on", "number", "every"), [
+    ("serial", signal.SIGINT, "0"), ("process", signal.SIGTERM, "0"), ("process", signal.SIGINT, "256"),
+])  # fmt: skip
 def test_a_run_that_is_told_to_leave_is_saved_whole(
-    on: str, number: signal.Signals, code: int, tmp_path: Path, deadline: Any
+    on: str, number: signal.Signals, every: str, tmp_path: Path, deadline: Any
 ) -> None:
+    """As a terminal, ``timeout`` and batch systems do: the whole group is told."""
     out = tmp_path / "run"
-    words = ["train", *arguments("impala", "none"), "--steps", "100M", "--checkpoint-every", "0", "--on", on, "--out", str(out)]
+    words = [
+        "train",
+        *arguments("impala", "none"),
+        "--steps",
+        "100M",
+        "--checkpoint-every",
+        every,
+        "--on",
+        on,
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(
         command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
     )
     try:
         deadline(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0, 60.0, "a report")
-        process.send_signal(number)
+        os.killpg(process.pid, number)
         text = process.communicate(timeout=60)[0]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    assert process.returncode == code, text
-    assert f"equipoise resume {out}" in text
+    assert process.returncode == (130 if number == signal.SIGINT else 143), text
+    assert f"equipoise resume {out}" in text and "warning" not in text
     summary = RunDirectory.open(out).summary()
     assert summary is not None and summary["status"] == "interrupted"
     assert RunDirectory.open(out).latest_checkpoint(whole=True) == out / "checkpoints" / f"step_{summary['env_steps']}"
+
+
+def test_a_resume_that_fails_leaves_what_it_went_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(program(), tmp_path / "run")
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("equipoise.learners.learner.Learner.step", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            go_on(tmp_path / "run", steps=4096)
+    assert RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True) is not None
+    assert go_on(tmp_path / "run", steps=4096)["env_steps"] == 4096
+
+
+def test_a_state_that_does_not_fit_ends_the_run_in_processes_too(tmp_path: Path) -> None:
+    train(program(), tmp_path / "run")
+    newest = RunDirectory.open(tmp_path / "run").latest_checkpoint(whole=True)
+    assert newest is not None
+    manifest = json.loads((newest / "manifest.json").read_text())
+    damaged = statefile.dump({"env": {}, "agent": {}})
+    (newest / "actor_1.safetensors").write_bytes(damaged)
+    manifest["files"]["actor_1.safetensors"] = {"sha256": hashlib.sha256(damaged).hexdigest(), "size": len(damaged)}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(WorkerFailed, match="this run cannot go on from it"):
+        go_on(tmp_path / "run", steps=4096, on="process")
 
 
 def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,6 @@ class LocalAgent:
             "start": self._start,
             "recurrent": self._state,
             "carry": self._carry,
-            "version": self.version,
             "episodes": self._episodes.state(),
         }
 

@@ -146,8 +146,8 @@ class SyncEnv:
             wrong = wrong.placed(self._where(i))
             if wrong.kind == "outside":
                 failures.count("outside")
-                failures.warn_once(wrong)
-                self._record(i, wrong)
+                if failures.warn_once(wrong):
+                    self._record(i, wrong)
                 continue
             self._abort(i, wrong)
             if failures.on_nonfinite == "clamp":  # the first observation of the next episode may need it as well

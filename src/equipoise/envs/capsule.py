@@ -62,11 +62,13 @@ class Failures:
     def ends_the_run(self, error: BaseException) -> bool:
         return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"
 
-    def warn_once(self, error: WrongValue) -> None:
-        """For what is odd but can be learned from."""
-        if error.key not in self.warned:
+    def warn_once(self, error: WrongValue) -> bool:
+        """For what is odd but can be learned from -> whether this was the time."""
+        first = error.key not in self.warned
+        if first:
             self.warned.add(error.key)
             warnings.warn(f"{error} (said once; the episode goes on)", RuntimeWarning, stacklevel=2)
+        return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,10 +133,10 @@ class Record:
                     why[stream] = "its actions were not kept: the episode was too long, or had been given up by another resume"
                 elif kind == "exact":
                     logs[i] = self._restore(i, kept)
-                elif self._replay(i, kept, ts):
+                elif (came := self._replay(i, kept, ts)) is None:
                     logs[i] = np.array(kept["actions"])
                 else:
-                    why[stream] = "taking its actions again came to another row: it is not a function of np_random and actions"
+                    why[stream] = f"taking its actions again {came}"
             except Exception as error:
                 error.add_note(f"while loading {self.envs[i]}, stream {stream}")
                 raise
@@ -160,20 +160,25 @@ class Record:
         self._base[i], self._next[i] = lambda: dict(base), None
         return actions
 
-    def _replay(self, i: int, kept: Tree, ts: TimeStep) -> bool:
-        """Reset, take the actions again; False where it ends early or comes to another row than that of ``ts``."""
+    def _replay(self, i: int, kept: Tree, ts: TimeStep) -> str | None:
+        """Reset and take the actions again; what went otherwise, None if it comes to the row of ``ts``."""
         env, actions = self.envs[i], self._actions(i, kept)
         seed = int(kept["seed"]) if "seed" in kept else None
+        other = "came to another row: it is not a function of np_random and actions"
         put_generator(env, kept)
         self._base[i] = before_reset(env, seed)
-        obs, _ = env.reset(seed=seed)
-        reward, terminated, truncated = 0.0, False, False
-        for action in actions:
-            if terminated or truncated:
-                return False
-            obs, reward, terminated, truncated, _ = env.step(action)  # type: ignore[assignment]
+        try:
+            obs, _ = env.reset(seed=seed)
+            reward, terminated, truncated = 0.0, False, False
+            for action in actions:
+                if terminated or truncated:
+                    return other
+                obs, reward, terminated, truncated, _ = env.step(action)  # type: ignore[assignment]
+        except Exception as error:  # an env that fails now and then has done so now
+            return f"raised {type(error).__name__}: {error}"
         told = (ts.reward[i], ts.terminated[i], ts.truncated[i])
-        return all(map(same, told, (reward, terminated, truncated))) and same_tree(ts.obs, obs, i)
+        same_row = all(map(same, told, (reward, terminated, truncated))) and same_tree(ts.obs, obs, i)
+        return None if same_row else other
 
     def _actions(self, i: int, kept: Tree) -> Any:
         actions = np.asarray(resume.part(kept, "actions"))

@@ -121,8 +121,11 @@ class Learner:
                 _load_slots(self._optimizers[name], group["optimizer"])
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
-        self._rng.set_state(state["rng"])
         self.version = state["version"]
+        if state["rng"].shape == self._rng.get_state().shape:
+            self._rng.set_state(state["rng"])
+        else:  # of another kind of device
+            self._rng.manual_seed(self._rng.initial_seed() + self.version)
 
     def _descend(self, group: str, loss: Tensor, doubtful: list[tuple[str, Tensor]]) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.

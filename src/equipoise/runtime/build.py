@@ -210,7 +210,10 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
-    seed = derive_seed(program.seed, f"incarnation {incarnation}") if incarnation else program.seed
+    seed = program.seed
+    anew = blue.resume is not None and blue.spec.resume == "restart"
+    if incarnation or anew:  # not the episodes that the run began with
+        seed = derive_seed(seed, f"incarnation {incarnation} from version {shared.weights.latest}")
     failures = blue.failures(shared.episodes[index].failures)
     worker = ActorWorker(make(program.env, streams=streams, seed=seed, failures=failures), agent)
     if incarnation:

@@ -113,9 +113,11 @@ def save(directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping
         raise
 
 
-def retain(directory: Path, last: int) -> None:
-    """Remove all but the newest ``last`` checkpoints."""
-    for _, _, path in _found(directory)[last:]:
+def retain(directory: Path, last: int, *, upto: int | None = None) -> None:
+    """Remove all but the newest ``last`` checkpoints, and those beyond step ``upto``."""
+    found = _found(directory)
+    beyond = [entry for entry in found if upto is not None and entry[0] > upto]
+    for _, _, path in [*beyond, *[entry for entry in found if entry not in beyond][last:]]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise import tree
 from equipoise.actors.worker import ActorWorker
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, WEIGHTS, Entry, actor_file
 from equipoise.types import Experience, Worker
+
+
+class CannotResume(ValueError):
+    """A saved state that does not fit: to begin anew in silence would lose it."""
 
 
 class Gate:
@@ -40,7 +43,7 @@ class Gate:
         if not due and words["asked"][0] <= words["begun"][0]:
             return False
         self._passed = version
-        words["begun"][0] = max(int(words["begun"][0]) + 1, int(words["asked"][0]))
+        words["begun"][0] += 1
         self._announce(version)
         return True
 
@@ -58,11 +61,10 @@ class Cut:
 def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry]:
     """Write the files of one worker into the checkpoint that is aside -> their entries for the manifest."""
     if isinstance(worker, LearnerWorker):
-        params = tree.map(lambda x: x, dict(worker.learner.params()))
         return {
             **checkpoint.add(place, LEARNER, statefile.dump(worker.state())),
             **checkpoint.add(place, EXPERIENCE, statefile.dump(experience.state())),
-            **checkpoint.add(place, WEIGHTS, checkpoint.weights_bytes(params)),
+            **checkpoint.add(place, WEIGHTS, checkpoint.weights_bytes(worker.learner.params())),
         }
     assert isinstance(worker, ActorWorker)
     return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
@@ -82,5 +84,5 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
     name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
     try:
         worker.load(statefile.parse(checkpoint.read(source, name)))
-    except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise CannotResume(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error

@@ -104,7 +104,7 @@ class RunDirectory:
         (self.path / SUMMARY).unlink(missing_ok=True)
 
     def rewind(self, step: int) -> None:
-        """Cut off the reports after a step, and the last word of a run that had ended there."""
+        """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there."""
         whole = [line for line in self.metrics() if line["env_steps"] <= step and not line["final"]]
         write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         self._metrics.close()
@@ -113,6 +113,7 @@ class RunDirectory:
             self._tensorboard.close()
             self._tensorboard = None
         self._purge_step = step + 1
+        checkpoint.retain(self.checkpoints, KEPT, upto=step)
 
     def _begin_writing(self) -> None:
         """Lock the directory, which the kernel undoes when this process ends, however; ValueError if another has done so."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 class WorkerFailed(RuntimeError):
     """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint."""
 
-    def __init__(self, worker: str, reason: str, traceback_text: str = "", *, final: bool = False) -> None:
-        self.worker, self.reason, self.traceback_text, self.final = worker, reason, traceback_text, final
+    def __init__(self, worker: str, reason: str, traceback_text: str = "", *, cause: str = "", final: bool = False) -> None:
+        self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
+        self.cause, self.final = cause, final  # ``cause``: the same for the same failure, without numbers that vary
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))

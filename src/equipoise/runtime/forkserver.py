@@ -6,6 +6,8 @@ so nothing here imports torch, and the command line calls ``prepare`` before any
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 from multiprocessing import forkserver
 
 PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.algorithms.impala"]
@@ -14,4 +16,12 @@ PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.al
 def prepare() -> None:
     """Start it, if it does not run yet."""
     multiprocessing.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()
+    if threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
+        return
+    # It inherits this: a SIGTERM to the whole group is for the driver to answer, and the server's end is the workers'.
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)

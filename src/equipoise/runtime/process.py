@@ -27,6 +27,7 @@ from equipoise.types import stream_ids, unroll_rows
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 1.0  # for a worker that hangs to say where
 BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
+LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 LOOK_S = 1.0  # how often the driver looks for workers that hang
 
@@ -55,8 +56,10 @@ class _Child:
     outbox: Outbox
     stack: Pipe
     process: Any = None
-    incarnation: int = 0
+    incarnation: int = 0  # processes before that had begun to act
+    replaced: int = 0
     said: str = ""  # the traceback that it sent
+    error: str = ""  # its exception's name
     final: bool = False  # and whether a successor would come to the same
     cause: str = ""  # of its last failure
     failures: int = 0  # in a row, of that cause, without an unroll completed in between
@@ -83,6 +86,7 @@ class ProcessRuntime:
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
         board = self.shared.board
+        self.done = self.shared.weights.latest >= blue.updates  # a run that was killed before its last word
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
         self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
@@ -114,11 +118,12 @@ class ProcessRuntime:
             name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
             queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
         )  # fmt: skip
-        self.shared.board.touch(child.name, START_S)
+        self.shared.board.touch(child.name, START_S if self._blue.resume is None else LOAD_S)
         context = multiprocessing.get_context("forkserver")
         with _without_main(self._blue):
-            child.process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
-            child.process.start()
+            process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
+            process.start()
+            child.process = process
 
     def _rows(self, child: _Child) -> int:
         """What the worker's streams have come to: its next unroll begins there."""
@@ -128,7 +133,8 @@ class ProcessRuntime:
 
     def ask(self) -> None:
         """For a cut after the next version."""
-        self.shared.board.cut["asked"][0] += 1
+        words = self.shared.board.cut
+        words["asked"][0] = words["begun"][0] + 1
 
     def release(self) -> None:
         """The cut is complete, or given up: go on."""
@@ -163,7 +169,7 @@ class ProcessRuntime:
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "error" in message:
-            child.said, child.final = message["error"], message["final"]
+            child.said, child.error, child.final = message["error"], message["type"], message["final"]
         elif "cut" in message:
             self._begin_cut(message["cut"])
         elif "saved" in message:
@@ -207,27 +213,30 @@ class ProcessRuntime:
     def _lost(self, child: _Child, how: str) -> None:
         """A process is verified dead: take back what it had reserved, and plan its successor."""
         how = "raised an exception" if child.said and how.startswith("exited") else how
-        cause = child.said.strip().rpartition("\n")[2] if how == "raised an exception" else how.partition(" for ")[0]
+        cause = child.error if how == "raised an exception" else how.partition(" for ")[0]
         progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
         child.failures = child.failures + 1 if cause == child.cause and not progress else 1
         child.cause = cause
         if child.index < 0 or child.final:
-            raise WorkerFailed(child.name, how, child.said, final=child.final)
+            raise WorkerFailed(child.name, how, child.said, cause=cause, final=child.final)
         if self._cutting is not None:
             self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
         self._queue.cancel(stream_ids(child.index, self._blue.program.envs_per_actor))
         self._reconciling = True
         if child.failures >= build.MOST_FAILURES:
-            raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said)
-        child.incarnation += 1
+            raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)
+        if self._blue.resume is None or self._rows(child) > 0:  # else it was lost before it had loaded its state
+            child.incarnation += 1
+        child.replaced += 1
         backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)
         child.start_at = time.perf_counter() + backoff
         child.process.join()
         child.process.close()
+        child.process = None
         child.close()
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
-        self._out.append({"note": f"warning: {child.name} {how}; replaced, for the {ordinal(child.incarnation)} time{where}"})
+        self._out.append({"note": f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"})
 
     # --------------------------------------------------------------------------------------------------------------- cuts
 
@@ -235,8 +244,9 @@ class ProcessRuntime:
         """The learner holds still: the actors write their files, and it does after them."""
         directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
         self._cutting = cutting = _Cutting(step=step, version=version, missing=len(self._children))
-        if waiting := [child.name for child in self._children if child.start_at is not None]:
-            cutting.error, cutting.missing = f"{waiting[0]} is being replaced", 0
+        waiting = [child.name for child in self._children if child.start_at is not None]
+        if waiting or self._reconciling:  # which empties the channel of free slots for a moment: nobody would hold still
+            cutting.error, cutting.missing = f"{waiting[0] if waiting else 'an actor'} is being replaced", 0
             return
         try:
             checkpoint.begin(directory, step)
@@ -251,7 +261,7 @@ class ProcessRuntime:
 
     def _note_saved(self, message: dict[str, Any]) -> None:
         cutting = self._cutting
-        if cutting is None:  # given up before this worker was ready
+        if cutting is None or message["saved"] != int(self.shared.board.cut["begun"][0]):  # of a cut that was given up
             return
         cutting.missing -= 1
         cutting.files |= message.get("files", {})
@@ -271,7 +281,7 @@ class ProcessRuntime:
 
 def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
     stop[0] = 1
-    living = [child for child in children if child.process is not None and child.start_at is None]
+    living = [child for child in children if child.process is not None]
     for child in living:
         child.bell.ring(always=True)
     deadline = time.monotonic() + GRACE_S

@@ -197,7 +197,8 @@ def _flat(program: Program) -> dict[str, Any]:
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
-    refused = [key for key in changes if key not in (*FREE, "schedule_steps") and not key.startswith("algorithm.")]
+    kept = [key for key in changes if key not in (*FREE, "schedule_steps") and not key.startswith("algorithm.")]
+    refused = [*kept, *(key for key in ("algorithm.optimizer",) if key in changes)]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
         raise ValueError(

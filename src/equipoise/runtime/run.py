@@ -147,6 +147,7 @@ class Run:
         scribe = _Scribe(blue, runtime.shared, began, self.on)
         exam = Exam(blue, runtime.shared.weights)
         if self._source is not None:
+            self._kept = int(checkpoint.load(self._source)[1]["version"])
             driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
@@ -156,7 +157,7 @@ class Run:
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
         progress = ring.scribe.env_steps > ring.began_at
-        failures = ring.failures + 1 if error.reason == ring.cause and not progress else 1
+        failures = ring.failures + 1 if error.cause == ring.cause and not progress else 1
         if error.worker != "learner" or error.final or failures >= build.MOST_FAILURES:
             raise error
         ring.runtime.stop()
@@ -164,10 +165,10 @@ class Run:
         self._inbox.clear()
         self._source = self._files.latest_checkpoint(whole=True)
         runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
-        self._files.rewind(scribe.env_steps)
+        self._files.rewind(0 if self._source is None else int(checkpoint.load(self._source)[1]["env_steps"]))
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.env_steps:,}{said}")
-        return _Ring(runtime, scribe, exam, began_at=scribe.env_steps, failures=failures, cause=error.reason)
+        return _Ring(runtime, scribe, exam, began_at=scribe.env_steps, failures=failures, cause=error.cause)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
@@ -180,6 +181,7 @@ class Run:
                 try:
                     self._inbox.extend(ring.runtime.advance(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
                 except WorkerFailed as error:
+                    interrupt.check()
                     ring = self._again(ring, error)
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), ring)) is not None:
@@ -212,6 +214,7 @@ class Run:
         """A record becomes a report, a cut a checkpoint, a note is told."""
         if isinstance(message, Cut):
             self._keep(message, ring)
+            ring.runtime.release()
             return None
         if "note" in message:
             ring.scribe.note(message["note"])
@@ -240,7 +243,6 @@ class Run:
             ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
         self._kept = cut.version if error is None else self._kept
         self._saved_at = time.monotonic()
-        ring.runtime.release()
         return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
@@ -248,15 +250,16 @@ class Run:
         until = time.monotonic() + LAST_CUT_S
         try:
             ring.runtime.ask()
-            while time.monotonic() < until:
+            while time.monotonic() < until and not ring.runtime.done:
                 while self._inbox:
                     if isinstance(message := self._inbox.popleft(), Cut):
                         return self._keep(message, ring)
                     self._handle(message, ring)
                 self._inbox.extend(ring.runtime.advance(SLICE_S))
-        except WorkerFailed as error:
-            ring.scribe.note(f"warning: no last checkpoint: {error.worker} {error.reason}")
-        else:
+        except Exception as error:  # whatever it is, the weights and the summary are still to be written
+            ring.scribe.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
+            return False
+        if not ring.runtime.done:
             ring.scribe.note(f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved")
         return False
 

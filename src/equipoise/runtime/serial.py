@@ -51,7 +51,8 @@ class SerialRuntime:
 
     def ask(self) -> None:
         """For a cut after the next version."""
-        self.shared.board.cut["asked"][0] += 1
+        words = self.shared.board.cut
+        words["asked"][0] = words["begun"][0] + 1
 
     def release(self) -> None:
         """The cut is complete, or given up: go on."""
@@ -85,8 +86,8 @@ class SerialRuntime:
             place = checkpoint.begin(directory, step)
             for i, worker in enumerate([*self._workers[1:], self._learner]):
                 files |= save_worker(place, worker, i, self.shared.queue)
-        except OSError as error:
-            return Cut(step=step, version=version, files={}, error=str(error))
+        except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
+            return Cut(step=step, version=version, files={}, error=f"{type(error).__name__}: {error}")
         return Cut(step=step, version=version, files=files)
 
     def stop(self) -> None:

@@ -23,12 +23,12 @@ from equipoise.envs.checks import WrongValue
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.build import Blueprint, Shared
-from equipoise.runtime.cut import restored, save_worker
+from equipoise.runtime.cut import CannotResume, restored, save_worker
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
-FINAL = (EnvFailed, WrongValue, NonFiniteUpdate)  # the run is to end, since a successor would come to the same
+FINAL = (EnvFailed, WrongValue, NonFiniteUpdate, CannotResume)  # the run is to end, since a successor would come to the same
 RECHECK_S = 0.02  # how long a lost ring can cost
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
@@ -60,7 +60,10 @@ class Assignment:
 def main(job: Assignment) -> None:
     """Run one worker until the stop word, the end of its work, or the end of the driver."""
     setproctitle(f"equipoise {job.name}")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what it means
+    # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that does nothing, and not
+    # SIG_IGN, which programs that an env starts would inherit.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=job.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()
@@ -73,7 +76,9 @@ def main(job: Assignment) -> None:
             worker.env.close()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            job.outbox.send({"error": traceback.format_exc(), "final": isinstance(error, FINAL)})
+            job.outbox.send(
+                {"error": traceback.format_exc(), "type": type(error).__qualname__, "final": isinstance(error, FINAL)}
+            )
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
@@ -90,7 +95,7 @@ def _build(job: Assignment) -> Worker:
 def _loop(job: Assignment, worker: Worker) -> None:
     meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
     save = cut["save_learner" if job.index < 0 else "save_actors"]
-    saved = 0
+    saved = int(cut["released"][0])
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         state = worker.tick()
@@ -117,8 +122,8 @@ def _save(job: Assignment, worker: Worker, cut: int) -> None:
     place = checkpoint.aside(Path(job.blueprint.directory), job.step)
     try:
         files = save_worker(place, worker, job.index, job.queue)
-    except OSError as error:
-        job.outbox.send({"saved": cut, "error": str(error)})
+    except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
+        job.outbox.send({"saved": cut, "error": f"{type(error).__name__}: {error}"})
     else:
         job.outbox.send({"saved": cut, "files": files})
 

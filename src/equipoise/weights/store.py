@@ -64,6 +64,11 @@ class Weights:
         """Another reader of the same memory, with its own copy."""
         return Weights(self._plan, self._memory)
 
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return int(self._version[int(self._latest[0]) % BUFFERS])
+
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Parameters and buffers, on any device; only one process publishes."""
         count = int(self._latest[0]) + 1
