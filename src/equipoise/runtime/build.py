@@ -203,7 +203,9 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
-    seed = derive_seed(program.seed, f"incarnation {incarnation}") if incarnation else program.seed
+    # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
+    begun = f"incarnation {incarnation} from row {shared.episodes[index].next_row}"
+    seed = derive_seed(program.seed, begun) if incarnation else program.seed
     worker = ActorWorker(make(program.env, streams=streams, seed=seed), agent)
     if incarnation:
         agent.succeed()

@@ -42,7 +42,7 @@ __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "param
 RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summary.json", "checkpoints", "videos"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "notes",
+    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 BEST = "best"  # within checkpoints/: the weights of a solved run

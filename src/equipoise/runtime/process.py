@@ -35,9 +35,10 @@ LOOK_S = 1.0  # how often the driver looks for workers that hang
 class _Cutting:
     """A cut under way."""
 
+    number: int
     step: int
     version: int
-    missing: int  # workers whose files are not written
+    missing: int  # workers whose files are not written; 0 once it is complete or given up
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
 
@@ -112,6 +113,7 @@ class ProcessRuntime:
         job = worker.Assignment(
             name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
             queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
+            saved=int(self.shared.board.cut["save_learner" if child.index < 0 else "save_actors"][0]),
         )  # fmt: skip
         self.shared.board.touch(child.name, START_S)
         context = multiprocessing.get_context("forkserver")
@@ -161,12 +163,12 @@ class ProcessRuntime:
         return out
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
-        if "error" in message:
+        if "saved" in message:  # which may have an "error" of its own
+            self._note_saved(message)
+        elif "error" in message:
             child.said = message["error"]
         elif "cut" in message:
             self._begin_cut(message["cut"])
-        elif "saved" in message:
-            self._note_saved(message)
         elif "note" in message:
             self._out.append(message)
         else:
@@ -233,7 +235,9 @@ class ProcessRuntime:
     def _begin_cut(self, version: int) -> None:
         """The learner holds still: the actors write their files, and it does after them."""
         directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
-        self._cutting = cutting = _Cutting(step=step, version=version, missing=len(self._children))
+        words = self.shared.board.cut
+        number = int(words["begun"][0])
+        self._cutting = cutting = _Cutting(number=number, step=step, version=version, missing=len(self._children))
         if waiting := [child.name for child in self._children if child.start_at is not None]:
             cutting.error, cutting.missing = f"{waiting[0]} is being replaced", 0
             return
@@ -242,15 +246,15 @@ class ProcessRuntime:
         except OSError as error:
             cutting.error, cutting.missing = str(error), 0
             return
-        words = self.shared.board.cut
         words["step"][0] = step
-        words["save_actors"][0] = words["begun"][0]
+        words["save_actors"][0] = number
         for child in self._actors:
             child.bell.ring(always=True)
 
     def _note_saved(self, message: dict[str, Any]) -> None:
         cutting = self._cutting
-        if cutting is None:  # given up before this worker was ready
+        # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
+        if cutting is None or cutting.missing == 0 or message["saved"] != cutting.number:
             return
         cutting.missing -= 1
         cutting.files |= message.get("files", {})
@@ -259,8 +263,7 @@ class ProcessRuntime:
             if cutting.error is not None:
                 cutting.missing = 0
                 return
-            words = self.shared.board.cut
-            words["save_learner"][0] = words["begun"][0]
+            self.shared.board.cut["save_learner"][0] = cutting.number
             self._learner.bell.ring(always=True)
 
     def stop(self) -> None:

@@ -36,6 +36,7 @@ LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 MOST_NOTES = 200  # of a run
+ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
 LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
 
 
@@ -72,8 +73,8 @@ class _Ring:
     runtime: Runtime
     scribe: _Scribe
     exam: Exam
-    began_at: int  # env steps
-    failures: int = 0  # in a row, of this cause
+    furthest: int = 0  # version that any ring of the run had come to when it failed
+    failures: int = 0  # in a row, of this cause, none further than the ones before
     cause: str = ""
 
 
@@ -152,8 +153,8 @@ class Run:
 
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
-        progress = ring.scribe.env_steps > ring.began_at
-        failures = ring.failures + 1 if error.reason == ring.cause and not progress else 1
+        reached = ring.runtime.shared.weights.version  # what fails at one version would fail there for ever
+        failures = ring.failures + 1 if error.reason == ring.cause and reached <= ring.furthest else 1
         if error.worker != "learner" or failures >= build.MOST_FAILURES:
             raise error
         ring.runtime.stop()
@@ -164,12 +165,13 @@ class Run:
         self._files.rewind(scribe.env_steps)
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.env_steps:,}{said}")
-        return _Ring(runtime, scribe, exam, began_at=scribe.env_steps, failures=failures, cause=error.reason)
+        furthest = max(reached, ring.furthest)
+        return _Ring(runtime, scribe, exam, furthest=furthest, failures=failures, cause=error.reason)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
         runtime, scribe, exam = self._begin(time.monotonic())
-        ring = _Ring(runtime, scribe, exam, began_at=scribe.env_steps)
+        ring = _Ring(runtime, scribe, exam)
         self._saved_at = time.monotonic()
         try:
             while not ring.runtime.done and not ring.exam.solved:
@@ -223,8 +225,11 @@ class Run:
                 ring.scribe.note(f"warning: a report was not written: {error}")
         return report
 
-    def _keep(self, cut: Cut, ring: _Ring) -> bool:
-        """Complete a checkpoint, and let the run go on whatever came of it: a full disk costs a checkpoint, not the run."""
+    def _keep(self, cut: Cut, ring: _Ring, *, last: bool = False) -> bool:
+        """Complete a checkpoint, and let the run go on whatever came of it: a full disk costs a checkpoint, not the run.
+
+        After the ``last`` one it does not go on: what is summed up is what was saved.
+        """
         error = cut.error
         if error is None:
             driver = {"scribe": ring.scribe.state(), "exam": ring.exam.state()}
@@ -237,7 +242,8 @@ class Run:
             ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
         self._kept = cut.version if error is None else self._kept
         self._saved_at = time.monotonic()
-        ring.runtime.release()
+        if not last:
+            ring.runtime.release()
         return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
@@ -248,7 +254,7 @@ class Run:
             while time.monotonic() < until:
                 while self._inbox:
                     if isinstance(message := self._inbox.popleft(), Cut):
-                        return self._keep(message, ring)
+                        return self._keep(message, ring, last=True)
                     self._handle(message, ring)
                 self._inbox.extend(ring.runtime.advance(SLICE_S))
         except WorkerFailed as error:
@@ -440,6 +446,7 @@ class _Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
+            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
             "notes": self._notes,
         }
 

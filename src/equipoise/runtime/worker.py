@@ -46,6 +46,7 @@ class Assignment:
     outbox: Outbox
     stack: Pipe  # where a worker that hangs says where
     lifeline: Lifeline
+    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
 
     @property
     def step(self) -> int:
@@ -86,7 +87,7 @@ def _build(job: Assignment) -> Worker:
 def _loop(job: Assignment, worker: Worker) -> None:
     meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
     save = cut["save_learner" if job.index < 0 else "save_actors"]
-    saved = 0
+    saved = job.saved
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         state = worker.tick()

@@ -64,6 +64,12 @@ class Weights:
         """Another reader of the same memory, with its own copy."""
         return Weights(self._plan, self._memory)
 
+    @property
+    def version(self) -> int:
+        """The newest; -1 before the first."""
+        count = int(self._latest[0])
+        return int(self._version[count % BUFFERS]) if count else -1
+
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Parameters and buffers, on any device; only one process publishes."""
         count = int(self._latest[0]) + 1
