@@ -10,11 +10,12 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from equipoise.chaos.beats import Beats
 from equipoise.chaos.ledger import COUNTS
@@ -50,13 +51,12 @@ class Attack:
 
     def __init__(self, place: Path, *, limit_s: float) -> None:
         self.out, self.flag = place / "run", place / "trouble"
-        self._log = (place / "log").open("w+b")
+        self._printed = bytearray()
         self._until = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._sessions: list[int] = []  # one a command
+        self.sessions: list[int] = []  # one a command
         self.began_at = math.inf  # when the first fault was done
-        place.joinpath("beats").touch()
         self._beats_file = place / "beats"
         self.beats = Beats.create(self._beats_file)
 
@@ -65,19 +65,18 @@ class Attack:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._log.close()
 
     # ---------------------------------------------------------------------------------------------------------- commands
 
-    def train(self, *settings: str, before: str = "", max_lag: str = "1", actors: int = ACTORS, steps: str = "4M") -> None:
+    def train(self, *settings: str, before: str = "", max_lag: str = "1", actors: int = ACTORS, updates: int = 50) -> None:
         """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
         words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", "equipoise.chaos.ruling:Ruling", "--no-recipe"]
         words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
-        words += ["--steps", steps, "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        words += ["--steps", "4M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
         given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
         given += [f"env.flag={self.flag}", *settings]
         self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
-        self.updates(50)
+        self.updates(updates)
 
     def resume(self) -> None:
         self._run(["resume", str(self.out)])
@@ -86,10 +85,17 @@ class Attack:
     def _run(self, words: Sequence[str], before: str = "") -> None:
         code = f"{before}\nfrom equipoise.cli import main\nmain()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code, *words, "--quiet"], stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            [sys.executable, "-c", code, *words, "--quiet"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        self._sessions.append(self._process.pid)
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self.sessions.append(self._process.pid)
+
+    def _listen(self, printed: IO[bytes]) -> None:
+        """Until the last process that may print has ended. Not a file: the disk of the run may be full."""
+        with printed:
+            while data := os.read(printed.fileno(), 65536):
+                self._printed += data
 
     def end(self) -> None:
         """Once all actors work again: SIGTERM, which saves the whole run."""
@@ -110,7 +116,7 @@ class Attack:
 
     def kill(self) -> None:
         """SIGKILL for all that is left of every command."""
-        for session in self._sessions:
+        for session in self.sessions:
             for pid in members(session):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -120,7 +126,7 @@ class Attack:
     def gone(self) -> None:
         """Nothing of the run is left."""
         end = time.monotonic() + GONE_S
-        while left := [command(pid) for session in self._sessions for pid in members(session)]:
+        while left := [command(pid) for session in self.sessions for pid in members(session)]:
             if time.monotonic() > end:
                 raise Wrong(f"left behind after {GONE_S:.0f} s: {', '.join(left)}")
             time.sleep(POLL_S)
@@ -147,8 +153,7 @@ class Attack:
 
     def said(self) -> str:
         """The first row that does not prove itself, or the last line of what the run printed."""
-        self._log.flush()
-        text = Path(self._log.name).read_text(errors="replace").strip().splitlines()
+        text = self._printed.decode(errors="replace").strip().splitlines()
         lines = [line for line in text if line.startswith("chaos: ")][:1] or text[-1:]
         return f"it said: {lines[0][:300]}" if lines else "it said nothing"
 
@@ -169,7 +174,7 @@ class Attack:
     def workers(self) -> dict[str, int]:
         """{"actor 0": pid}, those of the present command that live."""
         found = {}
-        for pid in members(self._sessions[-1]):
+        for pid in members(self.sessions[-1]):
             name = command(pid)
             if name.startswith(("equipoise actor ", "equipoise learner")):
                 found[name.removeprefix("equipoise ")] = pid
@@ -198,7 +203,7 @@ class Attack:
     def limit_files(self, size: int) -> None:
         """No process of the run writes beyond ``size`` bytes of any file; -1: each may again."""
         self.begin()
-        for pid in members(self._sessions[-1]):
+        for pid in members(self.sessions[-1]):
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size < 0 else size, hard))
 
