@@ -27,7 +27,7 @@ DEADLINE_S = 3.0  # after which a worker hangs
 CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
 LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and those who do not answer
-GONE_S = 2.0  # in which all workers of a killed driver have ended
+GONE_S, SERVERS_GONE_S = 2.0, 20.0  # in which all workers of a killed driver have ended; and Python's servers, empty by then
 
 
 class Wrong(Exception):
@@ -125,10 +125,11 @@ class Attack:
 
     def gone(self) -> None:
         """Nothing of the run is left."""
-        end = time.monotonic() + GONE_S
+        began = time.monotonic()
         while left := [command(pid) for session in self.sessions for pid in members(session)]:
-            if time.monotonic() > end:
-                raise Wrong(f"left behind after {GONE_S:.0f} s: {', '.join(left)}")
+            limit_s = GONE_S if any(name.startswith("equipoise ") for name in left) else SERVERS_GONE_S
+            if time.monotonic() - began > limit_s:
+                raise Wrong(f"left behind after {limit_s:.0f} s: {', '.join(left)}")
             time.sleep(POLL_S)
 
     # ------------------------------------------------------------------------------------------------------------ waiting

@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -61,6 +63,7 @@ def main(job: Assignment) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=job.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()
+    threading.Thread(target=_end_with_the_driver, args=(job.lifeline,), daemon=True).start()
     try:
         worker = _build(job)
         if job.blueprint.resume and not job.incarnation and (said := restored(job.name, worker)):
@@ -74,6 +77,12 @@ def main(job: Assignment) -> None:
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
+
+
+def _end_with_the_driver(lifeline: Lifeline) -> None:
+    """Also amid imports and the making of envs, which take seconds; the forkserver, our parent, outlives the driver."""
+    select.select([lifeline.fd], [], [])
+    os._exit(1)
 
 
 def _build(job: Assignment) -> Worker:
