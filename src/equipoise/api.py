@@ -86,6 +86,8 @@ def check(
 
 
 def _target(function: Callable[..., Any]) -> str:
+    if not hasattr(function, "__qualname__"):
+        raise TypeError(f"expected a target such as 'CartPole-v1' or a function that makes an env, got {function!r}")
     name = f"{function.__module__}:{function.__qualname__}"
     if "<" in name:
         raise ValueError(f"expected a function at the top of a module, so that workers can import it, got {name}")
@@ -154,11 +156,14 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
         made = dataclasses.replace(made, schedule_steps=run.program.steps)
     check_resume(run.program, made)
     source, summary = run.latest_checkpoint(whole=True), run.summary()
+    check_program(made)
     if source is not None:
         at = int(load_checkpoint(source)[1]["env_steps"])
         solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
         if solved and made.steps <= run.program.steps:
             raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
+        if given.get("steps", at) < at:
+            raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
         if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
             raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     return Run(made, on=on or run.run["on"], resume=run)

@@ -68,7 +68,7 @@ def equipoise(
   equipoise train CartPole-v1                      PPO, with the tuned settings
   equipoise train CartPole-v1 --stop-at 475        until it is solved
   equipoise train Acrobot-v1 --algorithm impala --actors 2 --max-lag 1
-  equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set env.gravity=3.7
+  equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set env.max_episode_steps=200
   equipoise train my_package.envs:make_env         a function of your own
   equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
 )
@@ -84,7 +84,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, env.gravity=9.8.",
+            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, env.max_episode_steps=200.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -413,6 +413,43 @@ def imported(target: str) -> str:
         return module if module != "envpool" else f"envpool, for its env {rest}"
     entry = registry[name].entry_point if name in registry else None
     return f"{str(entry).partition(':')[0]}, which Gymnasium names for {name}" if entry else f"nothing: Gymnasium has no {name}"
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise chaos                                  the whole matrix, in a few minutes
+  equipoise chaos --faults kill-actor,full-disk    two of them
+  equipoise chaos --list                           what there is""",
+)
+def chaos(
+    faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
+    seconds: Annotated[str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")] = "4",
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Do to real runs what machines do to them, and prove what became of every row.
+
+    Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1 unless all pass.
+    """
+    with plain_errors("equipoise chaos", debug):
+        from equipoise.runtime.settings import convert
+
+        kept_up = convert(seconds, float, "--seconds")
+        from equipoise.chaos.faults import FAULTS
+        from equipoise.chaos.matrix import chosen, matrix
+        from equipoise.runtime.files import json_bytes, write_atomic
+
+        picked = chosen([name for name in faults.split(",") if name])
+        if list_:
+            print("\n".join(f"{fault.name:<17} {fault.what}" for fault in FAULTS))
+            sys.exit(0)
+        results = matrix(picked, kept_up, lambda line: print(line, flush=True))
+        passed = all(result.passed for result in results)
+        if json is not None:
+            write_atomic(json, json_bytes({"passed": passed, "seconds": kept_up, "faults": results}))
+    sys.exit(0 if passed else 1)
 
 
 def main() -> None:

@@ -59,4 +59,5 @@ def summary(**fields: Any) -> dict[str, Any]:
             for name, s in BALANCE.items()
         },
         "verdict": VERDICT, "solved_at_s": None, "params_sha256": "0" * 64, "failures": {},
+        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1},
     } | fields  # fmt: skip

@@ -66,6 +66,19 @@ class Ruling(Algorithm):
         return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Doomed(Ruling):
+    """It fails at one version, however often it comes there."""
+
+    at: int = 10
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        if round(float(net.updates)) >= self.at:
+            raise ArithmeticError("no further than this")
+        count = torch.tensor(float(batch.data.mask.numel()))
+        return LossOutput(loss=-net.updates.sum() * count, count=count)
+
+
 LEDGER = ruler.Ledger()  # of this process: the learner's
 
 

@@ -40,7 +40,7 @@ def summary(**fields):
         "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2),
         "balance": {"learner": Shares(worked=1.0)}, "verdict": "Balanced.", "solved_at_s": None, "params_sha256": "0" * 64,
-        "notes": [],
+        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [],
         "failures": {},
     }  # fmt: skip
     return given | fields
@@ -153,7 +153,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert list(written) == list(SUMMARY_KEYS)
     assert set(SUMMARY_KEYS) == {
         "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean", "evaluation",
-        "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "notes", "failures",
+        "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from equipoise.envs.replay import replay
 from equipoise.runtime.directory import load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
+from tests.runtime.ruling import Doomed, program
 
 
 def failing(how: str, on: Any, path: Path, *, after: int = 3, **options: Any) -> Any:
@@ -146,6 +148,15 @@ def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(
     assert [note for note in killed["notes"] if "learner was killed by SIGKILL; the run goes on from step" in note]
     assert killed["params_sha256"] == whole["params_sha256"]
     assert killed["status"] == "completed" and killed["episodes"] == whole["episodes"]
+
+
+def test_a_learner_that_fails_at_one_version_for_ever_ends_the_run(tmp_path: Path) -> None:
+    """Each time it gets past the checkpoint that it began from, and no further than before."""
+    made = dataclasses.replace(program(algorithm=Doomed(at=25), steps=200_000), checkpoint_every=800)  # 10 updates
+    run = api.train(made, out=tmp_path / "run")
+    with pytest.raises(WorkerFailed, match="no further than this"):
+        exhaust(run)
+    assert run.summary is not None and run.summary["status"] == "failed"
 
 
 def test_an_env_that_cannot_be_made_names_its_error(tmp_path: Path) -> None:

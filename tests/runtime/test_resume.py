@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
+from tests.conftest import descendants
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
 CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm") for on in ("serial", "process")]
@@ -212,6 +215,23 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path,
     assert summary["status"] == "completed" and summary["env_steps"] == 2048
     assert [note for note in summary["notes"] if "no checkpoint at step 512" in note and "No space left" in note]
     assert any(note.startswith("warning") for report in summary["reports"] for note in report.notes)
+    assert not list((tmp_path / "run").glob("checkpoints/.*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
+def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_path: Path) -> None:
+    """The workers themselves cannot write: their files may not grow beyond 64 bytes."""
+    run = api.train(program(steps=40_000, checkpoint_every=512), out=tmp_path / "run")
+    limited = False
+    for report in run:
+        if not limited and report.env_steps > 1000:
+            limited = True
+            for worker in descendants():
+                if "equipoise " in worker:
+                    pid = int(worker.split()[0])
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (64, resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]))
+    assert limited and run.summary is not None and run.summary["status"] == "completed"
+    assert [note for note in run.summary["notes"] if "no checkpoint at step" in note and "File too large" in note]
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
 

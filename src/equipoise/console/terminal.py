@@ -120,7 +120,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path)
     if balance := _shares(summary["balance"]):
         console.print(safe(Group(*balance_lines(balance)), console))
     run = shlex.quote(str(directory))
-    after = [f"The run is in {run}. Next:", *([f"  equipoise resume {run}"] if status in ("interrupted", "failed") else [])]
+    can_resume = status in ("interrupted", "failed") and any(directory.glob("checkpoints/step_*/learner.safetensors"))
+    after = [f"The run is in {run}. Next:", *([f"  equipoise resume {run}"] if can_resume else [])]
     after += [f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 

@@ -20,8 +20,8 @@ from equipoise.types import Array
 Severity = Literal["error", "note"]
 Flat = dict[str, Any]  # place -> what stands there
 
-STOPS = "Training stops with an error at that row."
-POISON = "One such number reaches the loss and from there every weight: the run is lost from that update on."
+STOPS = "In training it costs that episode, and a capsule tells of it; a vector env ends the run."
+POISON = "It would reach the loss and from there every weight: a run stops at it, or drops or clamps it (--on-nonfinite)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         seen = f"expected a numpy array, got {type(value).__name__}"
         found.note(f"{place} is no numpy array", where, seen, "A conversion at every step.")
     if array.shape != expected:
-        cost = "Training stops with an error at that row or, where numpy can broadcast it, learns from repeated numbers."
+        cost = "In training it costs that episode or, where numpy can broadcast it, repeated numbers are learned from."
         found.error(f"{place} has the wrong shape", where, f"expected {expected}, got {array.shape}", cost)
         return
     if not np.can_cast(array.dtype, target, "same_kind"):
@@ -192,7 +192,7 @@ def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str)
     if array.dtype.kind not in "fiub":
         found.error("reward is no number", where, f"expected a number, got {value!r} ({type(value).__name__})", STOPS)
     elif array.shape != lead:
-        cost = "Training stops with an error there, or spreads one stream's reward over others where numpy can broadcast it."
+        cost = "In training it costs that episode, or spreads one stream's reward over others where numpy can broadcast it."
         found.error("reward has the wrong shape", where, f"expected {lead or 'a scalar'}, got {array.shape}", cost)
     elif not np.isfinite(array).all():
         at, got = _first(~np.isfinite(array), array)

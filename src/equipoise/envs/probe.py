@@ -123,7 +123,12 @@ class Probe:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
             name = "reset()" if action is None else "step()"
-            self.found.error(f"{name} raises {type(error).__name__}", where, f"{error} ({place})", "Training stops there.")
+            self.found.error(
+                f"{name} raises {type(error).__name__}",
+                where,
+                f"{error} ({place})",
+                "In training it costs that episode; three times in a row end the run.",
+            )
             raise Broken from error
         seconds = time.perf_counter() - began
         if before is not None and changed(before, global_generators()):

@@ -63,7 +63,7 @@ class Ruler(gymnasium.Env[Any, Any]):
     """One stream. ``stragglers``: the streams whose every step sleeps ``sleep_s`` seconds."""
 
     metadata: dict[str, Any] = {"render_modes": []}
-    snapshot_attributes = ("number", "t", "length", "ending")
+    snapshot_attributes: tuple[str, ...] = ("number", "t", "length", "ending")
 
     def __init__(
         self,

@@ -211,9 +211,10 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         seed=derive_seed(program.seed, "actions"),
     )  # fmt: skip
     seed = program.seed
-    anew = blue.resume is not None and blue.spec.resume == "restart"
-    if incarnation or anew:  # not the episodes that the run began with
-        seed = derive_seed(seed, f"incarnation {incarnation} from version {shared.weights.latest}")
+    if incarnation or (blue.resume is not None and blue.spec.resume == "restart"):
+        # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
+        where = f"row {shared.episodes[index].next_row}" if incarnation else f"version {shared.weights.version}"
+        seed = derive_seed(seed, f"incarnation {incarnation} from {where}")
     failures = blue.failures(shared.episodes[index].failures)
     worker = ActorWorker(make(program.env, streams=streams, seed=seed, failures=failures), agent)
     if incarnation:

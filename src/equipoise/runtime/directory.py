@@ -43,7 +43,7 @@ RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summa
 CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "notes", "failures",
+    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 BEST = "best"  # within checkpoints/: the weights of a solved run
@@ -60,6 +60,7 @@ class RunDirectory:
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._metrics: Any = None
         self._lock: int | None = None
+        self._unconfirmed = False
 
     @classmethod
     def create(
@@ -100,8 +101,14 @@ class RunDirectory:
         self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host()}
         self.run["resumed"] = [*self.run.get("resumed", []), resumed]
         self.program = program
-        write_atomic(self.path / RUN, json_bytes(self.run))
+        self._unconfirmed = True
         (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def confirm(self) -> None:
+        """Write down what was changed by going on, once it works: a change that fails at once is not kept."""
+        if self._unconfirmed:
+            self._unconfirmed = False
+            write_atomic(self.path / RUN, json_bytes(self.run))
 
     def rewind(self, step: int) -> None:
         """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there."""

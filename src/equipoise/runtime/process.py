@@ -36,9 +36,10 @@ LOOK_S = 1.0  # how often the driver looks for workers that hang
 class _Cutting:
     """A cut under way."""
 
+    number: int
     step: int
     version: int
-    missing: int  # workers whose files are not written
+    missing: int  # workers whose files are not written; 0 once it is complete or given up
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
 
@@ -86,7 +87,7 @@ class ProcessRuntime:
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
         board = self.shared.board
-        self.done = self.shared.weights.latest >= blue.updates  # a run that was killed before its last word
+        self.done = self.shared.weights.version >= blue.updates  # a run that was killed before its last word
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
         self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
@@ -117,6 +118,7 @@ class ProcessRuntime:
         job = worker.Assignment(
             name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
             queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
+            saved=int(self.shared.board.cut["save_learner" if child.index < 0 else "save_actors"][0]),
         )  # fmt: skip
         self.shared.board.touch(child.name, START_S if self._blue.resume is None else LOAD_S)
         context = multiprocessing.get_context("forkserver")
@@ -168,12 +170,12 @@ class ProcessRuntime:
         return out
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
-        if "error" in message:
+        if "saved" in message:  # which may have an "error" of its own
+            self._note_saved(message)
+        elif "error" in message:
             child.said, child.error, child.final = message["error"], message["type"], message["final"]
         elif "cut" in message:
             self._begin_cut(message["cut"])
-        elif "saved" in message:
-            self._note_saved(message)
         elif "note" in message:
             self._out.append(message)
         else:
@@ -243,7 +245,9 @@ class ProcessRuntime:
     def _begin_cut(self, version: int) -> None:
         """The learner holds still: the actors write their files, and it does after them."""
         directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
-        self._cutting = cutting = _Cutting(step=step, version=version, missing=len(self._children))
+        words = self.shared.board.cut
+        number = int(words["begun"][0])
+        self._cutting = cutting = _Cutting(number=number, step=step, version=version, missing=len(self._children))
         waiting = [child.name for child in self._children if child.start_at is not None]
         if waiting or self._reconciling:  # which empties the channel of free slots for a moment: nobody would hold still
             cutting.error, cutting.missing = f"{waiting[0] if waiting else 'an actor'} is being replaced", 0
@@ -253,15 +257,15 @@ class ProcessRuntime:
         except OSError as error:
             cutting.error, cutting.missing = str(error), 0
             return
-        words = self.shared.board.cut
         words["step"][0] = step
-        words["save_actors"][0] = words["begun"][0]
+        words["save_actors"][0] = number
         for child in self._actors:
             child.bell.ring(always=True)
 
     def _note_saved(self, message: dict[str, Any]) -> None:
         cutting = self._cutting
-        if cutting is None or message["saved"] != int(self.shared.board.cut["begun"][0]):  # of a cut that was given up
+        # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
+        if cutting is None or cutting.missing == 0 or message["saved"] != cutting.number:
             return
         cutting.missing -= 1
         cutting.files |= message.get("files", {})
@@ -270,8 +274,7 @@ class ProcessRuntime:
             if cutting.error is not None:
                 cutting.missing = 0
                 return
-            words = self.shared.board.cut
-            words["save_learner"][0] = words["begun"][0]
+            self.shared.board.cut["save_learner"][0] = cutting.number
             self._learner.bell.ring(always=True)
 
     def stop(self) -> None:

@@ -37,6 +37,7 @@ LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 MOST_NOTES = 200  # of a run
+ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
 LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
 
 
@@ -73,8 +74,8 @@ class _Ring:
     runtime: Runtime
     scribe: _Scribe
     exam: Exam
-    began_at: int  # env steps
-    failures: int = 0  # in a row, of this cause
+    furthest: int = 0  # version that any ring of the run had come to when it failed
+    failures: int = 0  # in a row, of this cause, none further than the ones before
     cause: str = ""
 
 
@@ -151,13 +152,18 @@ class Run:
             driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
-            scribe.note(f"resumed at step {scribe.env_steps:,}: {promise(blue.spec)}")
+            scribe.note(f"resumed at step {self._kept * unroll_rows(blue.policy):,}: {promise(blue.spec)}")
+            if blue.policy.algorithm.anneal and self._kept >= blue.schedule_updates:
+                scribe.note(
+                    "warning: the schedules have come to their end, so the learning rate is 0; "
+                    "--set schedule_steps=N stretches them, --set algorithm.anneal=false gives them up"
+                )
         return runtime, scribe, exam
 
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
-        progress = ring.scribe.env_steps > ring.began_at
-        failures = ring.failures + 1 if error.cause == ring.cause and not progress else 1
+        reached = ring.runtime.shared.weights.version  # what fails at one version would fail there for ever
+        failures = ring.failures + 1 if error.cause == ring.cause and reached <= ring.furthest else 1
         if error.worker != "learner" or error.final or failures >= build.MOST_FAILURES:
             raise error
         ring.runtime.stop()
@@ -168,12 +174,13 @@ class Run:
         self._files.rewind(0 if self._source is None else int(checkpoint.load(self._source)[1]["env_steps"]))
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.env_steps:,}{said}")
-        return _Ring(runtime, scribe, exam, began_at=scribe.env_steps, failures=failures, cause=error.cause)
+        furthest = max(reached, ring.furthest)
+        return _Ring(runtime, scribe, exam, furthest=furthest, failures=failures, cause=error.cause)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
         runtime, scribe, exam = self._begin(time.monotonic())
-        ring = _Ring(runtime, scribe, exam, began_at=scribe.env_steps)
+        ring = _Ring(runtime, scribe, exam)
         self._saved_at = time.monotonic()
         try:
             while not ring.runtime.done and not ring.exam.solved:
@@ -224,13 +231,17 @@ class Run:
     def _recorded(self, report: Report, ring: _Ring) -> Report:
         if report.recorded:
             try:
+                self._files.confirm()
                 self._files.write_report(report)
             except OSError as error:
                 ring.scribe.note(f"warning: a report was not written: {error}")
         return report
 
     def _keep(self, cut: Cut, ring: _Ring) -> bool:
-        """Complete a checkpoint, and let the run go on whatever came of it: a full disk costs a checkpoint, not the run."""
+        """Complete a checkpoint. A full disk costs a checkpoint, not the run. Whether the run goes on is for the caller:
+
+        after the last one it does not, so that what is summed up is what was saved.
+        """
         error = cut.error
         if error is None:
             driver = {"scribe": ring.scribe.state(), "exam": ring.exam.state()}
@@ -448,6 +459,7 @@ class _Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
+            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
             "notes": self._notes,
             "failures": {
                 f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))

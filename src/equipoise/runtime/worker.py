@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -50,6 +52,7 @@ class Assignment:
     outbox: Outbox
     stack: Pipe  # where a worker that hangs says where
     lifeline: Lifeline
+    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
 
     @property
     def step(self) -> int:
@@ -67,6 +70,7 @@ def main(job: Assignment) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=job.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()
+    threading.Thread(target=_end_with_the_driver, args=(job.lifeline,), daemon=True).start()
     try:
         worker = _build(job)
         if job.blueprint.resume and not job.incarnation and (said := restored(job.name, worker)):
@@ -84,6 +88,12 @@ def main(job: Assignment) -> None:
     os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
 
 
+def _end_with_the_driver(lifeline: Lifeline) -> None:
+    """Also amid imports and the making of envs, which take seconds; the forkserver, our parent, outlives the driver."""
+    select.select([lifeline.fd], [], [])
+    os._exit(1)
+
+
 def _build(job: Assignment) -> Worker:
     if job.index < 0:
         torch.set_num_threads(job.blueprint.program.threads)
@@ -95,7 +105,7 @@ def _build(job: Assignment) -> Worker:
 def _loop(job: Assignment, worker: Worker) -> None:
     meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
     save = cut["save_learner" if job.index < 0 else "save_actors"]
-    saved = int(cut["released"][0])
+    saved = job.saved
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         state = worker.tick()

@@ -65,9 +65,10 @@ class Weights:
         return Weights(self._plan, self._memory)
 
     @property
-    def latest(self) -> int:
-        """The newest version."""
-        return int(self._version[int(self._latest[0]) % BUFFERS])
+    def version(self) -> int:
+        """The newest; -1 before the first."""
+        count = int(self._latest[0])
+        return int(self._version[count % BUFFERS]) if count else -1
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Parameters and buffers, on any device; only one process publishes."""

@@ -1,0 +1,278 @@
+"""One run under attack: started by the command line that people type, its workers found by name, judged by its directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from equipoise.chaos.beats import Beats
+from equipoise.chaos.ledger import COUNTS
+from equipoise.runtime.checkpoint import latest
+from equipoise.runtime.directory import RunDirectory, load_checkpoint
+
+ACTORS, ENVS, UNROLL = 2, 8, 8
+DEADLINE_S = 3.0  # after which a worker hangs
+CHECKPOINT_EVERY = 5120  # steps, 40 updates
+POLL_S = 0.01
+LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and those who do not answer
+GONE_S, SERVERS_GONE_S = 2.0, 20.0  # in which all workers of a killed driver have ended; and Python's servers, empty by then
+
+
+class Wrong(Exception):
+    """Why a row of the matrix fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What became of them."""
+
+    proven: int = 0  # by the ledger, each
+    lost: int = 0
+    duplicated: int = 0
+    torn: int = 0
+    dropped: int = 0  # of unrolls whose actor died
+    aborted: int = 0  # episodes that an env's failure cost
+
+
+class Attack:
+    """``place``: an empty directory. Leaving the ``with`` block ends every process of the run."""
+
+    def __init__(self, place: Path, *, limit_s: float) -> None:
+        self.out, self.flag = place / "run", place / "trouble"
+        self._printed = bytearray()
+        self._until = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self.sessions: list[int] = []  # one a command
+        self.began_at = math.inf  # when the first fault was done
+        self._beats_file = place / "beats"
+        self.beats = Beats.create(self._beats_file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    # ---------------------------------------------------------------------------------------------------------- commands
+
+    def train(self, *settings: str, before: str = "", max_lag: str = "1", actors: int = ACTORS, updates: int = 50) -> None:
+        """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
+        words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", "equipoise.chaos.ruling:Ruling", "--no-recipe"]
+        words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
+        words += ["--steps", "4M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
+        given += [f"env.flag={self.flag}", *settings]
+        self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
+        self.updates(updates)
+
+    def resume(self) -> None:
+        self._run(["resume", str(self.out)])
+        self.updates(50)
+
+    def _run(self, words: Sequence[str], before: str = "") -> None:
+        code = f"{before}\nfrom equipoise.cli import main\nmain()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *words, "--quiet"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self.sessions.append(self._process.pid)
+
+    def _listen(self, printed: IO[bytes]) -> None:
+        """Until the last process that may print has ended. Not a file: the disk of the run may be full."""
+        with printed:
+            while data := os.read(printed.fileno(), 65536):
+                self._printed += data
+
+    def end(self) -> None:
+        """Once all actors work again: SIGTERM, which saves the whole run."""
+        self.wait(lambda: len(self.workers()) == 1 + self._actors(), "all actors to be there")
+        self.updates(50)
+        self.terminate()
+
+    def terminate(self) -> None:
+        process = self._living()
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"the run did not leave within {LEAVE_S:.0f} s of SIGTERM") from None
+        if code != 143:
+            raise Wrong(f"expected exit code 143 after SIGTERM, got {code}; {self.said()}")
+        self.gone()
+
+    def kill(self) -> None:
+        """SIGKILL for all that is left of every command."""
+        for session in self.sessions:
+            for pid in members(session):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def gone(self) -> None:
+        """Nothing of the run is left."""
+        began = time.monotonic()
+        while left := [command(pid) for session in self.sessions for pid in members(session)]:
+            limit_s = GONE_S if any(name.startswith("equipoise ") for name in left) else SERVERS_GONE_S
+            if time.monotonic() - began > limit_s:
+                raise Wrong(f"left behind after {limit_s:.0f} s: {', '.join(left)}")
+            time.sleep(POLL_S)
+
+    # ------------------------------------------------------------------------------------------------------------ waiting
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        while not condition():
+            self._living()
+            if time.monotonic() > self._until:
+                raise Wrong(f"waited for {what} until the limit of {self._limit_s:.0f} s; {self.said()}")
+            time.sleep(POLL_S)
+
+    def updates(self, n: int) -> None:
+        """Until the learner has made so many more."""
+        due = self.beats.count + n
+        self.wait(lambda: self.beats.count >= due, f"{n} updates")
+
+    def _living(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        if (code := self._process.poll()) is not None:
+            raise Wrong(f"the run ended by itself with exit code {code}; {self.said()}")
+        return self._process
+
+    def said(self) -> str:
+        """The first row that does not prove itself, or the last line of what the run printed."""
+        text = self._printed.decode(errors="replace").strip().splitlines()
+        lines = [line for line in text if line.startswith("chaos: ")][:1] or text[-1:]
+        return f"it said: {lines[0][:300]}" if lines else "it said nothing"
+
+    # ------------------------------------------------------------------------------------------------------------- faults
+
+    def begin(self) -> None:
+        """From now on the fault is there."""
+        self.began_at = min(self.began_at, time.monotonic())
+
+    def trouble(self, on: bool) -> None:
+        """For the envs."""
+        if on:
+            self.begin()
+            self.flag.touch()
+        else:
+            self.flag.unlink()
+
+    def workers(self) -> dict[str, int]:
+        """{"actor 0": pid}, those of the present command that live."""
+        found = {}
+        for pid in members(self.sessions[-1]):
+            name = command(pid)
+            if name.startswith(("equipoise actor ", "equipoise learner")):
+                found[name.removeprefix("equipoise ")] = pid
+        return found
+
+    def signal(self, worker: str, number: signal.Signals) -> int:
+        """-> the pid of the worker that got it."""
+        self.wait(lambda: worker in self.workers(), f"{worker} to be there")
+        pid = self.workers()[worker]
+        self.begin()
+        with contextlib.suppress(ProcessLookupError):  # it may be gone by itself, and then so is the fault
+            os.kill(pid, number)
+        return pid
+
+    def replaced(self, worker: str, pid: int) -> None:
+        """Until another process is that worker, and the learner goes on."""
+        self.wait(lambda: self.workers().get(worker, pid) != pid, f"{worker} to be replaced")
+        self.updates(10)
+
+    def kill_driver(self) -> None:
+        """And all its workers, at once."""
+        self.begin()
+        self._living()
+        self.kill()
+
+    def limit_files(self, size: int) -> None:
+        """No process of the run writes beyond ``size`` bytes of any file; -1: each may again."""
+        self.begin()
+        for pid in members(self.sessions[-1]):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size < 0 else size, hard))
+
+    # ------------------------------------------------------------------------------------------------------------ judging
+
+    def newest(self) -> Path | None:
+        return latest(self.out / "checkpoints", whole=True)
+
+    def recorded(self) -> int:
+        """How many reports there are."""
+        return len(RunDirectory.open(self.out).metrics())
+
+    def _actors(self) -> int:
+        return RunDirectory.open(self.out).program.actors
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary = RunDirectory.open(self.out).summary()
+        if summary is None:
+            raise Wrong(f"no summary; {self.said()}")
+        return summary
+
+    def resumed_at(self) -> int:
+        """The step that the last resume went on from."""
+        run = json.loads((self.out / "run.json").read_text())
+        return int(run["resumed"][-1]["step"])
+
+    def noted(self, text: str) -> int:
+        """How many notes of the run say that."""
+        return sum(text in note for note in self.summary["notes"])
+
+    def rows(self) -> Rows:
+        """Of a run that has ended with a whole checkpoint: its queue's word against the ledger's."""
+        source, summary = self.newest(), self.summary
+        if source is None:
+            raise Wrong(f"no whole checkpoint; {self.said()}")
+        params, meta = load_checkpoint(source)
+        counts = dict(zip(COUNTS, params["ledger.counts"].tolist(), strict=True))
+        queue = summary["rows"]
+        unaccounted = abs(queue["inserted"] - queue["sampled"] - queue["dropped"] - queue["held"])
+        if summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary is of what was published
+            unaccounted += abs(queue["sampled"] - counts["rows"])
+        vanished = max(counts["missing"] - queue["dropped"], 0)  # a gap in a stream that no dead actor explains
+        if counts["orphans"]:
+            raise Wrong(f"{counts['orphans']} windows begin within an episode whose rows before them never came")
+        return Rows(
+            proven=counts["rows"], lost=unaccounted + vanished, duplicated=counts["duplicated"], torn=counts["torn"],
+            dropped=queue["dropped"], aborted=counts["aborted"],
+        )  # fmt: skip
+
+
+def members(session: int) -> list[int]:
+    """The living processes of a session, which all workers of a command and their servers belong to."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, _, _, at = (entry / "stat").read_text().rpartition(") ")[2].split()[:4]
+        except OSError:  # it ended while we looked
+            continue
+        if int(at) == session and state not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:  # it ended while we looked
+        return ""

@@ -1,0 +1,67 @@
+"""The ruler with faults: an env that hangs, raises or gives nan now and then, while a file says so."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs.ruler import LONGEST, Ruler
+
+Trouble = Literal["none", "hang", "raise", "nonfinite"]
+LIVES = 1 << 24  # up to which float32 counts exactly
+FOREVER_S = 10_000.0
+DISTANCE = 37  # steps between the troubles of neighbours, so that they do not come together
+
+
+class Faulty(Ruler):
+    """Its observation is (stream, episode, t, life): no two lives of a stream, each begun with a seed, show the same row.
+
+    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file ``flag`` exists. ``raises``: it
+    raises where it would have given nan.
+    """
+
+    snapshot_attributes: tuple[str, ...] = (*Ruler.snapshot_attributes, "life")
+
+    def __init__(
+        self,
+        stream: int = 0,
+        longest: int = LONGEST,
+        trouble: Trouble = "none",
+        every: int = 1000,
+        among: int = 8,
+        flag: str = "",
+        raises: bool = False,
+    ) -> None:
+        super().__init__(stream=stream, longest=longest)
+        self.observation_space = spaces.Box(0, LIVES, (4,), np.float32)
+        self.life = 0
+        self._trouble = trouble if stream % among == 0 else "none"
+        self._every, self._flag, self._raises = every, Path(flag), raises
+        self._steps = stream * DISTANCE
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.life = seed % LIVES
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        due = self._trouble != "none" and self._steps % self._every == 0 and self._flag.exists()
+        if due and self._trouble == "hang":
+            time.sleep(FOREVER_S)
+        if due and (self._trouble == "raise" or self._raises):
+            raise ArithmeticError("the env was told to fail")
+        obs, reward, terminated, truncated, info = super().step(action)
+        if due and self._steps // self._every % 2:
+            return obs, math.nan, terminated, truncated, info
+        if due:
+            obs[2] = math.nan
+        return obs, reward, terminated, truncated, info
+
+    def _obs(self) -> Any:
+        return np.array((self.stream, self.number, self.t, self.life), self.dtype)

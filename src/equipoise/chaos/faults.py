@@ -1,0 +1,168 @@
+"""The faults. Each does its worst to a run and says what must have come of it; that its rows are all there is judged of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from equipoise.chaos import lossy
+from equipoise.chaos.attack import CHECKPOINT_EVERY, ENVS, UNROLL, Attack, Wrong
+from equipoise.types import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    name: str
+    what: str
+    do: Callable[[Attack, float], None]  # until the run has ended; the number is for how many seconds
+
+
+def need(condition: object, why: str) -> None:
+    if not condition:
+        raise Wrong(why)
+
+
+def kill_actor(attack: Attack, seconds: float) -> None:
+    attack.train()
+    until, n = time.monotonic() + seconds, 0
+    while time.monotonic() < until or n < 2:
+        worker = f"actor {n % 2}"
+        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
+        n += 1
+    attack.end()
+    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} actors were killed, and fewer replaced")
+
+
+def stop_actor(attack: Attack, seconds: float) -> None:
+    attack.train()
+    attack.replaced("actor 1", attack.signal("actor 1", signal.SIGSTOP))
+    attack.end()
+    need(attack.noted("actor 1 did nothing for"), "no note of a worker that did nothing")
+
+
+def hang_env(attack: Attack, seconds: float) -> None:
+    attack.train("env.trouble=hang", "env.every=200")
+    before = attack.workers()["actor 0"]
+    attack.trouble(True)
+    attack.replaced("actor 0", before)
+    attack.trouble(False)
+    attack.updates(10)
+    attack.end()
+    need(attack.noted("actor 0 did nothing for"), "no note of a worker that did nothing")
+
+
+def kill_learner(attack: Attack, seconds: float) -> None:
+    attack.train()
+    until, n = time.monotonic() + seconds, 0
+    while time.monotonic() < until or n < 2:
+        attack.replaced("learner", attack.signal("learner", signal.SIGKILL))
+        n += 1
+        attack.updates(3 * CHECKPOINT_EVERY // (2 * ENVS * UNROLL))
+    attack.end()
+    need(attack.noted("learner was killed by SIGKILL; the run goes on"), "no note of a learner that was killed")
+
+
+def stop_learner(attack: Attack, seconds: float) -> None:
+    attack.train()
+    attack.replaced("learner", attack.signal("learner", signal.SIGSTOP))
+    attack.end()
+    need(attack.noted("learner did nothing for"), "no note of a learner that did nothing")
+
+
+def kill_driver(attack: Attack, seconds: float) -> None:
+    attack.train()
+    attack.wait(attack.newest, "a checkpoint")
+    attack.kill_driver()
+    attack.gone()
+    attack.resume()
+    attack.end()
+
+
+def terminate_driver(attack: Attack, seconds: float) -> None:
+    attack.train()
+    attack.begin()
+    attack.terminate()
+    left_at = attack.summary["env_steps"]
+    attack.resume()
+    need(attack.resumed_at() == left_at, f"left at step {left_at}, went on from {attack.resumed_at()}")
+    attack.end()
+
+
+def full_disk(attack: Attack, seconds: float) -> None:
+    """A file-size limit of 64 bytes: writes fail half-way, as on a full disk, for every process of the run and its log."""
+    attack.train()
+    attack.wait(attack.newest, "a checkpoint")
+    attack.limit_files(64)
+    before = attack.newest()
+    attack.updates(3 * CHECKPOINT_EVERY // (2 * ENVS * UNROLL))
+    limited = attack.newest()
+    attack.limit_files(-1)
+    attack.wait(lambda: attack.newest() not in (before, limited), "a checkpoint once there is room")
+    attack.end()
+    need(attack.noted("no checkpoint at step"), "no note of a checkpoint that could not be written")
+
+
+def torn_checkpoint(attack: Attack, seconds: float) -> None:
+    attack.train()
+    places = attack.out / "checkpoints"
+    attack.wait(lambda: len(list(places.glob("step_*/manifest.json"))) >= 2, "two checkpoints")
+    attack.kill_driver()
+    newest = attack.newest()
+    assert newest is not None
+    os.truncate(newest / "learner.safetensors", (newest / "learner.safetensors").stat().st_size // 2)
+    whole = attack.newest()
+    need(whole is not None and whole != newest, f"expected an older checkpoint than {newest.name}, got {whole}")
+    attack.resume()
+    need(f"step_{attack.resumed_at()}" == getattr(whole, "name", ""), f"went on from step {attack.resumed_at()}, not {whole}")
+    attack.end()
+
+
+def drop_weights(attack: Attack, seconds: float) -> None:
+    attack.train(before="from equipoise.chaos import lossy\nlossy.install()", max_lag="none")
+    attack.begin()
+    attack.wait(attack.recorded, "a record of the lag")
+    attack.end()
+    lag = attack.summary["lag"]["max"]
+    need(lag >= lossy.LOST // 2, f"{lossy.LOST} publishes in a row were lost, and the run says that no lag was above {lag}")
+
+
+def raise_env(attack: Attack, seconds: float) -> None:
+    attack.train("env.trouble=raise", "env.every=1000", "algorithm.aborts=true")
+    _troubled(attack, seconds)
+
+
+def nonfinite_env(attack: Attack, seconds: float) -> None:
+    """The episode is dropped where the run looks for nan itself; else the env raises in its place."""
+    looks = "on_nonfinite" in Program.__dataclass_fields__
+    how = "on_nonfinite=drop" if looks else "env.raises=true"
+    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", how)
+    _troubled(attack, seconds)
+
+
+def _troubled(attack: Attack, seconds: float) -> None:
+    attack.trouble(True)
+    end = time.monotonic() + seconds
+    attack.wait(lambda: time.monotonic() > end, f"{seconds} s")
+    attack.updates(1000 * 3 // UNROLL)
+    attack.trouble(False)
+    attack.end()
+    need(attack.rows().aborted or attack.noted("raised an exception; replaced"), "no env failed")
+
+
+FAULTS = (
+    Fault(name="kill-actor", what="an actor is killed (SIGKILL), again and again", do=kill_actor),
+    Fault(name="stop-actor", what="an actor is stopped (SIGSTOP) for good", do=stop_actor),
+    Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
+    Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
+    Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
+    Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
+    Fault(name="terminate-driver", what="the run is told to leave (SIGTERM), and resumed", do=terminate_driver),
+    Fault(name="full-disk", what="no file can be written for a while", do=full_disk),
+    Fault(name="torn-checkpoint", what="killed, the newest checkpoint cut in half, and resumed", do=torn_checkpoint),
+    Fault(name="drop-weights", what=f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost", do=drop_weights),
+    Fault(name="raise-env", what="envs raise now and then", do=raise_env),
+    Fault(name="nonfinite-env", what="envs give nan now and then", do=nonfinite_env),
+)

@@ -1,0 +1,65 @@
+"""An algorithm that learns nothing and checks everything: its loss proves every row that reaches the learner.
+
+The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of the episode it has seen,
+and its one parameter is the number of updates, so state and version prove themselves, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.chaos import beats
+from equipoise.chaos.ledger import Ledger
+from equipoise.envs.ruler import ACTIONS
+from equipoise.types import Algorithm, Batch, LossOutput
+
+
+class Counter(nn.Module):
+    """state["seen"]: rows of the episode before this one."""
+
+    def __init__(self, streams: int) -> None:
+        super().__init__()
+        self.updates = nn.Parameter(torch.zeros(1))
+        self.ledger = Ledger(streams)
+
+    def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
+        return {"seen": torch.zeros(batch)}
+
+    def step(self, obs: Any, first: torch.Tensor, state: Any) -> tuple[Any, Any]:
+        seen = torch.where(first, 0.0, state["seen"])
+        return seen, {"seen": seen + 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling(Algorithm):
+    learning_rate: float = 1.0  # Adam's step is the rate itself while the gradient is always the same
+    anneal: bool = False
+    max_grad_norm: float = 0.0
+    optimizer_epsilon: float = 1e-12
+    streams: int = 16  # of the run
+    aborts: bool = False  # may an env's failure cut an episode short
+    beats: str = ""  # the file of ``Beats`` that each update is told to
+
+    def network(self, spec: Any) -> nn.Module:
+        return Counter(self.streams)
+
+    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+        seen, state = net.step(obs, first, state)
+        action = (noise[:, 0] * ACTIONS).long()
+        return action, {"updates": net.updates.expand(len(first)).clone(), "seen": seen, "noise": noise[:, 0].clone()}, state
+
+    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+        return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        for said in net.ledger.enter(batch.data, aborts=self.aborts)[:3]:
+            print(f"chaos: {said}", file=sys.stderr, flush=True)
+        if self.beats:
+            beats.opened(self.beats).beat()
+        count = torch.tensor(float(batch.data.mask.numel()))
+        return LossOutput(loss=-net.updates.sum() * count, count=count)

@@ -1,0 +1,196 @@
+"""Runs under attack: the matrix of ``equipoise chaos``, and what takes longer than one of its rows."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise import api
+from equipoise.chaos.attack import Attack
+from equipoise.chaos.faults import FAULTS
+from equipoise.chaos.ledger import COUNTS, Ledger
+from equipoise.chaos.matrix import chosen, inflict, lines, matrix
+from tests.conftest import descendants
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="workers are found in Linux's /proc")
+
+
+def test_a_run_whose_actors_are_killed_proves_its_rows() -> None:
+    """One row of the matrix, for every run of the tests."""
+    result = inflict(chosen(["kill-actor"])[0], 0.0)
+    assert result.passed, lines(result)
+    assert result.rows is not None and result.rows.proven > 1000 and result.rows.lost == 0
+    assert result.recovery_s is not None and 0 < result.recovery_s < 60
+
+
+def test_a_fault_that_nobody_knows_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="kill-actor"):
+        chosen(["kil-actor"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault(fault: Any) -> None:
+    said: list[str] = []
+    assert all(result.passed for result in matrix([fault], 4.0, said.append)), said
+
+
+# ---------------------------------------------------------------------------------------------------- the ledger can fail
+
+
+def windows(start: int, *, t: int = 0, number: int = 0, rows: int = 4, stream: int = 0) -> Any:
+    """One window of the ruler's rows, as an actor would have written it."""
+    import torch
+
+    from equipoise.envs import ruler
+    from equipoise.types import Trajectory
+
+    obs, reward, mask, bootstrap, noise = [], [], [], [], []
+    for _ in range(rows):
+        length, terminates, _ = ruler.episode(stream, number)
+        seam, action = t == length, 3
+        obs.append((stream, number, t, 0))
+        reward.append(0.0 if seam else float(ruler.reward(number, t, action)))
+        mask.append(not seam)
+        bootstrap.append(bool(seam or not (t + 1 == length and terminates)))
+        noise.append((action + 0.5) / ruler.ACTIONS)
+        number, t = (number + 1, 0) if seam else (number, t + 1)
+    obs.append((stream, number, t, 0))
+    observed = torch.tensor(obs, dtype=torch.float32)[:, None]
+    column = {"reward": torch.tensor(reward), "mask": torch.tensor(mask), "bootstrap": torch.tensor(bootstrap)}
+    return Trajectory(
+        obs=observed, first=observed[..., 2] == 0, action=torch.full((rows, 1), 3),
+        behaviour={"seen": observed[:-1, :, 2], "noise": torch.tensor(noise)[:, None], "updates": torch.zeros(rows, 1)},
+        version=torch.zeros(rows, 1, dtype=torch.int64), state={"seen": observed[0, :, 2]},
+        context={"stream": torch.tensor([stream]), "start": torch.tensor([start])},
+        **{key: value[:, None] for key, value in column.items()},
+    )  # fmt: skip
+
+
+def after(*entered: Any) -> dict[str, int]:
+    ledger = Ledger(1)
+    for data in entered:
+        ledger.enter(data, aborts=False)
+    return dict(zip(COUNTS, ledger.counts.tolist(), strict=True))
+
+
+def following(data: Any, start: int) -> Any:
+    """The window that goes on where ``data`` ends."""
+    _, number, t, _ = data.obs[-1, 0].tolist()
+    return windows(start, number=int(number), t=int(t))
+
+
+def test_the_ledger_sees_what_is_wrong() -> None:
+    first = windows(0)
+    second = following(first, 4)
+    third = following(second, 8)
+    fine = dict.fromkeys(COUNTS, 0)
+    assert after(first, second, third) == fine | {"rows": 12}
+    assert after(first, third, second) == fine | {"rows": 12}, "a place that was dealt anew comes late"
+    assert after(first, second, second) == fine | {"rows": 12, "duplicated": 4}
+    assert after(first, windows(9)) == fine | {"rows": 8, "missing": 4}, "a successor begins a new episode after a gap"
+    assert after(first, third)["missing"] == 4
+    assert after(first, third)["orphans"] == (third.obs[0, 0, 2] != 0)
+    assert after(first, windows(4, number=7))["torn"] == 1, "it goes on elsewhere"
+    for field in ("reward", "mask", "bootstrap", "first", "version"):
+        torn = windows(0)
+        value = getattr(torn, field)
+        value[1] = ~value[1] if field != "reward" and field != "version" else value[1] + 1
+        assert after(torn)["torn"] > 0, field
+
+
+# ------------------------------------------------------------------------------------------------------------- acceptance
+
+
+def passed(seconds: float) -> Callable[[], bool]:
+    due = time.monotonic() + seconds
+    return lambda: time.monotonic() > due
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+def test_half_of_the_actors_killed_every_five_seconds_and_one_stopped(tmp_path: Path) -> None:
+    with Attack(tmp_path, limit_s=300.0) as attack:
+        attack.train(actors=4)
+        end = time.monotonic() + 30.0
+        n = 0
+        while time.monotonic() < end:
+            chosen_now = [f"actor {(2 * n + i) % 4}" for i in range(2)]
+            pids = [attack.signal(name, signal.SIGKILL) for name in chosen_now]
+            for name, pid in zip(chosen_now, pids, strict=True):
+                attack.replaced(name, pid)
+            attack.wait(passed(5.0), "five seconds")
+            n += 1
+        attack.replaced("actor 3", attack.signal("actor 3", signal.SIGSTOP))
+        attack.wait(lambda: len(attack.workers()) == 5, "four actors and the learner")
+        attack.end()
+        rows, queue = attack.rows(), attack.summary["rows"]
+    assert queue["inserted"] == queue["sampled"] + queue["dropped"] + queue["held"]
+    assert (rows.lost, rows.duplicated, rows.torn) == (0, 0, 0) and rows.proven > 10_000
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_driver_killed_at_twenty_moments_leaves_nothing(tmp_path: Path, seed: int) -> None:
+    """From the moment that its first worker is there, and without its workers."""
+    draw = random.Random(seed)
+    for moment in range(20):
+        place = tmp_path / str(moment)
+        place.mkdir()
+        with Attack(place, limit_s=60.0) as attack:
+            attack.train(updates=0)
+            attack.wait(attack.workers, "a worker")
+            attack.wait(passed(draw.uniform(0.0, 2.0)), "the moment")
+            os.kill(attack.sessions[-1], signal.SIGKILL)
+            attack.gone()
+            assert not maps(), "somebody maps the segment"
+            assert not list(Path("/dev/shm").glob("equipoise-*"))
+
+
+def maps() -> list[str]:
+    """Processes below this one that map a segment of a run."""
+    return [d for d in descendants() if "memfd:equipoise-" in (Path("/proc") / d.split()[0] / "maps").read_text()]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
+    """2 * 10^5 episodes of one to five steps: every process keeps its size after the first quarter."""
+    run = api.train(
+        "equipoise/Ruler-v0", "impala", out=tmp_path / "run", env_kwargs={"longest": 5}, actors=2, envs_per_actor=32, unroll=16,
+        max_lag=1, steps=10**8, checkpoint_every=0, evaluate_episodes=0,
+    )  # fmt: skip
+    seen: dict[str, list[tuple[int, float, int]]] = {}
+    for report in run:
+        if report.episodes > 50_000:
+            workers = {
+                d.split(" ", 1)[1]: int(d.split()[0])
+                for d in descendants()
+                if " equipoise " in d and "multiprocessing" not in d
+            }
+            for name, pid in {**workers, "driver": os.getpid()}.items():
+                seen.setdefault(name, []).append((report.episodes, rss_mb(pid), len(os.listdir(f"/proc/{pid}/fd"))))
+        if report.episodes > 250_000:
+            break
+    run.close()
+    assert set(seen) == {"driver", "equipoise learner", "equipoise actor 0", "equipoise actor 1"}
+    for name, samples in seen.items():
+        episodes, memory, files = np.array(samples).T
+        assert len(samples) > 10
+        slope = float(np.polyfit(episodes / 100_000, memory, 1)[0])
+        assert slope < 1.0, f"{name}: {slope:.2f} MB per 100,000 episodes, {memory[0]:.0f} to {memory[-1]:.0f} MB"
+        assert files.max() - files.min() <= (3 if name == "driver" else 0), f"{name}: {files.min()} to {files.max()} open files"
+
+
+def rss_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
