@@ -68,7 +68,7 @@ def equipoise(
   equipoise train CartPole-v1                      PPO, with the tuned settings
   equipoise train CartPole-v1 --stop-at 475        until it is solved
   equipoise train Acrobot-v1 --algorithm impala --actors 2 --max-lag 1
-  equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set env.max_episode_steps=200
+  equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set policy.unroll=64
   equipoise train my_package.envs:make_env         a function of your own
   equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
 )
@@ -191,7 +191,7 @@ def train(
 
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
         run = api.train(program, on=where, out=out, init_from=init_from)
-    sys.exit(watch(run, quiet=quiet))
+    sys.exit(watch(run, "train", quiet=quiet))
 
 
 def numbers(**texts: str | None) -> dict[str, Any]:
@@ -252,11 +252,11 @@ def resume(
             sys.exit(0)
         for key, (before, after) in run.changes.items():
             print(f"changed: {key} {before!r} -> {after!r}")
-    sys.exit(watch(run, quiet=quiet))
+    sys.exit(watch(run, "resume", quiet=quiet))
 
 
-def watch(run: Run, *, quiet: bool) -> int:
-    """Show a run to its end; returns the exit code."""
+def watch(run: Run, command: str, *, quiet: bool) -> int:
+    """Show a run of ``command`` to its end; returns the exit code."""
     from equipoise.console.terminal import View
     from equipoise.runtime.errors import WorkerFailed
     from equipoise.runtime.interrupt import Preempted
@@ -278,7 +278,7 @@ def watch(run: Run, *, quiet: bool) -> int:
         interrupted = interrupted or run.summary["status"] == "interrupted"
     if failed is not None:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
-        print(f"equipoise: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
+        print(f"equipoise {command}: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
         return 1
     if preempted:
         return 143

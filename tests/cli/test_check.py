@@ -49,7 +49,7 @@ def test_an_error_ends_with_1_and_says_what_where_and_the_cost():
     assert first == "tests.envs.planted:NotFinite: 1 error"
     assert finding[0].startswith("error  obs is not finite (") and finding[0].endswith(" times)")
     assert finding[1] == "       step 17: expected finite numbers, got nan at [2]"
-    assert finding[2].startswith("       One such number reaches the loss and from there every weight")
+    assert finding[2].startswith("       It would reach the loss and from there every weight")
 
 
 def test_a_note_ends_with_0():
