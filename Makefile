@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format test-slow test-gpu test-ray test-chaos test-bench bench envpool lock clean
+.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench envpool lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,6 +33,9 @@ format: setup ## let ruff mend what it can
 
 test-slow: setup ## thresholds over several seeds, a million rows of the ruler
 	@$(PYTEST) -m slow --timeout 3600
+
+test-resume: setup ## eighty runs killed at random moments, resumed, compared to the bit (CI runs it, too)
+	@$(PYTEST) -m chaos --timeout 900 tests/runtime/test_resume.py
 
 test-gpu: setup ## needs a CUDA device; TORCH_INDEX=https://download.pytorch.org/whl/cu130 installs torch for it
 	@$(PYTEST) -m gpu --timeout 600
