@@ -228,9 +228,14 @@ class Attack:
         return summary
 
     def resumed_at(self) -> int:
-        """The step that the last resume went on from."""
-        run = json.loads((self.out / "run.json").read_text())
-        return int(run["resumed"][-1]["step"])
+        """The step that the last resume went on from, which it writes down with its first report."""
+
+        def resumed() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get("resumed", [])
+            return found
+
+        self.wait(resumed, "the resume's first report")
+        return int(resumed()[-1]["step"])
 
     def noted(self, text: str) -> int:
         """How many notes of the run say that."""
