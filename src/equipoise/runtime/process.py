@@ -80,14 +80,14 @@ class ProcessRuntime:
 
     def __init__(self, blue: Blueprint) -> None:
         self._blue = blue
-        self.done = False  # learned to the end, and saved
         self._learned = False
         self._cutting: _Cutting | None = None
         self._out: list[dict[str, Any] | Cut] = []
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
         board = self.shared.board
-        self.done = self.shared.weights.version >= blue.updates  # a run that was killed before its last word
+        # Learned to the end, and saved; at the start if it was killed before its last word.
+        self.done = self.shared.weights.version >= blue.updates
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
         self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])

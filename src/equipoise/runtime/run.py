@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import time
 import weakref
 from collections import deque
@@ -16,9 +15,6 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from equipoise.actors.episodes import recent
-from equipoise.balance.shares import Shares
-from equipoise.balance.verdict import verdict
-from equipoise.envs.capsule import COUNTED
 from equipoise.runtime import build, checkpoint, forkserver
 from equipoise.runtime.build import Blueprint, Shared
 from equipoise.runtime.cut import Cut
@@ -28,7 +24,8 @@ from equipoise.runtime.exam import Exam
 from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import check, differences
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.runtime.report import Report
+from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program, unroll_rows
 
 On = Literal["serial", "process"]
@@ -36,8 +33,6 @@ SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
-MOST_NOTES = 200  # of a run
-ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
 LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
 
 
@@ -72,7 +67,7 @@ class _Ring:
     """The workers that run now and what the driver knows of them; a new one after a failure of the learner."""
 
     runtime: Runtime
-    scribe: _Scribe
+    scribe: Scribe
     exam: Exam
     furthest: int = 0  # version that any ring of the run had come to when it failed
     failures: int = 0  # in a row, of this cause, none further than the ones before
@@ -141,11 +136,11 @@ class Run:
         with Interrupt() as interrupt:
             yield from self._train(interrupt)
 
-    def _begin(self, began: float) -> tuple[Runtime, _Scribe, Exam]:
+    def _begin(self, began: float) -> tuple[Runtime, Scribe, Exam]:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
         blue = replace(self._blue, resume=None if self._source is None else str(self._source))
         runtime = start(blue, self.on)
-        scribe = _Scribe(blue, runtime.shared, began, self.on)
+        scribe = Scribe(blue, runtime.shared, began, self.on)
         exam = Exam(blue, runtime.shared.weights)
         if self._source is not None:
             self._kept = int(checkpoint.load(self._source)[1]["version"])
@@ -326,148 +321,6 @@ def promise(spec: EnvSpec) -> str:
     return f"weights, optimisers, experience and random generators are exact; {envs}"
 
 
-class _Scribe:
-    """Turns records and shared counters into reports, and adds them up for the summary."""
-
-    def __init__(self, blue: Blueprint, shared: Shared, began: float, on: On) -> None:
-        self._blue, self._shared, self._began, self._on = blue, shared, began, on
-        self._per_update = unroll_rows(blue.policy)
-        self._balance = shared.board.shares()
-        self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
-        self._record: dict[str, Any] = {
-            "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
-            "aborted": 0,
-        }  # fmt: skip
-        self._rate = 0.0
-        self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
-        self._evaluation: Evaluation | None = None
-        self._fresh: Evaluation | None = None
-        self._solved_at: float | None = None
-        self._ended: float | None = None
-        self._notes: list[str] = []
-        self._fresh_notes: list[str] = []
-        self.reported_at = began
-
-    @property
-    def began(self) -> float:
-        return self._began
-
-    @property
-    def env_steps(self) -> int:
-        return int(self._record["version"]) * self._per_update
-
-    def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
-        if evaluation is not None:
-            self._evaluation = self._fresh = evaluation
-        if solved:
-            self._solved_at = time.monotonic() - self._began
-
-    def note(self, text: str) -> None:
-        """Tell the person, with the next report and in the summary; the same text is told once."""
-        if text not in self._notes and len(self._notes) < MOST_NOTES:
-            self._notes.append(text)
-            self._fresh_notes.append(text)
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "wall_s": time.monotonic() - self._began, "record": {k: v for k, v in self._record.items() if k != "at"},
-            "lag": [self._lag_sum, self._lag_updates, self._lag_max],
-            "evaluation": self._evaluation, "notes": self._notes,
-        }  # fmt: skip
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._began -= state["wall_s"]
-        self._record = state["record"]
-        self._since = (time.monotonic(), self._record["version"])
-        self._lag_sum, self._lag_updates, self._lag_max = state["lag"]
-        self._evaluation = Evaluation(**state["evaluation"]) if state["evaluation"] is not None else None
-        self._notes = list(state["notes"])
-
-    def settle(self) -> None:
-        """Training is over: from here on time counts no more."""
-        self._ended = time.monotonic()
-
-    def report(self, record: dict[str, Any] | None, *, final: bool = False) -> Report:
-        """A recorded report of a learner's record, or one of the moment."""
-        now = time.monotonic()
-        if record is not None:
-            at, version = self._since
-            updates = record["version"] - version
-            self._rate = updates / max(record["at"] - at, 1e-9)
-            self._since = (record["at"], record["version"])
-            self._lag_sum += record["lag_mean"] * updates
-            self._lag_updates += updates
-            self._lag_max = max(self._lag_max, record["lag_max"])
-            self._record = record
-        shares = self._shared.board.shares()
-        balance = {name: _less(shares[name], self._balance[name]) for name in shares}
-        if record is not None:
-            self._balance = shares
-        fresh, self._fresh = self._fresh, None
-        notes, self._fresh_notes = tuple(self._fresh_notes), []
-        self.reported_at = now
-        r = self._record
-        left = self._blue.updates - r["version"]
-        wall = (self._ended or now) - self._began
-        return Report(
-            wall_s=wall,
-            env_steps=self.env_steps,
-            frames=self.env_steps * self._blue.spec.frame_skip,
-            updates=r["version"],
-            steps_per_s=self._rate * self._per_update,
-            updates_per_s=self._rate,
-            episodes=r["episodes"],
-            return_mean=r["return_mean"],
-            length_mean=r["length_mean"],
-            lag_mean=r["lag_mean"],
-            lag_max=r["lag_max"],
-            balance=balance,
-            verdict=self._verdict(balance),
-            remaining_s=left / self._rate if self._rate > 0 and not final else None,
-            metrics=r["metrics"],
-            evaluation=fresh if not final else self._evaluation,
-            solved_at_s=self._solved_at,
-            notes=notes,
-            recorded=record is not None or final,
-            final=final,
-            aborted=r["aborted"],
-        )
-
-    def _verdict(self, balance: dict[str, Shares]) -> str:
-        return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
-
-    def summary(self, status: str, version: int) -> dict[str, Any]:
-        """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
-        wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shared.board.shares(), version * self._per_update
-        e = self._evaluation
-        return {
-            "status": status,
-            "env_steps": steps,
-            "frames": steps * self._blue.spec.frame_skip,
-            "updates": version,
-            "wall_s": wall,
-            "steps_per_s": steps / wall,
-            "updates_per_s": version / wall,
-            "episodes": r["episodes"],
-            "return_mean": r["return_mean"],
-            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes},
-            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
-            "balance": {
-                name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
-                for name, s in balance.items()
-            },
-            "verdict": self._verdict(balance),
-            "solved_at_s": self._solved_at,
-            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
-            "notes": self._notes,
-            "failures": {
-                f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))
-                for i, one in enumerate(self._shared.episodes)
-            },
-        }
-
-
 def _close_at_exit(run: Run) -> None:
     """A program may end after a ``break``: the run is closed while the interpreter is still whole."""
     reference = weakref.ref(run)
@@ -477,18 +330,3 @@ def _close_at_exit(run: Run) -> None:
             still.close()
 
     atexit.register(close)
-
-
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _less(now: Shares, then: Shares) -> Shares:
-    busy = now.worked + now.preempted - then.worked - then.preempted
-    preempted = min(max(now.preempted - then.preempted, 0.0), busy)
-    return Shares(
-        worked=busy - preempted,
-        preempted=preempted,
-        starved=now.starved - then.starved,
-        blocked=now.blocked - then.blocked,
-    )
