@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import time
 from functools import partial
 from typing import Any
 
@@ -54,6 +57,8 @@ class Faulty(gymnasium.Env[Any, Any]):
         right = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         if wrong and self.how == "raise":
             raise RuntimeError("the reactor is leaking")
+        if wrong and self.how == "hang":
+            time.sleep(10_000)
         if wrong and self.how == "list":
             return right.astype(np.float64).tolist()
         return ANSWERS.get(self.how, right) if wrong else right
@@ -69,6 +74,19 @@ class Named(Faulty):
             return {"box": np.zeros(2, np.float32)}
         which = 4 if wrong and self.how == "discrete" else 1 + self.t % 3
         return {"box": super()._obs(wrong), "which": which}
+
+
+class Leaky(Faulty):
+    """Each step opens a file that nobody closes, in a process that may have ``most`` open."""
+
+    def __init__(self, most: int = 400, **kwargs: Any) -> None:
+        super().__init__("none", **kwargs)
+        self.most = most
+
+    def step(self, action: Any) -> Any:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        os.open(os.devnull, os.O_RDONLY)
+        return super().step(action)
 
 
 class BadEnd(Faulty):

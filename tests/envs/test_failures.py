@@ -225,6 +225,14 @@ def test_a_list_that_can_be_cast_is_no_failure(tmp_path: Path) -> None:
     assert not written(tmp_path)
 
 
+def test_a_reset_that_gives_a_list_once_is_told(tmp_path: Path) -> None:
+    env = env_of("Faulty", 3, how="list", on_reset=30, length=4, path=tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*said once"):
+        play(env, 200)
+    (path,) = written(tmp_path)
+    assert counts(env) == {"aborted": 0, "clamped": 0, "outside": 3} and read(path).kind == "cast" and replay(read(path)).same
+
+
 def test_a_reset_out_of_its_box_is_always_told(tmp_path: Path) -> None:
     env = env_of("Faulty", 3, how="outside", on_reset=30, length=4, path=tmp_path)
     with pytest.warns(RuntimeWarning, match="got 1.5 at"):

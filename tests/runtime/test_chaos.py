@@ -121,7 +121,7 @@ def passed(seconds: float) -> Callable[[], bool]:
 def test_half_of_the_actors_killed_every_five_seconds_and_one_stopped(tmp_path: Path) -> None:
     with Attack(tmp_path, limit_s=300.0) as attack:
         attack.train(actors=4)
-        end = time.monotonic() + 30.0
+        end = time.monotonic() + 60.0
         n = 0
         while time.monotonic() < end:
             chosen_now = [f"actor {(2 * n + i) % 4}" for i in range(2)]
@@ -164,14 +164,14 @@ def maps() -> list[str]:
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
-    """2 * 10^5 episodes of one to five steps: every process keeps its size after the first quarter."""
+    """10^6 episodes of one to five steps after a warm-up of a quarter of a million: every process keeps its size."""
     run = api.train(
         "equipoise/Ruler-v0", "impala", out=tmp_path / "run", env_kwargs={"longest": 5}, actors=2, envs_per_actor=32, unroll=16,
         max_lag=1, steps=10**8, checkpoint_every=0, evaluate_episodes=0,
     )  # fmt: skip
     seen: dict[str, list[tuple[int, float, int]]] = {}
     for report in run:
-        if report.episodes > 50_000:
+        if report.episodes > 250_000:
             workers = {
                 d.split(" ", 1)[1]: int(d.split()[0])
                 for d in descendants()
@@ -179,7 +179,7 @@ def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
             }
             for name, pid in {**workers, "driver": os.getpid()}.items():
                 seen.setdefault(name, []).append((report.episodes, rss_mb(pid), len(os.listdir(f"/proc/{pid}/fd"))))
-        if report.episodes > 250_000:
+        if report.episodes > 1_250_000:
             break
     run.close()
     assert set(seen) == {"driver", "equipoise learner", "equipoise actor 0", "equipoise actor 1"}

@@ -22,6 +22,7 @@ from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
+from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
 CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm") for on in ("serial", "process")]
@@ -316,8 +317,6 @@ def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytes
 
 # ------------------------------------------------------------------------------------------ a checkpoint, torn at any point
 
-CHANGING = ("open", "write", "fsync", "rename", "mkdir", "rmdir", "unlink")
-
 
 def write_one(directory: Path, step: int) -> None:
     place = checkpoint.begin(directory, step)
@@ -336,8 +335,7 @@ def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: b
         write_one(directory, 1)
         child = os.fork()
         if child == 0:
-            count = {"left": n}
-            _count_and_kill(count)
+            kill_at(n)
             write_one(directory, 1 if same else 2)
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -354,22 +352,47 @@ def test_a_writer_killed_at_any_file_operation_leaves_a_whole_checkpoint(same: b
     assert n > 12
 
 
-def _count_and_kill(count: dict[str, int]) -> None:
-    """SIGKILL before the n-th of the operations that change a disk."""
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_learner_killed_at_any_file_operation_of_a_checkpoint_goes_on(on: Any, tmp_path: Path) -> None:
+    """Of its last one. In serial the run is killed with it, and resumed; else the run begins again by itself."""
+    whole = train(doomed(tmp_path), tmp_path / "whole")
+    n, killed = 0, True
+    while killed:
+        out, flag = tmp_path / str(n), tmp_path / f"{n} killed"
+        if on == "process":
+            summary = train(doomed(tmp_path, at=n, flag=str(flag)), out, on)
+            killed = flag.exists()
+            assert killed == any("learner was killed by SIGKILL; the run goes on" in note for note in summary["notes"])
+        else:
+            given = [f"algorithm.at={n}", f"algorithm.flag={flag}"]
+            words = ["train", *DOOMED, *(word for text in given for word in ("--set", text)), "--quiet", "--out", str(out)]
+            code = subprocess.run(command(*words), capture_output=True, timeout=240, check=False).returncode
+            killed = flag.exists()
+            assert code == (-signal.SIGKILL if killed else 0)
+            summary = go_on(out) if killed and not done(out) else RunDirectory.open(out).summary() or {}
+        assert summary["status"] == "completed" and summary["params_sha256"] == whole["params_sha256"], f"operation {n}"
+        newest = RunDirectory.open(out).latest_checkpoint(whole=True)
+        assert newest is not None and newest.name == "step_2048"
+        shutil.rmtree(out)
+        n += 1
+    assert n > (12 if on == "process" else 25)
 
-    def wrap(module: Any, name: str) -> None:
-        real = getattr(module, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if count["left"] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count["left"] -= 1
-            return real(*args, **kwargs)
+DOOMED = ["CartPole-v1", "--algorithm", "tests.runtime.doomed:Doomed", "--no-recipe", "--on", "serial", "--actors", "2"]
+DOOMED += ["--envs-per-actor", "4", "--unroll", "8", "--steps", "2048", "--max-lag", "0", "--evaluate-episodes", "0"]
+DOOMED += ["--checkpoint-every", "1024"]
 
-        setattr(module, name, counted)
 
-    for name in CHANGING:
-        wrap(os, name)
+def doomed(path: Path, **settings: Any) -> Any:
+    given = [f"algorithm.{name}={value}" for name, value in settings.items()]
+    return program(algorithm="tests.runtime.doomed:Doomed", checkpoint_every=1024, settings=given)
+
+
+def done(out: Path) -> bool:
+    """Was it killed after its last word."""
+    return RunDirectory.open(out).summary() is not None
 
 
 @pytest.mark.parametrize("error", [28, 30])  # ENOSPC, EROFS

@@ -72,7 +72,7 @@ class Attack:
         """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
         words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", "equipoise.chaos.ruling:Ruling", "--no-recipe"]
         words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
-        words += ["--steps", "4M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        words += ["--steps", "30M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
         given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
         given += [f"env.flag={self.flag}", *settings]
         self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)

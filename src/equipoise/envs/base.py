@@ -145,13 +145,17 @@ class SyncEnv:
             judged.add(i)
             wrong = wrong.placed(self._where(i))
             if wrong.kind == "outside":
-                failures.count("outside")
-                if failures.warn_once(wrong):
-                    self._record(i, wrong)
+                self._tell(failures, i, wrong)
                 continue
             self._abort(i, wrong)
             if failures.on_nonfinite == "clamp":  # the first observation of the next episode may need it as well
                 failures.count("clamped", self.checks.clamp(i))
+
+    def _tell(self, failures: Failures, i: int, wrong: WrongValue) -> None:
+        """Of what is odd, but can be learned from."""
+        failures.count("outside")
+        if failures.warn_once(wrong):
+            self._record(i, wrong)
 
     def _record(self, i: int | None, error: Exception) -> None:
         """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of all), and say where."""

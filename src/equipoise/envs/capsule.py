@@ -12,6 +12,7 @@ Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN`
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import io
 import json
@@ -39,12 +40,21 @@ FORMAT = 1
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
 RECORD, ARRAYS = "capsule.json", "arrays.npz"
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 COUNTED = ("aborted", "clamped", "outside")  # episodes, numbers, rows
-KINDS = ("exception", "nonfinite", "invalid", "outside")
+KINDS = ("exception", "nonfinite", "invalid", "outside", "cast")
 
 
 class EnvFailed(RuntimeError):
     """An env that does not work at all, however often it is made anew."""
+
+
+class ProcessExhausted(RuntimeError):
+    """An env that cannot work in this process any more, which has run out of files or memory; in a new one it may."""
+
+
+def exhausted(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)
 
 
 @dataclass(slots=True, kw_only=True)

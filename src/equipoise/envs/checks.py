@@ -1,10 +1,11 @@
 """Are the rows that an env gave fit to learn from? One look a step at all of them; which one, where and why only if not.
 
-Three things can be wrong with a value:
+Four things can be wrong with a value:
 
     invalid     no number, another shape or kind of dtype, a Discrete value that does not exist
     nonfinite   nan or an infinity in a reward or an observation
     outside     a finite number beyond the bounds of a Box (by more than rounding)
+    cast        a list, or another dtype of the same kind than the Box says: what a reset gives is looked at
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from equipoise.envs.spaces import observation_spec
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
-Kind = Literal["exception", "nonfinite", "invalid", "outside"]
+Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # times the largest float32, and summed over any number of them, it overflows nothing
 ROUNDING = 1e-5  # of a bound: what float64 to float32 and sums of cosines may add
 FLAGS = ("terminated", "truncated")
@@ -212,6 +213,17 @@ def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
     if array.shape != spec.shape or not np.can_cast(array.dtype, np.dtype(spec.dtype), "same_kind"):
         return WrongValue("invalid", index, key, expected, f"{array.dtype} {list(array.shape)}")
     return None
+
+
+def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
+    """Of a well-formed observation: the first array that is none, or not of its Box's dtype. Learned from, once it is cast."""
+    if isinstance(space, spaces.Dict):
+        found = (uncast(inner, index, obs[name], f"{key}/{name}") for name, inner in space.items())
+        return next((wrong for wrong in found if wrong is not None), None)
+    if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
+        return None
+    got = described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {np.asarray(obs).dtype}"
+    return WrongValue("cast", index, key, f"{space.dtype} {list(space.shape)}", got)
 
 
 def described(value: Any) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
-from equipoise.envs.capsule import EnvFailed, Start
-from equipoise.envs.checks import WrongValue, misfit
+from equipoise.envs.capsule import EnvFailed, ProcessExhausted, Start, exhausted
+from equipoise.envs.checks import WrongValue, misfit, uncast
 from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
@@ -59,6 +59,7 @@ class LoopEnv(SyncEnv):
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
         self.log = Log(self.ts)
+        self.strict = False  # is a first observation that had to be cast an error
 
     def _reset(self) -> None:
         self._lost.clear()
@@ -71,6 +72,7 @@ class LoopEnv(SyncEnv):
                 self._abort(i, error)
         self._seeds = [None] * len(self.envs)
         self._gather()
+        self._look_at_resets([True] * len(self.envs))
 
     def _step(self) -> None:
         obs, reward, terminated, truncated = self._obs, self._reward, self._terminated, self._truncated
@@ -93,6 +95,8 @@ class LoopEnv(SyncEnv):
             except Exception as error:
                 self._abort(i, error)
         self._gather()
+        if True in seam:
+            self._look_at_resets(seam)
         if not self.checks.fine(begins=True in seam):
             self._judge()
         if lost:
@@ -100,6 +104,15 @@ class LoopEnv(SyncEnv):
         if self._troubled:
             self._barren = [0 if worked else n for n, worked in zip(self._barren, ts.valid.tolist(), strict=True)]
             self._troubled = any(self._barren)
+
+    def _look_at_resets(self, seam: list[bool]) -> None:
+        """Tell of first observations that were cast; with nobody to tell, only a replay minds."""
+        for i, began in enumerate(seam):
+            if began and (wrong := uncast(self.spec.observation, i, self._obs[i])) is not None:
+                if self.failures is not None:
+                    self._tell(self.failures, i, wrong.placed(self._where(i)))
+                elif self.strict:
+                    raise wrong.placed(self._where(i))
 
     def _gather(self) -> None:
         """Everybody's answers into the rows; an answer that does not fit is its env's failure."""
@@ -130,6 +143,8 @@ class LoopEnv(SyncEnv):
             if not isinstance(error, WrongValue):  # which says it in its message
                 error.add_note(f"in {self._where(i)}")
             raise error
+        if exhausted(error):  # no env made anew mends that, and there may be no file to write a capsule into
+            raise ProcessExhausted(f"{self._where(i)}: this process has run out of files or memory: {error}") from error
         while not failures.ends_the_run(error):
             self._close_one(i, error)
             self._record(i, error)

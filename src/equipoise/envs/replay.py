@@ -51,6 +51,7 @@ def play(capsule: Capsule) -> Replay:
         actions = list(capsule.actions)
         if isinstance(env, LoopEnv):
             env.begin_as(capsule.start)
+            env.strict = capsule.kind == "cast"
             actions = [action[None] for action in actions]
         if capsule.start.kind == "state":
             env.load(capsule.state)
