@@ -241,7 +241,7 @@ def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_
 
 
 @pytest.mark.parametrize(("on", "number", "every"), [
-    ("serial", signal.SIGINT, "0"), ("process", signal.SIGTERM, "0"), ("process", signal.SIGINT, "256"),
+    ("serial", signal.SIGINT, "0"), ("process", signal.SIGTERM, "0"), ("process", signal.SIGINT, "4096"),
 ])  # fmt: skip
 def test_a_run_that_is_told_to_leave_is_saved_whole(
     on: str, number: signal.Signals, every: str, tmp_path: Path, deadline: Any
