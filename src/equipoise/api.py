@@ -16,7 +16,7 @@ from equipoise.actors.evaluator import load_params
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
-from equipoise.envs.spaces import ActionForm
+from equipoise.envs.spaces import ActionForm, member
 from equipoise.runtime import build
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import evaluator
@@ -24,7 +24,7 @@ from equipoise.runtime.program import algorithm_class, apply_settings, check_res
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
-from equipoise.runtime.settings import env_arguments, hint
+from equipoise.runtime.settings import env_of, hint
 from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
@@ -44,7 +44,8 @@ def program(
     """A checked ``Program``: the recipe for this env and algorithm where there is one, then ``fields``, then ``settings``.
 
     ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
-    ``Program`` and, of its policy, ``unroll``, ``batch``, ``publish_every``; None means "not given" except for ``max_lag``;
+    ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
+    except for ``max_lag``;
     ``settings`` are texts like ``"algorithm.gamma=0.98"``. A batch that is not given is one unroll of every stream.
     """
     target = env if isinstance(env, str) else _target(env)
@@ -52,10 +53,12 @@ def program(
     base = made() if made else _default(target, algorithm)
     given = {k: v for k, v in fields.items() if v is not None or k == "max_lag"}
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
+    mask = given.pop("action_mask", base.env.action_mask)
     if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
         name = min(wrong)
         raise TypeError(f"unknown option {name!r}{hint(name, [*_OF_POLICY, *(f.name for f in dataclasses.fields(Program))])}")
-    base = dataclasses.replace(base, env=EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs)), **given)
+    factory = EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs), action_mask=mask)
+    base = dataclasses.replace(base, env=factory, **given)
     base = dataclasses.replace(base, policies={"main": dataclasses.replace(base.policies["main"], **of_policy)})
     base = apply_settings(base, settings)
     policy = base.policies["main"]
@@ -78,11 +81,11 @@ def check(
 ) -> CheckReport:
     """What is wrong with an env, and what it will cost: ``report.ok``, ``report.findings``, ``report.facts``.
 
-    ``env``, ``env_kwargs`` and the ``env.*`` of ``settings`` are those of ``program``; ``steps`` go into each of several walks.
+    ``env``, ``env_kwargs`` and, in ``settings``, ``env.*`` and ``action_mask`` are those of ``program``; ``steps`` go into each
+    of several walks.
     """
     target = env if isinstance(env, str) else _target(env)
-    kwargs = {**(env_kwargs or {}), **env_arguments(settings)}
-    return check_env(EnvFactory(target=target, kwargs=kwargs), steps=steps, seed=seed)
+    return check_env(env_of(target, settings, env_kwargs), steps=steps, seed=seed)
 
 
 def _target(function: Callable[..., Any]) -> str:
@@ -184,10 +187,15 @@ class Player:
         """The next observation begins an episode."""
         self._state = None
 
-    def act(self, obs: Tree, *, deterministic: bool = True) -> Any:
-        """The action for an observation of the env's space, or for a batch of them (one more axis in front)."""
-        rows = tree.map(lambda s, x: np.asarray(x, s.dtype), observation_spec(self.spec.observation), obs)
-        single = _is_single(observation_spec(self.spec.observation), rows)
+    def act(self, obs: Any, *, deterministic: bool = True) -> Any:
+        """The action for an observation of the env's space, or for a batch of them (one more axis in front).
+
+        Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}: ``envs.masks.InfoMask`` makes
+        it. The action is what ``env.step`` takes, of a batch what a vector env's takes.
+        """
+        specs = observation_spec(self.spec.observation)
+        rows = _rows(specs, obs, "obs")
+        single = _is_single(specs, rows)
         batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
         count = len(tree.leaves(batch)[0])
         first = torch.full((count,), self._state is None)
@@ -201,8 +209,20 @@ class Player:
                 )
                 explore = self._algorithm.explore(np.arange(count), count, 0)
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
-        done = ActionForm(self.spec.action, count)(action.numpy())  # clipped as in training
-        return done[0] if single else done
+        form = ActionForm(self.spec.action, count)
+        done = form(tree.numpy_views(action))  # clipped as in training
+        return form.one(done) if single else form.together(done)
+
+
+def _rows(specs: Tree, obs: Any, place: str) -> Tree:
+    """An env's own dicts and tuples as a tree of arrays."""
+    if not isinstance(specs, dict):
+        return np.asarray(obs, specs.dtype)
+    try:
+        return {key: _rows(inner, member(obs, key), f"{place}/{key}") for key, inner in specs.items()}
+    except (KeyError, IndexError, TypeError) as error:
+        got = f"the keys {sorted(map(str, obs))}" if isinstance(obs, Mapping) else type(obs).__name__
+        raise ValueError(f"{place}: expected the keys {sorted(specs)}, got {got}") from error
 
 
 def _is_single(specs: Tree, rows: Tree) -> bool:

@@ -342,16 +342,15 @@ def check(
     It ends with 1 if training or a resume would go wrong; notes alone, things that merely cost something, end with 0.
     """
     with plain_errors("equipoise check", debug):
-        from equipoise.runtime.settings import convert, env_arguments
+        from equipoise.runtime.settings import convert, env_of
 
         given = {"seed": convert(seed, int, "--seed")}
         if steps is not None:
             given["steps"] = convert(steps, int, "--steps")
         from equipoise.console.findings import lines
         from equipoise.envs.check import check_env  # not through api, which takes a second to import torch
-        from equipoise.types import EnvFactory
 
-        report = check_env(EnvFactory(target=env, kwargs=env_arguments(settings or ())), **given)
+        report = check_env(env_of(env, settings or ()), **given)
     print("\n".join(lines(report)))
     sys.exit(0 if report.ok else 1)
 
@@ -372,13 +371,14 @@ def replay(
     Exit code 1: the same failure came again. 3: it did not.
     """
     with plain_errors("equipoise replay", debug):
+        from equipoise import tree
         from equipoise.envs import capsule as capsules
 
         capsule = capsules.read(path)
         print(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
         print(
             f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
-            f"{len(capsule.actions)} actions since its {capsule.start.kind}"
+            f"{len(tree.leaves(capsule.actions)[0])} actions since its {capsule.start.kind}"
         )
         print(f"failed    {capsule.error}: {capsule.message}")
         print(f"importing {imported(capsule.env.target)}", flush=True)

@@ -1,12 +1,14 @@
 """Trees: plain nested dicts of arrays, and the few things one does with them.
 
+Where an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
+
 A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape and dtype of an array
 that is still to be allocated). ``{}`` is the empty tree. Nothing here imports torch before a torch function is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +69,34 @@ def nest(flat: dict[str, Any]) -> Tree:
     return tree
 
 
+def like(tree: Tree, flat: Tree) -> Tree:
+    """The leaves of ``flat`` in the structure of ``tree``, by their paths: for keys with a '/' that ``nest`` took apart."""
+    by_path = dict(items(flat))
+    paths = iter(dict(items(tree)))
+    if (wanted := set(dict(items(tree)))) != set(by_path):
+        raise ValueError(f"trees differ: expected {sorted(wanted)}, got {sorted(by_path)}")
+    return map(lambda _: by_path[next(paths)], tree)
+
+
 def index(tree: Tree, i: Any) -> Tree:
     """``leaf[i]`` of every leaf."""
     return map(lambda x: x[i], tree)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """Numpy trees of one structure, stacked along a new first axis."""
+    return map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def branches(space: Any) -> dict[str, Any] | None:
+    """A Gymnasium space as a branch: the spaces of a Dict by key, of a Tuple by "0", "1", ...; None for any other."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return space.spaces
+    if isinstance(space, spaces.Tuple):
+        return {str(i): inner for i, inner in enumerate(space.spaces)}
+    return None
 
 
 def spec(tree: Tree) -> Tree:

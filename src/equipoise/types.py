@@ -60,6 +60,7 @@ class EnvSpec:
 
     observation: gymnasium.Space[Any]  # of one stream
     action: gymnasium.Space[Any]  # of one stream
+    mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
@@ -257,6 +258,7 @@ class EnvFactory:
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    action_mask: str = "auto"  # the observation's key "action_mask", if it has one; "info", "obs/KEY", "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ FloatImage = with_obs(spaces.Box(0, 255, (3, 2, 2), np.float32), lambda env, x: 
 Constant = with_obs(
     spaces.Box(np.array([-1, 0]), np.array([1, 0]), dtype=np.float32), lambda env, x: x[:2] * np.array([1, 0], np.float32)
 )
-ATuple = with_obs(spaces.Tuple((UNIT, UNIT)), lambda env, x: (x, x))
+AText = with_obs(spaces.Text(3), lambda env, x: "abc")
 
 
 def upside_down() -> gymnasium.Env[Any, Any]:
@@ -172,7 +172,7 @@ class ThatAction(Sound):
         elif which == "one":
             self.action_space = spaces.Discrete(1)
         else:
-            self.action_space = spaces.MultiDiscrete([2, 2])
+            self.action_space = spaces.Text(3)
 
     def step(self, action: Any) -> Any:
         return super().step(1)

@@ -44,7 +44,7 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
         # spaces
         ("FloatImage", "note", "obs is an image of floats", "observation_space", "expected uint8"),
         ("Constant", "note", "obs has a low equal to its high", "observation_space", "got low 0.0 and high 0.0 at [1]"),
-        ("ATuple", "error", "a space is not supported", "the spaces", "observation space Tuple(Box"),
+        ("AText", "error", "a space is not supported", "the spaces", "observation space Text"),
         ("CannotTravel", "error", "observation_space cannot be pickled", "observation_space", "lambda"),
         # what step and reset return
         ("InfiniteReward", "error", "reward is not finite", "step 5", "expected a finite number, got inf"),
@@ -107,7 +107,7 @@ def test_a_space_whose_low_is_above_its_high():
     [
         ("unbounded", "note", "the action has no bounds"),
         ("one", "note", "there is only one action"),
-        ("many", "error", "a space is not supported"),
+        ("text", "error", "a space is not supported"),
     ],
 )
 def test_actions(which, severity, what):

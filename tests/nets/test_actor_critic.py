@@ -189,10 +189,10 @@ def test_parameters_may_become_views_of_one_flat_buffer(core):
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="core 'lsmt' is unknown; known are none, lstm, gru"):
         make("lsmt")
-    with pytest.raises(ValueError, match="observation space MultiBinary"):
-        make(observation=spaces.MultiBinary(3))
-    with pytest.raises(ValueError, match="action space MultiBinary"):
-        make(action=spaces.MultiBinary(3))
+    with pytest.raises(ValueError, match="observation space Text"):
+        make(observation=spaces.Text(3))
+    with pytest.raises(ValueError, match="action space Text.* at action/a/1 is not supported; supported are Discrete, Multi"):
+        make(action=spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])}))
 
 
 @pytest.mark.gpu

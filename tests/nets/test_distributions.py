@@ -184,12 +184,20 @@ def test_results_are_float32_and_the_same_twice(make):
 
 
 @pytest.mark.parametrize(
-    ("space", "dims"), [(spaces.Discrete(5), 1), (spaces.Box(-1, 1, (6,)), 6), (spaces.Box(-1, 1, (2, 3)), 6)]
+    ("space", "dims"),
+    [
+        (spaces.Discrete(5), 1),
+        (spaces.Box(-1, 1, (6,)), 6),
+        (spaces.Box(-1, 1, (2, 3)), 6),
+        (spaces.MultiDiscrete([[2, 3], [4, 1]]), 4),
+        (spaces.MultiBinary((2, 3)), 6),
+        (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), "b": spaces.Box(-1, 1, (2,))}), 5),
+    ],
 )
 def test_dims_of_an_action(space, dims):
     assert action_dims(space) == dims
 
 
 def test_other_spaces_are_named_and_refused():
-    with pytest.raises(ValueError, match=r"MultiDiscrete\(\[2 3\]\) is not supported; supported are Discrete and Box"):
-        action_dims(spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(ValueError, match=r"action space Text.* is not supported; supported are Discrete, MultiDiscrete"):
+        action_dims(spaces.Text(3))

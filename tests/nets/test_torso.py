@@ -40,12 +40,35 @@ def test_dict_concatenates_in_sorted_key_order():
     assert encoded_size(space) == 5
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.MultiBinary(3), spaces.Tuple([spaces.Discrete(2)]), spaces.Dict({"a": spaces.Text(3)})]
-)
+def test_multi_discrete_is_one_hot_part_by_part():
+    space = spaces.MultiDiscrete([[2, 3], [1, 2]], start=[[0, -1], [5, 0]], dtype=np.int32)
+    obs = torch.tensor([[[0, 1], [5, 0]], [[1, -1], [5, 1]]], dtype=torch.int32)
+    assert encode(space, obs).tolist() == [[1, 0, 0, 0, 1, 1, 1, 0], [0, 1, 1, 0, 0, 1, 0, 1]]
+    assert encode(space, obs[None]).shape == (1, 2, encoded_size(space)) == (1, 2, 8)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint8, np.int8])
+def test_unsigned_values_are_compared_as_numbers(dtype):
+    one, many = spaces.Discrete(3, dtype=dtype), spaces.MultiDiscrete([3, 2], dtype=dtype)
+    assert encode(one, torch.from_numpy(np.array([2, 0], dtype))).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert encode(many, torch.from_numpy(np.array([[2, 0]], dtype))).tolist() == [[0, 0, 1, 1, 0]]
+
+
+def test_multi_binary_and_bools_are_cast():
+    assert encode(spaces.MultiBinary((2, 2)), torch.tensor([[[0, 1], [1, 1]]], dtype=torch.int8)).tolist() == [[0, 1, 1, 1]]
+    assert encode(spaces.Box(0, 1, (2,), np.bool_), torch.tensor([[True, False]])).tolist() == [[1, 0]]
+
+
+def test_a_tuple_concatenates_in_its_own_order():
+    parts = [spaces.Box(-9, 20, (1,)) for _ in range(11)]
+    obs = {str(i): torch.tensor([[float(i)]]) for i in range(11)}
+    assert encode(spaces.Tuple(parts), obs).tolist() == [[float(i) for i in range(11)]]
+
+
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"a": spaces.Text(3)})])
 def test_other_spaces_are_named_and_refused(space):
     named = space["a"] if isinstance(space, spaces.Dict) else space
-    with pytest.raises(ValueError, match="supported are Box, Discrete, and a Dict") as error:
+    with pytest.raises(ValueError, match="supported are Box, Discrete, MultiDiscrete") as error:
         encoded_size(space)
     assert str(named) in str(error.value)
     with pytest.raises(ValueError, match="supported are Box"):

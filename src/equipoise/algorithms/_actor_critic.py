@@ -18,11 +18,13 @@ class ActorCriticAlgorithm(Algorithm):
     shared: bool = False  # one torso for policy and value
     core: Literal["none", "lstm", "gru"] = "none"
     core_size: int = 64
+    squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(
-            spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size
-        )
+            spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
+            squash=self.squash,
+        )  # fmt: skip
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)

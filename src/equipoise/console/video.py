@@ -87,6 +87,10 @@ def _make(env: EnvFactory | str | Callable[..., gymnasium.Env[Any, Any]]) -> gym
     if "rgb_array" not in modes:
         made.close()
         raise ValueError(f"{env}: expected the render mode 'rgb_array' for a video, got an env with {list(modes)}")
+    if isinstance(env, EnvFactory) and env.action_mask == "info":
+        from equipoise.envs.masks import InfoMask
+
+        return InfoMask(made)
     return made
 
 

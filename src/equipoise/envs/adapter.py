@@ -9,7 +9,7 @@ Row by row (d: the row ended an episode)::
                 d             x                         so a truncation counts as a termination
                 first x       x                         no seam, every row is valid
 
-Information dicts are not touched.
+Information dicts are not touched, but for a mask (``masks.py``).
 
 One stream of a vector env cannot be made anew. Where its episode has to be aborted (``on_nonfinite`` "drop", a value that is
 invalid) its rows are masked until its next episode begins: ``valid`` False, ``first`` True, reward 0, a harmless observation.
@@ -29,6 +29,7 @@ from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Start
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.seeds import stream_seeds
+from equipoise.envs.spaces import member
 from equipoise.types import Array, Resume, Tree
 
 TRUNCATION = "truncation treated as termination"
@@ -47,6 +48,7 @@ class GymnasiumEnv(SyncEnv):
         seed: int,
         autoreset: AutoresetMode | None = None,
         notes: tuple[str, ...] = (),
+        action_mask: str = "auto",
     ) -> None:
         if env.num_envs != len(streams):
             raise ValueError(f"{env} has {env.num_envs} envs, expected {len(streams)}: one for each stream of the worker")
@@ -60,6 +62,7 @@ class GymnasiumEnv(SyncEnv):
             streams=streams,
             resume="exact" if snapshot.possible(env) else "restart",
             notes=(*notes, TRUNCATION) if self.same_step else notes,
+            action_mask=action_mask,
         )
         count = len(streams)
         self._waiting, self._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)  # aborted; and its row was a last one
@@ -69,7 +72,8 @@ class GymnasiumEnv(SyncEnv):
         self._played = True  # can this env be brought to ``_from``
         seeds = stream_seeds(seed, streams)
         self._never_reset = True
-        self._most = EXACT_ACTIONS if self.spec.resume == "exact" else max(OTHER_ACTIONS // (self.action.nbytes + 128), 1)
+        nbytes = sum(x.nbytes for x in tree.leaves(self.action))
+        self._most = EXACT_ACTIONS if self.spec.resume == "exact" else max(OTHER_ACTIONS // (nbytes + 128), 1)
         self._seed: Any = seeds if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else seeds[0]
 
     def _reset(self) -> None:
@@ -155,7 +159,7 @@ class GymnasiumEnv(SyncEnv):
             "start": Start(kind=started if self._played else "lost"),  # type: ignore[arg-type]
             "streams": tuple(self.ts.stream.tolist()),
             "step": len(self._actions),
-            "actions": np.stack(self._actions) if self._actions else np.zeros((0,)),
+            "actions": tree.stack(self._actions) if self._actions else np.zeros((0,)),
             "observations": self.ts.obs if i is None else tree.map(lambda x: np.array(x[i : i + 1]), self.ts.obs),
             "state": {} if self._from is None else self._from,
         }
@@ -164,7 +168,7 @@ class GymnasiumEnv(SyncEnv):
         return self.env
 
     def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
-        return self.env.step(self.action)
+        return self.env.step(self.form.together(self.action))
 
     def _capture(self) -> Tree:
         return snapshot.capture(self.env) | {"waiting": self._waiting.copy(), "ended": self._ended.copy()}
@@ -185,7 +189,7 @@ def observe(target: Tree, obs: Any, key: str = "obs") -> None:
     """Copy a batched observation into the arrays of ``target``; float64 becomes float32."""
     if isinstance(target, dict):
         for name, inner in target.items():
-            observe(inner, obs[name], f"{key}/{name}")
+            observe(inner, member(obs, name), f"{key}/{name}")
     elif np.shape(obs) != target.shape:  # it might broadcast
         raise WrongValue("invalid", 0, key, f"shape {list(target.shape)}", f"{list(np.shape(obs))}")
     else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from equipoise.envs import capsule
+from equipoise import tree
+from equipoise.envs import capsule, masks
 from equipoise.envs.capsule import Capsule, Failures
 from equipoise.envs.checks import Checks, WrongValue
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
@@ -41,15 +43,20 @@ class SyncEnv:
         streams: Array,
         resume: Resume = "restart",
         notes: tuple[str, ...] = (),
+        action_mask: str = "auto",
     ) -> None:
-        self.spec = EnvSpec(observation=observation, action=action, resume=resume, notes=notes)
+        """``action_mask``: where in the observation it stands, as in ``masks.CHOICES``, "info" being dealt with already."""
+        self.form = ActionForm(action, len(streams))
         self.ts: Any  # a TimeStep of numpy arrays
         self.ts, floats = timestep(observation_spec(observation), streams)
-        self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY)
+        mask = masks.place_of(action_mask, observation, action)
+        self.spec = EnvSpec(observation=observation, action=action, mask=mask, resume=resume, notes=notes)
+        rows = functools.reduce(lambda part, key: part[key], mask, self.ts.obs)
+        arrays = masks.counted("/".join(("obs", *mask)), rows, action) if mask else ()
+        self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY, masks=tuple(arrays))
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
         self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
-        self.form = ActionForm(action, len(streams))
-        self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
+        self.action = self.form.zeros()  # [B, ...] the last one, in the env's dtypes
         self.restarted = np.zeros(len(streams), np.bool_)  # by the last load
         self.restarts: dict[int, str] = {}
         self.resumed: dict[str, int] = {}
@@ -57,7 +64,7 @@ class SyncEnv:
         self._unsaid = False  # the streams that a load restarted are still to be told so
         self._closed = False
 
-    def send(self, action: Array, stream: Array) -> None:
+    def send(self, action: Tree, stream: Array) -> None:
         """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream`` itself)."""
         if stream is not self.ts.stream and not np.array_equal(stream, self.ts.stream):
             raise ValueError(f"expected actions for all streams, {self.ts.stream.tolist()}, got {np.asarray(stream).tolist()}")
@@ -84,7 +91,7 @@ class SyncEnv:
         if self.spec.resume == "restart" or self._phase == RESET:  # before the first reset, a new one is the same
             return {}
         rows = {key: copied(getattr(self.ts, key)) for key in ROWS}
-        return {"rows": rows, "action": self.action.copy(), "phase": np.array(self._phase), "env": self._capture()}
+        return {"rows": rows, "action": tree.map(np.array, self.action), "phase": np.array(self._phase), "env": self._capture()}
 
     def load(self, state: Tree) -> None:
         """The inverse, into an env from the same ``make``; ValueError names what does not fit.

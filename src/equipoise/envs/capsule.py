@@ -36,7 +36,7 @@ from equipoise import tree
 from equipoise.envs.checks import Kind, WrongValue
 from equipoise.types import EnvFactory, OnNonfinite, Tree
 
-FORMAT = 1
+FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
 RECORD, ARRAYS = "capsule.json", "arrays.npz"
@@ -116,7 +116,7 @@ class Capsule:
     wrappers: str
     traceback: str
     versions: Mapping[str, str | None]
-    actions: Any  # [n, ...] of the stream since ``start``, [n, B, ...] of a vector env
+    actions: Tree  # [n, ...] of the stream since ``start``, [n, B, ...] of a vector env
     observations: Tree
     state: Tree
 
@@ -134,8 +134,8 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
         directory.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".capsule-", dir=directory))
         aside.chmod(0o755)
-        arrays = {"actions": capsule.actions}
-        arrays |= {path: np.asarray(x) for path, x in tree.items({"obs": capsule.observations, "state": capsule.state})}
+        said = {"actions": capsule.actions, "obs": capsule.observations, "state": capsule.state}
+        arrays = {path: np.asarray(x) for path, x in tree.items(said)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         _write_synced(aside / ARRAYS, buffer.getvalue())
@@ -182,7 +182,7 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
     start = capsule.start
     return {
         "format": FORMAT,
-        "env": {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs)},
+        "env": {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs), "action_mask": capsule.env.action_mask},
         "streams": list(capsule.streams),
         "stream": capsule.stream,
         "seed": capsule.seed,
@@ -257,7 +257,7 @@ STARTS = ("seed", "generator", "birth", "state", "lost")
 
 def _capsule(data: Any, arrays: dict[str, Any]) -> Capsule:
     _fields(data, FIELDS, "")
-    _fields(data["env"], {"target": TEXT, "kwargs": (dict,)}, "env.")
+    _fields(data["env"], {"target": TEXT, "kwargs": (dict,), "action_mask": TEXT}, "env.")
     _fields(data["start"], START, "start.")
     target, streams, start = data["env"]["target"], data["streams"], data["start"]
     _need(data["format"] == FORMAT, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}", data["format"])
@@ -276,7 +276,8 @@ def _capsule(data: Any, arrays: dict[str, Any]) -> Capsule:
     _need("actions" in arrays, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
     _need(start["kind"] != "state" or "state" in arrays, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
     return Capsule(
-        env=EnvFactory(target=target, kwargs=data["env"]["kwargs"]), streams=tuple(streams), stream=data["stream"],
+        env=EnvFactory(target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]),
+        streams=tuple(streams), stream=data["stream"],
         seed=data["seed"], start=Start(**start), kind=data["kind"], error=data["error"], message=data["message"],
         key=data["key"], step=data["step"], wrappers=data["wrappers"], traceback=data["traceback"], versions=data["versions"],
         actions=arrays["actions"], observations=arrays.get("obs", {}), state=arrays.get("state", {}),

@@ -21,12 +21,12 @@ from equipoise import tree
 from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.endings import Endings
-from equipoise.envs.findings import CLOCK, Broken, Finding, Findings, Flat, Severity, judge_row, judge_spaces, leaves
+from equipoise.envs.findings import CLOCK, Broken, Finding, Findings, Flat, Severity, bounds, judge_row, judge_spaces, leaves
 from equipoise.envs.making import make
 from equipoise.envs.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.spaces import observation_spec
 from equipoise.envs.wrong import UnsupportedSpace
-from equipoise.types import Array, EnvFactory
+from equipoise.types import Array, EnvFactory, Tree
 
 STEPS = 1500  # beyond the time limits of most envs
 STREAMS = 2
@@ -139,7 +139,7 @@ class _Check:
         actions = sample(made.spec.action, self.steps, probe.lead, self.seed)
         rows, endings = self.first_walk(probe, actions, same_step=is_same_step(made))
         self.found.closed = True  # the other walks see the same rows: nothing is counted twice
-        actions = actions[: self.compared]
+        actions = tree.index(actions, slice(self.compared))
         if not self.same_again(rows, actions):
             self.facts["seeds"] = "the same seed and actions give other rows"
             return  # the walks that follow would differ for this reason alone
@@ -172,7 +172,12 @@ class _Check:
             described(space) if place == "obs" else f"{place.removeprefix('obs/')} {described(space)}"
             for place, space in leaves(spec.observation)
         )
-        self.facts["action"] = described(spec.action, cast=False)
+        self.facts["action"] = "; ".join(
+            f"{place.partition('/')[2]} {described(space, cast=False)}".lstrip()
+            for place, space in leaves(spec.action, "action")
+        )
+        if spec.mask:
+            self.facts["action mask"] = "/".join(("obs", *spec.mask))
         self.facts["autoreset"] = (
             "SAME_STEP: an episode's last observation is not seen; truncated, too, ends the return there"
             if same_step
@@ -182,7 +187,7 @@ class _Check:
 
     # ---------------------------------------------------------------------------------------------------------- the walks
 
-    def first_walk(self, probe: Probe, actions: Array, *, same_step: bool) -> tuple[Rows, Endings]:
+    def first_walk(self, probe: Probe, actions: Tree, *, same_step: bool) -> tuple[Rows, Endings]:
         """Everything that can be said of single rows, of neighbours, and of times; returns the rows to compare others with."""
         endings = Endings(self.found, probe.env, streams=probe.streams, vector=not probe.python, same_step=same_step)
         spaces_of = dict(leaves(probe.space))
@@ -222,7 +227,7 @@ class _Check:
                 )
                 self.found.note(f"{place} is overwritten in place", where, seen, cost)
 
-    def same_again(self, rows: Rows, actions: Array) -> bool:
+    def same_again(self, rows: Rows, actions: Tree) -> bool:
         """A fresh env, the same seed, the same actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
@@ -238,7 +243,7 @@ class _Check:
             self.found.add(severity, what, parted.where, parted.what, IRREPRODUCIBLE)
         return parted is None
 
-    def side_by_side(self, rows: Rows, actions: Array) -> Rows:
+    def side_by_side(self, rows: Rows, actions: Tree) -> Rows:
         """Two envs stepped in turn, as a worker does it, both with the same actions; returns the second's rows."""
         made = self.fresh()
         one, other = self.probe(made), self.probe(made, index=1)
@@ -260,7 +265,7 @@ class _Check:
             self.found.error("another env changes what this one does", parted.where, parted.what, cost)
         return theirs
 
-    def begins_anew(self, probe: Probe, rows: Rows, actions: Array, *, ignores: bool) -> None:
+    def begins_anew(self, probe: Probe, rows: Rows, actions: Tree, *, ignores: bool) -> None:
         """The first env, used by now, seeded again."""
         if (parted := difference(rows, probe.rows(actions))) is None:
             return
@@ -271,12 +276,12 @@ class _Check:
             cost = "An episode depends on those before it, so it can be neither evaluated nor played again by itself."
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
 
-    def seams_ignore_actions(self, rows: Rows, actions: Array, endings: Endings, space: Any) -> None:
+    def seams_ignore_actions(self, rows: Rows, actions: Tree, endings: Endings, space: Any) -> None:
         """In NEXT_STEP the action after an end is ignored: other actions there must give the same rows."""
-        others = actions.copy()
+        others = tree.map(np.array, actions)
         for step, stream in endings.seams:
-            if step < len(others):
-                others[step, stream] = other_action(space, actions[step, stream])
+            if step < self.compared:
+                put_other(space, others, (step, stream))
         probe = self.probe(self.fresh())
         if parted := difference(rows, probe.rows(others)):
             cost = "NEXT_STEP, as its metadata says, is not what it does: the first step of every episode is thrown away."
@@ -286,6 +291,10 @@ class _Check:
 def described(space: Any, *, cast: bool = True) -> str:
     if isinstance(space, spaces.Discrete):
         return f"Discrete of {space.n}" + (f" from {space.start}" if space.start else "")
+    if isinstance(space, spaces.MultiDiscrete):
+        return f"MultiDiscrete of {space.nvec.tolist()}" + (f" from {space.start.tolist()}" if space.start.any() else "")
+    if isinstance(space, spaces.MultiBinary):
+        return f"MultiBinary {tuple(space.shape)}"
     said = f"Box {tuple(space.shape)} {space.dtype}"
     return said + (", cast to float32 at every step" if cast and space.dtype == np.float64 else "")
 
@@ -300,7 +309,14 @@ def numbers(row: Flat, place: str, streams: int) -> Array:
     return array.reshape(-1) if array.size == streams else np.zeros(streams)
 
 
-def other_action(space: Any, action: Array) -> Array:
-    if isinstance(space, spaces.Discrete):
-        return space.start + (action - space.start + 1) % space.n
-    return np.where(np.isfinite(space.low) & np.isfinite(space.high), space.low + space.high - action, -action)
+def put_other(space: Any, actions: Tree, at: tuple[int, int]) -> None:
+    """Replace the action ``at`` (step, stream) by another one."""
+    if (inner := tree.branches(space)) is not None:
+        for key, one in inner.items():
+            put_other(one, actions[key], at)
+    elif isinstance(space, spaces.Box):
+        finite, action = np.isfinite(space.low) & np.isfinite(space.high), actions[at]
+        actions[at] = np.where(finite, space.low + space.high - action, -action)
+    else:
+        least, most = bounds(space)
+        actions[at] = np.where(actions[at] == most, least, actions[at] + 1)

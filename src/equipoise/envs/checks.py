@@ -2,7 +2,7 @@
 
 Four things can be wrong with a value:
 
-    invalid     no number, another shape or kind of dtype, a Discrete value that does not exist
+    invalid     no number, another shape or kind of dtype, a Discrete value that does not exist, a mask that allows no action
     nonfinite   nan or an infinity in a reward or an observation
     outside     a finite number beyond the bounds of a Box (by more than rounding)
     cast        a list, or another dtype of the same kind than the Box says: what a reset gives is looked at
@@ -10,7 +10,7 @@ Four things can be wrong with a value:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from equipoise.envs.spaces import observation_spec
+from equipoise import tree
+from equipoise.envs.spaces import member, observation_spec
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
@@ -76,13 +77,31 @@ class Leaf:
         self.array[i] = np.clip(np.nan_to_num(self.array[i], nan=0.0), self.low, self.high)
 
 
+@dataclass(slots=True, kw_only=True)
+class Mask:
+    """One array of an action mask, and where in it each choice begins."""
+
+    key: str
+    array: Any  # [B, n], a view of the rows
+    begins: Any  # [k]
+
+    def stuck(self, ended: Any) -> Any:
+        """[B, k] bool: a choice without an allowed value, in a row that does not end an episode."""
+        return ~(np.logical_or.reduceat(self.array != 0, self.begins, axis=1) | ended[:, None])
+
+
 class Checks:
     """Looks at the rows of one ``TimeStep``, whose arrays stay the same. ``every``: at bounds in each so many steps."""
 
-    def __init__(self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1) -> None:
-        """``floats`` [n] float32: what the rewards and the observations that are floats are views of."""
+    def __init__(
+        self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1, masks: Sequence[tuple[str, Any, Any]] = ()
+    ) -> None:
+        """``floats`` [n] float32: what the rewards and the observations that are floats are views of. ``masks``: (key, array
+        [B, n], where each choice begins) of what stands in ``ts.obs`` as an action mask."""
         self.reward = leaf("reward", ts.reward, None)
         self.observation = list(leaves(space, ts.obs))
+        self.masks = [Mask(key=key, array=array, begins=begins) for key, array, begins in masks]
+        self._ts = ts
         self.every, self._steps = every, 0
         self._bounded = [one for one in self.observation if one.bounded and not one.integers]
         self._integers = [one for one in self.observation if one.bounded and one.integers]
@@ -108,7 +127,10 @@ class Checks:
             for one in self._bounded:
                 if np.count_nonzero(one.within()) != one.array.size:
                     return False
-        return True
+        return not any(mask.stuck(self._ended()).any() for mask in self.masks)
+
+    def _ended(self) -> Any:
+        return np.logical_or(self._ts.terminated, self._ts.truncated)
 
     def wrong(self, rows: Any = None) -> list[WrongValue]:
         """The first wrong value of each stream and key, of all streams or of those in ``rows``, the worst kinds first."""
@@ -126,6 +148,12 @@ class Checks:
                         place = np.unravel_index(at, one.array.shape[1:])
                         where = f" at {[int(x) for x in place]}" if place else ""
                         found.append(WrongValue(kind, i, one.key, expected, f"{array[i, at]}{where}"))  # type: ignore[arg-type]
+        for mask in self.masks:
+            stuck = mask.stuck(self._ended())
+            for i in np.flatnonzero(stuck.any(axis=1)).tolist() if rows is None else rows:
+                if stuck[i].any():
+                    which = f" for choice {int(stuck[i].argmax())} of {len(mask.begins)}" if len(mask.begins) > 1 else ""
+                    found.append(WrongValue("invalid", i, mask.key, "at least one action allowed", f"none{which}"))
         return sorted(found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind))
 
     def clamp(self, i: int) -> int:
@@ -141,22 +169,30 @@ class Checks:
         """Something harmless that the space has for ``rows`` (a mask or indices): what is nearest to 0."""
         for one in self.observation:
             one.array[rows] = np.clip(np.zeros((), one.array.dtype), one.low, one.high)
+        for mask in self.masks:
+            mask.array[rows] = 1
 
 
 def leaves(space: spaces.Space[Any], obs: Tree, key: str = "obs") -> Iterator[Leaf]:
-    if isinstance(space, spaces.Dict):
-        for name, inner in space.spaces.items():
-            yield from leaves(inner, obs[name], f"{key}/{name}")
+    if (inner := tree.branches(space)) is not None:
+        for name, one in inner.items():
+            yield from leaves(one, obs[name], f"{key}/{name}")
     else:
         yield leaf(key, obs, space)
 
 
 def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
     integers = not np.issubdtype(array.dtype, np.floating)
+    if array.dtype == np.bool_:
+        return Leaf(key=key, array=array, low=False, high=True, bounded=False, integers=True)
     least, most = (np.iinfo if integers else np.finfo)(array.dtype).min, (np.iinfo if integers else np.finfo)(array.dtype).max
     if isinstance(space, spaces.Discrete):
         low: Any = int(space.start)
         return Leaf(key=key, array=array, low=low, high=low + int(space.n) - 1, bounded=True, integers=True)
+    if isinstance(space, spaces.MultiDiscrete):
+        return Leaf(key=key, array=array, low=space.start, high=space.start + (space.nvec - 1), bounded=True, integers=True)
+    if isinstance(space, spaces.MultiBinary):
+        return Leaf(key=key, array=array, low=0, high=1, bounded=True, integers=True)
     if not isinstance(space, spaces.Box):
         return Leaf(key=key, array=array, low=least, high=most, bounded=False, integers=integers)
     low, high = np.maximum(space.low, least).astype(array.dtype), np.minimum(space.high, most).astype(array.dtype)
@@ -199,10 +235,15 @@ def scalar(value: Any, kinds: str) -> bool:
 
 def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
     if isinstance(spec, dict):
-        if not isinstance(obs, Mapping) or spec.keys() - obs.keys():
+        if isinstance(obs, tuple | list):
+            whole = list(spec) == [str(i) for i in range(len(obs))]
+        else:
+            whole = isinstance(obs, Mapping) and not spec.keys() - obs.keys()
+        if not whole:
             got = f"a dict of {sorted(map(str, obs))}" if isinstance(obs, Mapping) else described(obs)
-            return WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}", got)
-        found = (ill_formed(inner, index, obs[name], f"{key}/{name}") for name, inner in spec.items())
+            tuples = f", or a tuple of {len(spec)}" if list(spec) == [str(i) for i in range(len(spec))] else ""
+            return WrongValue("invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got)
+        found = (ill_formed(inner, index, member(obs, name), f"{key}/{name}") for name, inner in spec.items())
         return next((wrong for wrong in found if wrong is not None), None)
     assert isinstance(spec, ArraySpec)
     expected = f"{spec.dtype} {list(spec.shape)}"
@@ -217,8 +258,9 @@ def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
 
 def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
     """Of a well-formed observation: the first array that is none, or not of its Box's dtype. Learned from, once it is cast."""
-    if isinstance(space, spaces.Dict):
-        found = (uncast(inner, index, obs[name], f"{key}/{name}") for name, inner in space.items())
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inside = space.items() if isinstance(space, spaces.Dict) else ((str(i), inner) for i, inner in enumerate(space))
+        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside)
         return next((wrong for wrong in found if wrong is not None), None)
     if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
         return None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import tree
 from equipoise.envs.spaces import observation_spec
 from equipoise.types import Array
 
@@ -70,12 +71,21 @@ class Findings:
 
 
 def leaves(space: spaces.Space[Any], place: str = "obs") -> Iterator[tuple[str, Any]]:
-    """(place, Box or Discrete) of a supported space."""
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from leaves(inner, f"{place}/{key}")
+    """(place, space) of the arrays of a supported space."""
+    if (inner := tree.branches(space)) is not None:
+        for key, one in inner.items():
+            yield from leaves(one, f"{place}/{key}")
     else:
         yield place, space
+
+
+def bounds(space: Any) -> tuple[Any, Any]:
+    """The least and the largest values of an array's space."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    return space.start, space.start + ((space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1)
 
 
 def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
@@ -85,18 +95,20 @@ def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces
             if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
                 seen = f"expected uint8 for an image of 0 to 255, got {space.dtype}"
                 found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
-    if isinstance(action, spaces.Box):
-        _judge_bounds(found, "action", action)
-        if not action.is_bounded():
-            seen = f"expected finite bounds, got {action}"
-            cost = "Nothing clips the policy's noise: the env gets every extreme that a normal distribution draws."
-            found.note("the action has no bounds", "action_space", seen, cost)
-    elif action.n == 1:  # type: ignore[attr-defined]
-        found.note("there is only one action", "action_space", "expected at least 2, got 1", "There is nothing to learn.")
+    for place, space in leaves(action, "action"):
+        if isinstance(space, spaces.Box):
+            _judge_bounds(found, place, space)
+            if not space.is_bounded():
+                seen = f"expected finite bounds, got {space}"
+                cost = "Nothing clips the policy's noise: the env gets every extreme that a normal distribution draws."
+                found.note(f"the {place} has no bounds", "action_space", seen, cost)
+        elif isinstance(space, spaces.Discrete) and space.n == 1:
+            seen = "expected at least 2, got 1"
+            found.note(f"there is only one {place}", "action_space", seen, "There is nothing to learn.")
 
 
 def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
-    name = "action_space" if place == "action" else "observation_space"
+    name = "action_space" if place.partition("/")[0] == "action" else "observation_space"
     for wrong, said in ((space.low > space.high, "above"), (space.low == space.high, "equal to")):
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0].tolist())
@@ -112,6 +124,13 @@ def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
 
 def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, place: str = "obs") -> Flat:
     """place -> what stands there, as the env gave it; Broken if a key of the space is missing."""
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            got = f"{len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
+            found.error(f"{place} is no tuple", where, f"expected a tuple of {len(space.spaces)}, got {got}", STOPS)
+            raise Broken
+        parts = (flatten(found, inner, obs[i], where, f"{place}/{i}") for i, inner in enumerate(space.spaces))
+        return {key: value for part in parts for key, value in part.items()}
     if not isinstance(space, spaces.Dict):
         return {place: obs}
     if not isinstance(obs, dict):
@@ -171,20 +190,17 @@ def judge_observation(found: Findings, space: Any, place: str, value: Any, lead:
         # +-inf inside an unbounded Box is a member of the space; the loss does not care.
         found.error(f"{place} is not finite", where, f"expected finite numbers, got {got}{at}", POISON)
         return
-    if isinstance(space, spaces.Box):
-        outside = (array < space.low) | (array > space.high)
-        if outside.any():
-            at, got = _first(outside, array)
-            low, high = (np.broadcast_to(b, array.shape)[np.nonzero(outside)][0] for b in (space.low, space.high))
-            cost = "Equipoise neither clips nor scales by these bounds, but wrappers do: what they make of it is wrong."
-            found.error(f"{place} leaves its space", where, f"expected within [{low}, {high}], got {got}{at}", cost)
-    else:
-        outside = (array < space.start) | (array >= space.start + space.n)
-        if outside.any():
-            at, got = _first(outside, array)
-            seen = f"expected within [{space.start}, {space.start + space.n - 1}], got {got}{at}"
-            cost = "A value outside is encoded as zeros: the policy cannot tell such states apart."
-            found.error(f"{place} leaves its space", where, seen, cost)
+    least, most = bounds(space)
+    outside = (array < least) | (array > most)
+    if outside.any():
+        at, got = _first(outside, array)
+        low, high = (np.broadcast_to(b, array.shape)[outside][0] for b in (least, most))
+        cost = (
+            "Equipoise neither clips nor scales by these bounds, but wrappers do: what they make of it is wrong."
+            if isinstance(space, spaces.Box)
+            else "A value outside is encoded as zeros: the policy cannot tell such states apart."
+        )
+        found.error(f"{place} leaves its space", where, f"expected within [{low}, {high}], got {got}{at}", cost)
 
 
 def judge_reward(found: Findings, value: Any, lead: tuple[int, ...], where: str) -> None:

@@ -25,6 +25,7 @@ from equipoise.envs.capsule import EnvFailed, ProcessExhausted, Start, exhausted
 from equipoise.envs.checks import WrongValue, misfit, uncast
 from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seed, stream_seeds
+from equipoise.envs.spaces import member
 from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of a stream in a row, without one step that worked
@@ -38,14 +39,20 @@ class LoopEnv(SyncEnv):
     """
 
     def __init__(
-        self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]], *, streams: Array, seed: int, made: Any = None
+        self,
+        makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        *,
+        streams: Array,
+        seed: int,
+        made: Any = None,
+        action_mask: str = "auto",
     ) -> None:
         self.envs: list[Any] = [makers[0]() if made is None else made, *(make() for make in makers[1:])]
         one = self.envs[0]
         for env in self.envs[1:]:
             same_spaces(one, env)
-        super().__init__(observation=one.observation_space, action=one.action_space, streams=streams)
-        self._past = Record(self.envs, streams, self.action)
+        super().__init__(observation=one.observation_space, action=one.action_space, streams=streams, action_mask=action_mask)
+        self._past = Record(self.envs, streams, self.action, self.form)
         self.spec = replace(self.spec, resume=self._past.promise)
         self._makers, self._seed = makers, seed
         self._seeds: list[int | None] = [*stream_seeds(seed, streams)]
@@ -83,7 +90,7 @@ class LoopEnv(SyncEnv):
         lost.clear()
         log.act(self.action)
         self._past.steps(self.action)
-        for i, (env, action) in enumerate(zip(self.envs, self.action, strict=True)):
+        for i, (env, action) in enumerate(zip(self.envs, self.form.each(self.action))):
             try:
                 if seam[i]:
                     log.begin(i, env)
@@ -251,7 +258,7 @@ class Log:
     def __init__(self, ts: Any) -> None:
         count = len(ts.stream)
         self._ts, self._count = ts, 0
-        self._actions: deque[Any] = deque()
+        self._actions: deque[Tree] = deque()
         self._append = self._actions.append
         self._episode = [0] * count  # the number of the first action of each stream's episode
         self._begin = [0] * count  # and of the first that is kept
@@ -273,7 +280,7 @@ class Log:
         if seed is not None:
             self._resets[i], self._since[i], self._born[i] = 1, 1, seed
 
-    def act(self, action: Any) -> None:
+    def act(self, action: Tree) -> None:
         """``action`` [B, ...], kept as it is, is about to be done."""
         row = self._count % self.SHOWN
         for now, ring in self._rings:
@@ -281,7 +288,7 @@ class Log:
         self._append(action)
         self._count += 1
         if row == 0:
-            self._forget(action.nbytes)
+            self._forget(sum(x.nbytes for x in tree.leaves(action)))
 
     def _forget(self, nbytes: int) -> None:
         needed = self._count - min(self._begin)
@@ -300,11 +307,11 @@ class Log:
         """Steps of stream ``i``'s episode."""
         return self._count - self._episode[i]
 
-    def actions_of(self, i: int) -> Any:
+    def actions_of(self, i: int) -> Tree:
         """[n, ...] of stream ``i`` since ``start``, those that were ignored between two episodes included."""
         n = min(self._count - self._begin[i], len(self._actions))
-        rows = [row[i] for row in list(self._actions)[len(self._actions) - n :]]
-        return np.stack(rows) if rows else np.zeros((0,))
+        rows = [tree.index(row, i) for row in list(self._actions)[len(self._actions) - n :]]
+        return tree.stack(rows) if rows else np.zeros((0,))
 
     def observations_of(self, i: int) -> Tree:
         """[k, ...] that the last actions of the episode were chosen from."""
@@ -325,7 +332,7 @@ def put(target: Tree, i: int, obs: Any) -> None:
     """One stream's observation into row ``i`` of the arrays [B, ...] of ``target``."""
     if isinstance(target, dict):
         for key, inner in target.items():
-            put(inner, i, obs[key])
+            put(inner, i, member(obs, key))
     else:
         np.copyto(target[i : i + 1], np.asarray(obs))
 
@@ -334,6 +341,6 @@ def gather(target: Tree, observations: list[Any]) -> None:
     """Stack B observations of one stream each into the arrays [B, ...] of ``target``."""
     if isinstance(target, dict):
         for key, inner in target.items():
-            gather(inner, [obs[key] for obs in observations])
+            gather(inner, [member(obs, key) for obs in observations])
     else:
         np.stack(observations, out=target, casting="same_kind")

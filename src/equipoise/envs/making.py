@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Failures
 from equipoise.envs.loop import LoopEnv
+from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,12 +63,13 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
                 raise ValueError(f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead")
             from equipoise.envs.pool import make_pool
 
-            return make_pool(target.removeprefix("envpool:"), kwargs, streams=streams, seed=seed)
+            name = target.removeprefix("envpool:")
+            return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
         found = resolve(target)
         offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
         if isinstance(found, Registered):
-            return make_registered(found, kwargs, offer, python=python)
-        return make_called(target, found, kwargs, offer, python=python)
+            return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
+        return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
 
 
 def resolve(target: str) -> Registered | Callable[..., Any]:
@@ -93,15 +95,15 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}")
 
 
-def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool) -> SyncEnv:
-    streams, seed = offer["streams"], offer["seed"]
+def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str) -> SyncEnv:
+    streams = offer["streams"]
     if found.vector_entry_point is not None and not found.additional_wrappers and not python:
         creator = loaded(found.vector_entry_point)
         accepted = parameters(creator)
         if accepted is None or not kwargs.keys() - accepted.keys():
             given = kwargs | {"num_envs": len(streams)} | offered(accepted, kwargs, offer)
             env = gymnasium.make_vec(found.id, vectorization_mode="vector_entry_point", **given)
-            return GymnasiumEnv(env, streams=streams, seed=seed)
+            return vector(env, offer, mask)
     if found.entry_point is None:
         native = parameters(loaded(found.vector_entry_point)) if found.vector_entry_point is not None else {}
         wrong.arguments(found.id, kwargs, native)
@@ -110,13 +112,13 @@ def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, 
     wrong.arguments(found.id, kwargs, accepted, GYMNASIUM_ARGUMENTS)
     one = partial(gymnasium.make, found.id, disable_env_checker=True, **kwargs)
     makers = [partial(one, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams]
-    return LoopEnv(makers, streams=streams, seed=seed)
+    return loop(makers, offer, mask)
 
 
 def make_called(
-    target: str, function: Callable[..., Any], kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool
+    target: str, function: Callable[..., Any], kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str
 ) -> SyncEnv:
-    streams, seed = offer["streams"], offer["seed"]
+    streams = offer["streams"]
     accepted = parameters(function)
     wrong.arguments(target, kwargs, accepted)
     makers: list[Callable[[], Any]] = [
@@ -126,10 +128,26 @@ def make_called(
     if isinstance(first, VectorEnv):  # before Env: EnvPool's classes are both
         if python:
             raise ValueError(f"python:{target}: it returns a vector env, {type(first).__name__}")
-        return GymnasiumEnv(first, streams=streams, seed=seed)
+        return vector(first, offer, mask)
     if not isinstance(first, gymnasium.Env):
         raise ValueError(f"{target} returned {type(first).__name__}, expected a gymnasium.Env or a gymnasium.vector.VectorEnv")
-    return LoopEnv(makers, streams=streams, seed=seed, made=first)
+    return loop(makers, offer, mask, made=first)
+
+
+def vector(env: Any, offer: dict[str, Any], mask: str) -> GymnasiumEnv:
+    """``env`` as it is; with ``mask`` "info" the masks become a part of its observations."""
+    choice = "auto" if mask == "info" else mask
+    env = VectorInfoMask(env) if mask == "info" else env
+    return GymnasiumEnv(env, streams=offer["streams"], seed=offer["seed"], action_mask=choice)
+
+
+def loop(makers: Sequence[Callable[[], Any]], offer: dict[str, Any], mask: str, made: Any = None) -> LoopEnv:
+    """The same of Python envs; ``made`` is what the first maker returned already."""
+    streams, seed = offer["streams"], offer["seed"]
+    if mask != "info":
+        return LoopEnv(makers, streams=streams, seed=seed, made=made, action_mask=mask)
+    masked: list[Callable[[], Any]] = [lambda make=make: InfoMask(make()) for make in makers]  # type: ignore[misc]
+    return LoopEnv(masked, streams=streams, seed=seed, made=None if made is None else InfoMask(made))
 
 
 def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from equipoise.types import Array, Tree
 NOTE = "an end on the very step of the time limit is told as truncation"
 
 
-def make_pool(task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int) -> EnvPoolEnv:
+def make_pool(
+    task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str
+) -> EnvPoolEnv:
     """``kwargs`` go to EnvPool (``num_threads`` is 1 where they do not say)."""
     if task not in (known := envpool.list_all_envs()):
         raise wrong.unknown("env id", task, known, " in EnvPool")
@@ -33,20 +35,28 @@ def make_pool(task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.
         raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
     accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
     wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
+    if action_mask == "info":
+        raise ValueError(
+            f"envpool:{task}: EnvPool's information has no action masks; expected action_mask=auto, obs/KEY or none"
+        )
     given |= {"num_envs": count, "seed": stream_seeds(seed, streams)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting")  # its spaces' float64 bounds
-        return EnvPoolEnv(envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed)
+        return EnvPoolEnv(
+            envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed, action_mask=action_mask
+        )
 
 
 class EnvPoolEnv(GymnasiumEnv):
-    def __init__(self, env: Any, *, streams: Array, seed: int) -> None:
-        super().__init__(env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=(NOTE,))
+    def __init__(self, env: Any, *, streams: Array, seed: int, action_mask: str = "auto") -> None:
+        super().__init__(
+            env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=(NOTE,), action_mask=action_mask
+        )
         self._seed = None  # given when it was made
 
-    def send(self, action: Array, stream: Array) -> None:
+    def send(self, action: Tree, stream: Array) -> None:
         super().send(action, stream)
-        self.env.send(self.action)  # type: ignore[attr-defined]
+        self.env.send(self.form.together(self.action))  # type: ignore[attr-defined]
 
     def load(self, state: Tree) -> None:
         if self._phase == SENT:

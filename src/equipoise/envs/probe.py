@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 import traceback
@@ -11,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from equipoise import tree
 from equipoise.envs.base import SyncEnv
-from equipoise.envs.findings import STOPS, Broken, Findings, Flat, as_array, flatten
+from equipoise.envs.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
 from equipoise.envs.loop import LoopEnv
-from equipoise.types import Array
+from equipoise.envs.masks import legal
+from equipoise.envs.spaces import member
+from equipoise.types import Array, Tree
 
 OUTCOMES = ("terminated", "truncated", "reward")
 Rows = list[tuple[str, Flat]]  # (where, place -> array [*lead, ...]) of every answer of a walk
@@ -52,26 +57,34 @@ class Probe:
             self.lead = (len(made.ts.stream),)
             self.seed = made._seed  # type: ignore[attr-defined]  # None: it was given when the env was made
         self.streams = self.lead[0] if self.lead else 1  # that one call steps
-        self.space = made.spec.observation
+        self.space, self.form = made.spec.observation, made.form
+        self.action, self.mask = made.spec.action, made.spec.mask
         self.touched = ""  # the first call that touched a global generator
 
-    def walk(self, actions: Array) -> Iterator[Answer]:
-        """``actions`` [N, *lead, ...]: a seeded reset, then N steps.
+    def walk(self, actions: Tree) -> Iterator[Answer]:
+        """``actions`` [N, *lead, ...]: a seeded reset, then N steps; an action that a mask forbids becomes one that it allows.
 
         A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none has ended before step
         ``reset_at``, once there, so that every walk has seen such a reset.
         """
-        yield self._reset("reset(seed)", self.seed)
+        answer = self._reset("reset(seed)", self.seed)
+        yield answer
         ended = reset = False
-        for n, action in enumerate(actions, 1):
+        own = tree.map(np.array, actions)  # as in training, where an env may keep it or write to it
+        for n in range(1, len(tree.leaves(own)[0]) + 1):
             if self.python and (ended or (not reset and n == self.reset_at)):
-                yield self._reset(f"reset() before step {n}", None)
+                answer = self._reset(f"reset() before step {n}", None)
+                yield answer
                 reset = True
-            answer = self._step(f"step {n}", action.copy())  # as in training, where an env may keep it or write to it
+            action = tree.index(own, slice(n - 1, n)) if self.python else tree.index(own, n - 1)
+            if self.mask:
+                mask = functools.reduce(member, self.mask, answer.obs)
+                legal(self.action, action, mask)
+            answer = self._step(f"step {n}", self.form.one(action) if self.python else self.form.together(action))
             yield answer
             ended = self.python and bool(answer.terminated or answer.truncated)
 
-    def rows(self, actions: Array) -> Rows:
+    def rows(self, actions: Tree) -> Rows:
         return [(answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)]
 
     def observed(self, answer: Answer) -> Flat:
@@ -179,16 +192,22 @@ def same(one: Array, other: Array) -> bool:
     return np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
 
 
-def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Array:
-    """[count, *lead, ...] in the env's dtype: uniform, for a Box a quarter of the numbers on its bounds, as a clipped policy's.
+def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Tree:
+    """[count, *lead, ...] in the env's dtypes: uniform, a quarter of a Box's numbers on its bounds, as a clipped policy's.
 
     A dimension without bounds gets normal noise. All streams get the same.
     """
-    rng = np.random.default_rng(seed)
-    if hasattr(space, "n"):
-        drawn = rng.integers(space.start, space.start + space.n, size=count)
+    return _drawn(space, count, lead, np.random.default_rng(seed))
+
+
+def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generator) -> Tree:
+    if (inner := tree.branches(space)) is not None:
+        return {key: _drawn(one, count, lead, rng) for key, one in inner.items()}
+    shape = (count, *space.shape)
+    if not isinstance(space, spaces.Box):
+        least, most = bounds(space)
+        drawn = rng.integers(least, most, size=shape, endpoint=True)
     else:
-        shape = (count, *space.shape)
         bounded = space.bounded_below & space.bounded_above
         low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
         drawn = np.where(bounded, rng.uniform(low, high, shape), rng.normal(size=shape))

@@ -16,7 +16,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from equipoise import tree
 from equipoise.envs import resume, snapshot
+from equipoise.envs.spaces import ActionForm, member
 from equipoise.types import Array, Resume, TimeStep, Tree
 
 ROOM = 256  # rows of the log at first; it doubles
@@ -24,15 +26,17 @@ LONGEST = 1 << 16  # rows; an episode of more than half of them is given up when
 
 
 class Record:
-    """``envs`` is the list of its owner, who may put another env in a place; actions are [B, *shape] of ``dtype``."""
+    """``envs`` is the list of its owner, who may put another env in a place; actions are like ``action`` [B, ...]."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], streams: Array, action: np.ndarray[Any, np.dtype[Any]]) -> None:
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], streams: Array, action: Tree, form: ActionForm) -> None:
+        self._form = form
         self.envs, self.streams = envs, [int(stream) for stream in streams]
         self.kinds: list[Resume] = [resume.promise(env) for env in envs]
         self._windows = [resume.held_window(env) if kind == "exact" else 0 for env, kind in zip(envs, self.kinds, strict=True)]
         self._holding = [i for i, window in enumerate(self._windows) if window]
         self._logged = [i for i, kind in enumerate(self.kinds) if kind == "replay" or self._windows[i]]
-        self._log = np.empty((ROOM if self._logged else 0, *action.shape), action.dtype)
+        self._rows = ROOM if self._logged else 0
+        self._log: Tree = tree.map(lambda x: np.empty((self._rows, *x.shape), x.dtype), action)
         self._t = 0  # rows of the log
         count = len(envs)
         self._start = [0] * count  # the row of the first action after _base
@@ -51,16 +55,19 @@ class Record:
             self._start[i] = self._t
             self._base[i] = before_reset(self.envs[i], seed)
 
-    def steps(self, action: Array) -> None:
+    def steps(self, action: Tree) -> None:
         """``action`` [B, ...] is about to be taken; where a stream is reset instead, ``resets`` comes after this."""
         if not self._logged:
             return
         for i in self._holding:
             self._follow(i)
-        if self._t == len(self._log):
+        if self._t == self._rows:
             self._make_room()
-        self._log[self._t] = action
+        tree.map(self._write, self._log, action)
         self._t += 1
+
+    def _write(self, log: Any, action: Any) -> None:
+        log[self._t] = action
 
     def _follow(self, i: int) -> None:
         """Move the base along: between one and two windows behind, or at the reset."""
@@ -75,16 +82,17 @@ class Record:
 
     def _make_room(self) -> None:
         """Forget what lies before every episode; if that is less than half, double, and at ``LONGEST`` give up the longest."""
-        half = len(self._log) // 2
-        if min(self._starts()) < self._t - half and len(self._log) >= LONGEST:
+        half = self._rows // 2
+        if min(self._starts()) < self._t - half and self._rows >= LONGEST:
             for i in self._logged:
                 if self._start[i] < self._t - half:
                     self._base[i] = None
         oldest = min(self._starts())
-        kept = self._log[oldest : self._t]
-        if len(kept) > half:
-            self._log = np.empty((2 * len(self._log), *self._log.shape[1:]), self._log.dtype)
-        self._log[: len(kept)] = kept
+        kept, count = tree.index(self._log, slice(oldest, self._t)), self._t - oldest
+        if count > half:
+            self._rows *= 2
+            self._log = tree.map(lambda x: np.empty((self._rows, *x.shape[1:]), x.dtype), self._log)
+        tree.map(lambda to, x: np.copyto(to[:count], x), self._log, kept)
         self._shift(-oldest)
 
     def _starts(self) -> list[int]:
@@ -103,11 +111,12 @@ class Record:
 
     def _one(self, i: int) -> Tree:
         base = self._base[i]
-        actions = self._log[self._start[i] : self._t, i].copy()
+        actions = tree.map(lambda x: x[self._start[i] : self._t, i].copy(), self._log)
         if self.kinds[i] == "exact":
             kept = resume.capture(self.envs[i])
             if self._windows[i]:
-                kept["held"] = now(self.envs[i])() | {"actions": actions[:0]} if base is None else base() | {"actions": actions}
+                none = {"actions": tree.index(actions, slice(0))}
+                kept["held"] = now(self.envs[i])() | none if base is None else base() | {"actions": actions}
             return {"exact": kept}
         if base is None:
             return {"restart": {"stream": np.array(self.streams[i])} | now(self.envs[i])()}
@@ -122,7 +131,7 @@ class Record:
             raise ValueError(f"state of streams {sorted(state)}: expected those of {self.streams}")
         kinds: list[Resume] = []
         why: dict[int, str] = {}
-        logs = [self._log[:0, i] for i in range(len(self.envs))]
+        logs = [self._none(i) for i in range(len(self.envs))]
         for i, stream in enumerate(self.streams):
             ((kind, kept),) = state[str(stream)].items()
             if kind not in (self.kinds[i], "restart"):
@@ -134,7 +143,7 @@ class Record:
                 elif kind == "exact":
                     logs[i] = self._restore(i, kept)
                 elif (came := self._replay(i, kept, ts)) is None:
-                    logs[i] = np.array(kept["actions"])
+                    logs[i] = tree.map(np.array, kept["actions"])
                 else:
                     why[stream] = f"taking its actions again {came}"
             except Exception as error:
@@ -151,7 +160,7 @@ class Record:
         env = self.envs[i]
         if not self._windows[i]:
             resume.restore(env, kept)
-            return self._log[:0, i]
+            return self._none(i)
         held = resume.part(kept, "held")
         actions = self._actions(i, held)
         resume.hold(env, held, actions)
@@ -170,7 +179,7 @@ class Record:
         try:
             obs, _ = env.reset(seed=seed)
             reward, terminated, truncated = 0.0, False, False
-            for action in actions:
+            for action in self._form.each(actions):
                 if terminated or truncated:
                     return other
                 obs, reward, terminated, truncated, _ = env.step(action)  # type: ignore[assignment]
@@ -180,22 +189,33 @@ class Record:
         same_row = all(map(same, told, (reward, terminated, truncated))) and same_tree(ts.obs, obs, i)
         return None if same_row else other
 
-    def _actions(self, i: int, kept: Tree) -> Any:
-        actions = np.asarray(resume.part(kept, "actions"))
-        shape = self._log.shape[2:]
-        if actions.shape[1:] != shape or actions.dtype != self._log.dtype or not actions.ndim:
-            expected = f"[{', '.join(map(str, ('n', *shape)))}] {self._log.dtype}"
-            raise ValueError(f"state of actions: expected {expected}, got {actions.shape} {actions.dtype}")
+    def _none(self, i: int) -> Tree:
+        """[0, ...]"""
+        return tree.map(lambda x: x[:0, i], self._log)
+
+    def _actions(self, i: int, kept: Tree) -> Tree:
+        """Those of a state, if they are what this env takes."""
+        actions = tree.map(np.asarray, resume.part(kept, "actions"))
+        if (wanted := dict(tree.items(self._none(i)))).keys() != (got := dict(tree.items(actions))).keys():
+            raise ValueError(f"state of actions: expected the parts {sorted(wanted)}, got {sorted(got)}")
+        count = (*next(iter(got.values())).shape, 0)[0]
+        for path, array in got.items():
+            shape, dtype = wanted[path].shape[1:], wanted[path].dtype
+            if array.shape != (count, *shape) or array.dtype != dtype:
+                expected = f"[{', '.join(map(str, ('n', *shape)))}] {dtype}"
+                place = "/".join(filter(None, ("actions", path)))
+                raise ValueError(f"state of {place}: expected {expected}, got {array.shape} {array.dtype}")
         return actions
 
-    def _write_log(self, logs: list[Any]) -> None:
+    def _write_log(self, logs: list[Tree]) -> None:
         """Lay the actions of each stream so that they end in the same row."""
-        self._t = max(len(actions) for actions in logs)
-        size = max(len(self._log), self._t)
-        self._log = np.zeros((size, *self._log.shape[1:]), self._log.dtype)
-        for i, actions in enumerate(logs):
-            self._start[i] = self._t - len(actions)
-            self._log[self._start[i] : self._t, i] = actions
+        counts = [len(tree.leaves(actions)[0]) for actions in logs]
+        self._t = max(counts)
+        self._rows = max(self._rows, self._t)
+        self._log = tree.map(lambda x: np.zeros((self._rows, *x.shape[1:]), x.dtype), self._log)
+        for i, (actions, count) in enumerate(zip(logs, counts, strict=True)):
+            self._start[i] = self._t - count
+            tree.map(lambda to, x, i=i: np.copyto(to[self._start[i] : self._t, i], x), self._log, actions)
 
 
 def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[], Tree]:
@@ -230,7 +250,7 @@ def put_generator(env: gymnasium.Env[Any, Any], kept: Tree) -> None:
 
 def same_tree(told: Tree, obs: Any, i: int) -> bool:
     if isinstance(told, dict):
-        return all(same_tree(inner, obs[key], i) for key, inner in told.items())
+        return all(same_tree(inner, member(obs, key), i) for key, inner in told.items())
     return same(told[i], obs)
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from equipoise import tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Capsule
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
+from equipoise.types import Tree
 
 MOST_RESETS = 100_000  # before the episode; a capsule from elsewhere must not keep us for ever
 
@@ -48,11 +50,11 @@ def play(capsule: Capsule) -> Replay:
     env: SyncEnv | None = None
     try:
         env = make(capsule.env, streams=np.array(capsule.streams), seed=capsule.seed)
-        actions = list(capsule.actions)
+        actions = steps_of(capsule, env)
         if isinstance(env, LoopEnv):
             env.begin_as(capsule.start)
             env.strict = capsule.kind == "cast"
-            actions = [action[None] for action in actions]
+            actions = [tree.map(lambda x: x[None], action) for action in actions]
         if capsule.start.kind == "state":
             env.load(capsule.state)
             actions, steps = actions[1:], 1
@@ -68,6 +70,17 @@ def play(capsule: Capsule) -> Replay:
         if env is not None:
             env.close()
     return Replay(None, False, steps)
+
+
+def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
+    """The recorded actions one by one; ValueError where they are not of this env's form."""
+    given = tree.leaves(capsule.actions)
+    if not given or not len(given[0]):
+        return []
+    if len({len(x) for x in given}) != 1:
+        raise ValueError(f"actions: expected as many of each part, got {[len(x) for x in given]}")
+    actions = tree.like(env.action, capsule.actions)
+    return [tree.index(actions, n) for n in range(len(given[0]))]
 
 
 def is_same(capsule: Capsule, error: Exception) -> bool:

@@ -1,11 +1,13 @@
-"""Spaces as trees of ``ArraySpec``, and the preallocated arrays that a worker's envs write into.
+"""Spaces as trees of ``ArraySpec``, the preallocated arrays that a worker's envs write into, and actions as the env wants them.
 
-What reaches a network: ``Box`` of any float -> float32, ``Box`` of integers or bytes -> the same dtype, ``Discrete`` ->
-int64, ``Dict`` -> a dict of these. Actions are in the env's own terms: float32 (``Box``), int64 from ``start`` (``Discrete``).
+What reaches a network: a ``Box`` of any float as float32, all else in the dtype of its space; ``Dict`` and ``Tuple`` as dicts,
+a Tuple's keys being "0", "1", .... What a policy gives: int64 from ``start`` (``Discrete``, ``MultiDiscrete``), int8
+(``MultiBinary``), float32 (``Box``), in dicts of the same keys; ``ActionForm`` makes of it what ``env.step`` expects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,28 +18,60 @@ from equipoise.envs.wrong import UnsupportedSpace
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 
-OBSERVATIONS = "Box, Discrete, and Dict of these"
-ACTIONS = "Box (float) and Discrete"
+OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+ACTIONS = "Box (float), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+INSTEAD: dict[type, str] = {  # what to do about those that have no arrays of a fixed size
+    spaces.Text: "make it a Box of bytes of a fixed length, padded",
+    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements are there",
+    spaces.Graph: "pad nodes and edges to a Dict of Boxes of a fixed size",
+    spaces.OneOf: "make it a Dict of a Discrete that chooses and of all the choices",
+    spaces.Box: "make it a MultiDiscrete",
+}
 
 
-def observation_spec(space: spaces.Space[Any]) -> Tree:
-    """The arrays of one stream's observation; UnsupportedSpace for what is not supported yet."""
+def observation_spec(space: spaces.Space[Any], place: str = "obs") -> Tree:
+    """The arrays of one stream's observation; UnsupportedSpace names the place of what has none."""
     if isinstance(space, spaces.Box):
         return ArraySpec(tuple(space.shape), "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype))
-    if isinstance(space, spaces.Discrete):
-        return ArraySpec((), "int64")
-    if isinstance(space, spaces.Dict) and space.spaces and all(isinstance(key, str) for key in space.spaces):
-        return {key: observation_spec(inner) for key, inner in space.spaces.items()}
-    raise UnsupportedSpace(f"observation space {space} is not supported; supported: {OBSERVATIONS}")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return ArraySpec(tuple(space.shape or ()), str(space.dtype))
+    if (inner := tree.branches(space)) is not None:
+        return {key: observation_spec(one, f"{place}/{key}") for key, one in _named(inner, "observation", space, place)}
+    raise _unsupported("observation", space, place, OBSERVATIONS, "gymnasium.ObservationWrapper")
 
 
-def action_spec(space: spaces.Space[Any]) -> ArraySpec:
-    """The array of one stream's action; UnsupportedSpace for what is not supported yet."""
+def action_spec(space: spaces.Space[Any], place: str = "action") -> Tree:
+    """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of what has none."""
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ArraySpec(tuple(space.shape), "float32")
-    if isinstance(space, spaces.Discrete):
-        return ArraySpec((), "int64")
-    raise UnsupportedSpace(f"action space {space} is not supported; supported: {ACTIONS}")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return ArraySpec(tuple(space.shape or ()), "int64")
+    if isinstance(space, spaces.MultiBinary):
+        return ArraySpec(tuple(space.shape), "int8")
+    if (inner := tree.branches(space)) is not None:
+        return {key: action_spec(one, f"{place}/{key}") for key, one in _named(inner, "action", space, place)}
+    raise _unsupported("action", space, place, ACTIONS, "gymnasium.ActionWrapper")
+
+
+def _named(inner: Mapping[Any, Any], role: str, space: Any, place: str) -> Iterable[tuple[str, Any]]:
+    wrong = [key for key in inner if not isinstance(key, str)]
+    if wrong or not inner:
+        expected = f"texts as keys, got {wrong}" if wrong else "at least one part, got none"
+        raise UnsupportedSpace(f"{role} space {space} at {place} is not supported: expected {expected}")
+    return inner.items()
+
+
+def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str) -> UnsupportedSpace:
+    instead = next((words for kind, words in INSTEAD.items() if isinstance(space, kind)), "turn it into one of those")
+    where = f" at {place}" if "/" in place else ""
+    return UnsupportedSpace(
+        f"{role} space {space}{where} is not supported; supported: {supported}. A {wrapper} around the env can {instead}"
+    )
+
+
+def member(value: Any, key: str) -> Any:
+    """What an env's dict, or its tuple, holds at a key of the tree."""
+    return value[key] if isinstance(value, Mapping) else value[int(key)]
 
 
 def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
@@ -70,27 +104,69 @@ def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
 
 
 class ActionForm:
-    """What the env is given: clipped to a Box, in the env's dtype."""
+    """From a policy's actions to the env's: its dtypes, clipped to a Box, and its dicts and tuples.
 
-    def __init__(self, space: spaces.Space[Any], batch: int) -> None:
-        action_spec(space)  # refuses what is not supported
+    ``form(action)`` is a tree of arrays [B, ...] in the env's dtypes; ``each`` and ``together`` of such a tree are what the
+    envs of B streams, and a vector env of B, take.
+    """
+
+    def __init__(self, space: spaces.Space[Any], batch: int, place: str = "action") -> None:
+        action_spec(space, place)  # refuses what is not supported
+        self.place, self.batch = place, batch
+        self.tuple = isinstance(space, spaces.Tuple)
         self.low: Any = None
         self.high: Any = None
+        self.inner: dict[str, ActionForm] | None = None
+        if (inner := tree.branches(space)) is not None:
+            self.inner = {key: ActionForm(one, batch, f"{place}/{key}") for key, one in inner.items()}
+            return
         if isinstance(space, spaces.Box):
             self.low, self.high = space.low, space.high
         self.shape = (batch, *(space.shape or ()))
         self.dtype = np.dtype(space.dtype)
+        self._scalar = not isinstance(space, spaces.Discrete) and not space.shape  # an array without axes, not a number
 
-    def __call__(self, action: Any) -> np.ndarray[Any, np.dtype[Any]]:
-        """[B, ...], a new array each time: an env may keep it, and the caller may overwrite its own."""
+    def zeros(self) -> Tree:
+        """[B, ...]"""
+        if self.inner is not None:
+            return {key: form.zeros() for key, form in self.inner.items()}
+        return np.zeros(self.shape, self.dtype)
+
+    def __call__(self, action: Tree) -> Tree:
+        """[B, ...], new arrays each time: an env may keep them, and the caller may overwrite its own."""
+        if self.inner is not None:
+            if not isinstance(action, Mapping) or action.keys() != self.inner.keys():
+                got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
+                raise ValueError(f"{self.place}: expected a dict with the keys {sorted(self.inner)}, got {got}")
+            return {key: form(action[key]) for key, form in self.inner.items()}
         if self.low is None and getattr(action, "dtype", None) == self.dtype and action.shape == self.shape:
             return np.array(action)
         if np.shape(action) != self.shape:
-            raise ValueError(f"expected actions of shape {self.shape}, got {np.shape(action)}")
+            raise ValueError(f"{self.place}: expected actions of shape {self.shape}, got {np.shape(action)}")
         form = np.empty(self.shape, self.dtype)
         if self.low is not None:
             np.maximum(action, self.low, out=form, casting="same_kind")
             np.minimum(form, self.high, out=form)
+        elif self.dtype.kind == "u" and np.asarray(action).dtype.kind == "i":  # numpy counts these as different kinds
+            np.copyto(form, action, casting="unsafe")
         else:
             np.copyto(form, action, casting="same_kind")
         return form
+
+    def each(self, actions: Tree) -> Iterable[Any]:
+        """Row after row of arrays [n, ...], as one env takes them."""
+        if self.inner is None:
+            return actions if not self._scalar else [actions[i, ...] for i in range(len(actions))]
+        rows = zip(*(form.each(actions[key]) for key, form in self.inner.items()))
+        return rows if self.tuple else (dict(zip(self.inner, row)) for row in rows)
+
+    def together(self, actions: Tree) -> Any:
+        """All rows as a vector env takes them."""
+        if self.inner is None:
+            return actions
+        rows = {key: form.together(actions[key]) for key, form in self.inner.items()}
+        return tuple(rows.values()) if self.tuple else rows
+
+    def one(self, actions: Tree) -> Any:
+        """The first row, as one env takes it."""
+        return next(iter(self.each(actions)))

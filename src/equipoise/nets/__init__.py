@@ -2,10 +2,19 @@
 
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core
-from equipoise.nets.distributions import Categorical, DiagonalGaussian, Distribution, action_dims
+from equipoise.nets.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    Joint,
+    MultiCategorical,
+    SquashedGaussian,
+    action_dims,
+)
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
-    "MLP", "ActorCritic", "ActorCriticOutput", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Policy",
-    "action_dims", "encode", "encoded_size",
+    "MLP", "ActorCritic", "ActorCriticOutput", "Bernoulli", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Joint",
+    "MultiCategorical", "Policy", "SquashedGaussian", "action_dims", "encode", "encoded_size",
 ]  # fmt: skip

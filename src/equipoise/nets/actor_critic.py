@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
+from equipoise.nets import heads
 from equipoise.nets.core import Core
-from equipoise.nets.distributions import Categorical, DiagonalGaussian, action_dims
+from equipoise.nets.distributions import Distribution
 from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear
 from equipoise.types import EnvSpec, Tree
 
-Policy = Categorical | DiagonalGaussian
+Policy = Distribution
 
 
 class ActorCriticOutput(NamedTuple):
@@ -30,7 +30,8 @@ class ActorCritic(nn.Module):
     Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al. 2022, "The 37
     implementation details of PPO", 13). With a core there is one torso, then the core, then the heads. The policy head
     starts at gain ``policy_gain``, near uniform; the value head at 1. Box actions have one ``log_std`` a dimension,
-    independent of the observation, 0 at first.
+    independent of the observation, 0 at first; ``squash`` bends them into their bounds. An action mask is no feature: it only
+    decides what the policy may do.
 
     ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
     """
@@ -45,15 +46,15 @@ class ActorCritic(nn.Module):
         core_size: int = 64,
         shared: bool = False,
         policy_gain: float = 0.01,
+        squash: bool = False,
     ) -> None:
         super().__init__()
         if core not in ("none", "lstm", "gru"):
             raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
-        self.observation = spec.observation
-        size = encoded_size(spec.observation)
-        dims = action_dims(spec.action)
-        self.action_shape = spec.action.shape or ()
-        self.start: int | None = None  # the first action of a Discrete space
+        self.observation, self.seen = heads.seen(spec)  # without the mask, and where in an observation that is
+        self.mask = spec.mask
+        self.head = heads.head(spec.action, squash=squash)
+        size = encoded_size(self.observation)
         self.core: Core | None = None
         self.value_torso: MLP | None = None
         self.torso = MLP(size, hidden, activation)  # the policy's alone where there is a value_torso
@@ -63,12 +64,10 @@ class ActorCritic(nn.Module):
             features = core_size
         elif not shared:
             self.value_torso = MLP(size, hidden, activation)
-        if isinstance(spec.action, spaces.Discrete):
-            self.start = int(spec.action.start)
-            self.policy_head = linear(features, int(spec.action.n), policy_gain)
-        else:
-            self.policy_head = linear(features, dims, policy_gain)
-            self.log_std = nn.Parameter(torch.zeros(dims))
+        self.policy_head = linear(features, self.head.size, policy_gain)
+        self.log_std: nn.Parameter | None = None
+        if self.head.stds:
+            self.log_std = nn.Parameter(torch.zeros(self.head.stds))
         self.value_head = linear(features, 1, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
@@ -76,8 +75,8 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
-        features, state = self._features(encode(self.observation, obs), first, state)
-        return self._policy(features, first.shape), state
+        features, state = self._features(encode(self.observation, heads.at(obs, self.seen)), first, state)
+        return self._policy(features, first.shape, obs), state
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
         """obs [B, ...], first [B] bool, state [B, ...] -> outputs [B], the next state."""
@@ -88,9 +87,9 @@ class ActorCritic(nn.Module):
         return self._both(obs, first, state)
 
     def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
-        x = encode(self.observation, obs)
+        x = encode(self.observation, heads.at(obs, self.seen))
         features, state = self._features(x, first, state)
-        policy = self._policy(features, first.shape)
+        policy = self._policy(features, first.shape, obs)
         if self.value_torso is not None:
             features = self.value_torso(x.reshape(-1, x.shape[-1]))
         return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
@@ -105,8 +104,8 @@ class ActorCritic(nn.Module):
         y, state = self.core.unroll(flat.view(*first.shape, -1), first, state)
         return y.reshape(-1, y.shape[-1]), state
 
-    def _policy(self, features: Tensor, rows: torch.Size) -> Policy:
-        if self.start is not None:
-            logits = columns(self.policy_head, features)
-            return Categorical(logits if len(rows) == 1 else logits.view(-1, *rows), self.start)
-        return DiagonalGaussian(self.policy_head(features).view(*rows, -1), self.log_std, self.action_shape)
+    def _policy(self, features: Tensor, rows: torch.Size, obs: Tree) -> Policy:
+        """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with the outputs last."""
+        by_rows = isinstance(self.head, heads.BoxHead)
+        y = self.policy_head(features).t() if by_rows else columns(self.policy_head, features)
+        return self.head(y, self.log_std, rows, heads.at(obs, self.mask) if self.mask else None)

@@ -1,4 +1,4 @@
-"""Action distributions: a few tensor operations each, no argument checks, noise handed in.
+"""Action distributions: a few tensor operations each, no argument checks, noise handed in. Parts of a joint are independent.
 
 Noise is uniform in (0, 1), float32 [..., k] with k >= ``action_dims(space)``; a head uses its first columns and the same
 noise gives the same action whoever batches it. Actions are in the env's own terms. Timings: one CPU thread, 1024 rows.
@@ -6,26 +6,40 @@ noise gives the same action whoever batches it. Actions are in the env's own ter
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise import tree
+from equipoise.types import Tree
+
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SQRT2 = math.sqrt(2)
+ACTIONS = "Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
+MASKED = -1e9  # a logit
 ERFINV_MAX = 4.0  # float32 noise next to 1 gives 3.74; noise that rounds to 0 or 1 would give infinity
 
 
 def action_dims(space: spaces.Space[Any]) -> int:
-    """Discrete counts one, Box its elements; ValueError where the space is not supported (yet)."""
+    """Columns of noise: a Discrete counts one, the others their elements; ValueError where the space is not supported."""
     if isinstance(space, spaces.Discrete):
         return 1
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return math.prod(space.shape)
-    raise ValueError(f"action space {space} is not supported; supported are Discrete and Box")
+    if (inner := tree.branches(space)) is not None:
+        return sum(action_dims(one) for one in inner.values())
+    raise ValueError(f"action space {space} is not supported; supported are {ACTIONS}")
+
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
+QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()  # E f(z) of a standard normal z is about the sum of weight f(node)
 
 
 class Distribution(ABC):
@@ -33,25 +47,30 @@ class Distribution(ABC):
 
     __slots__ = ()
 
+    @property
     @abstractmethod
-    def sample(self, noise: Tensor) -> Tensor:
-        """noise [..., k] -> action. No gradient flows into a Discrete action; a Box one is reparametrised."""
+    def dims(self) -> int:
+        """Columns of noise that a sample takes."""
 
     @abstractmethod
-    def sample_and_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, noise: Tensor) -> Tree:
+        """noise [..., k] -> action. No gradient flows into a discrete action; a Box one is reparametrised."""
+
+    @abstractmethod
+    def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
         """``sample`` and its ``logp`` [...], for less than the two calls."""
 
     @abstractmethod
-    def logp(self, action: Tensor) -> Tensor:
-        """Log probability (Discrete) or density (Box) -> [...]."""
+    def logp(self, action: Tree) -> Tensor:
+        """Log probability or density (Box) -> [...]."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
         """In nats -> [...]."""
 
     @abstractmethod
-    def mode(self) -> Tensor:
-        """The likeliest action."""
+    def mode(self) -> Tree:
+        """The likeliest action (of a squashed Gaussian its median, as is the custom)."""
 
     @abstractmethod
     def kl(self, other: Self) -> Tensor:
@@ -67,6 +86,9 @@ class Categorical(Distribution):
 
     ``logits`` [n, ...] and ``log_probs`` [n, ...] have the actions FIRST: softmax, sum and gather then run over
     contiguous rows (52 us a sample for n=2 and 68 for n=6, against 99 and 199 with the actions last).
+
+    An action that a mask forbids has the logit ``MASKED``: its probability is 0 in float32, and since the number is finite so
+    are entropy, divergence and every gradient, also in a row that forbids all of them.
     """
 
     __slots__ = ("_log_probs", "logits", "start")
@@ -75,6 +97,10 @@ class Categorical(Distribution):
         self.logits = logits
         self.start = start
         self._log_probs: Tensor | None = None
+
+    @property
+    def dims(self) -> int:
+        return 1
 
     @property
     def log_probs(self) -> Tensor:
@@ -139,6 +165,10 @@ class DiagonalGaussian(Distribution):
         self.log_std = log_std
         self.shape = shape
 
+    @property
+    def dims(self) -> int:
+        return self.mean.shape[-1]
+
     def _erfinv(self, noise: Tensor) -> Tensor:
         """[..., d], a standard normal over sqrt(2)."""
         uniform = noise[..., : self.mean.shape[-1]]
@@ -179,3 +209,204 @@ class DiagonalGaussian(Distribution):
 
     def __getitem__(self, rows: slice) -> Self:
         return type(self)(self.mean[rows], self.log_std, self.shape)
+
+
+class SquashedGaussian(DiagonalGaussian):
+    """A ``DiagonalGaussian`` x bent into a Box by tanh: a = low + (high - low) (1 + tanh x) / 2, [..., *shape].
+
+    The density (Haarnoja et al. 2018, arXiv:1801.01290, appendix C) is computed from the action alone, by both who samples and
+    who learns, and from its distances to the two bounds, which floats hold exactly even next to them:
+
+        x = (log(a - low) - log(high - a)) / 2        log |da/dx| = log 2 (a - low) (high - a) / (high - low)
+
+    An action that rounding puts on a bound counts as half a rounding error away from it. The entropy has no closed form; it is
+    the Gaussian's plus E log |da/dx|, estimated by Gauss-Hermite quadrature at 12 points: off by less than 1e-4 nats a
+    dimension for standard deviations up to 1, 0.01 up to 2, 0.05 up to 3 (means from -4 to 4).
+
+    ``low``, ``high`` and ``least`` are [d]; ``least`` is that half of a rounding error.
+    """
+
+    __slots__ = ("high", "least", "low")
+
+    def __init__(
+        self, mean: Tensor, log_std: Tensor, shape: tuple[int, ...], *, low: Tensor, high: Tensor, least: Tensor
+    ) -> None:
+        super().__init__(mean, log_std, shape)
+        self.low, self.high, self.least = low, high, least
+
+    def _place(self, erfinv: Tensor) -> Tensor:
+        return self._bend(torch.addcmul(self.mean, erfinv, self.log_std.exp() * SQRT2))
+
+    def _bend(self, x: Tensor) -> Tensor:
+        a = torch.addcmul(self.low, self.high - self.low, (2 * x).sigmoid())
+        return self._shape(torch.maximum(torch.minimum(a, self.high), self.low))
+
+    def sample_and_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action = self.sample(noise)
+        return action, self.logp(action)
+
+    def logp(self, action: Tensor) -> Tensor:
+        flat = action if len(self.shape) == 1 else action.reshape(self.mean.shape)
+        below, above = (torch.maximum(d, self.least).log() for d in (flat - self.low, self.high - flat))
+        z = (0.5 * (below - above) - self.mean) * (-self.log_std).exp()
+        slope = below + above - (0.5 * (self.high - self.low)).log()
+        return -(0.5 * z.square() + slope).sum(-1) - self._log_scale()
+
+    def entropy(self) -> Tensor:
+        nodes, weights = (torch.tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in QUADRATURE)
+        x = self.mean.unsqueeze(-1) + self.log_std.exp().unsqueeze(-1) * nodes
+        bend = ((F.softplus(2 * x) + F.softplus(-2 * x)) * weights).sum(-1)  # - log of the slope, but for its scale
+        return super().entropy() + ((2 * (self.high - self.low)).log() - bend).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self._bend(self.mean)
+
+    def __getitem__(self, rows: slice) -> Self:
+        return type(self)(self.mean[rows], self.log_std, self.shape, low=self.low, high=self.high, least=self.least)
+
+
+class MultiCategorical(Distribution):
+    """Independent choices, as many as ``shape`` has elements; actions int64 [..., *shape].
+
+    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, those with fewer are filled up with ``MASKED``.
+    ``start`` [k] int64 is their first values, None where all are 0.
+    """
+
+    __slots__ = ("_choices", "shape", "start")
+
+    def __init__(self, logits: Tensor, start: Tensor | None, shape: tuple[int, ...]) -> None:
+        self._choices = Categorical(logits)
+        self.start, self.shape = start, shape
+
+    @property
+    def logits(self) -> Tensor:
+        return self._choices.logits
+
+    @property
+    def dims(self) -> int:
+        return self.logits.shape[1]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self._last(self._choices.sample(first(noise, self.dims).unsqueeze(-1)))
+
+    def sample_and_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        index, logp = self._choices.sample_and_logp(first(noise, self.dims).unsqueeze(-1))
+        return self._last(index), logp.sum(0)
+
+    def _last(self, index: Tensor) -> Tensor:
+        action = index.movedim(0, -1)
+        action = action if self.start is None else action + self.start
+        return action.reshape(*index.shape[1:], *self.shape)
+
+    def logp(self, action: Tensor) -> Tensor:
+        flat = action.reshape(*self.logits.shape[2:], self.dims)
+        index = flat if self.start is None else flat - self.start
+        return self._choices.logp(index.movedim(-1, 0)).sum(0)
+
+    def entropy(self) -> Tensor:
+        return self._choices.entropy().sum(0)
+
+    def mode(self) -> Tensor:
+        return self._last(self._choices.mode())
+
+    def kl(self, other: Self) -> Tensor:
+        return self._choices.kl(other._choices).sum(0)
+
+    def __getitem__(self, rows: slice) -> Self:
+        return type(self)(self.logits[:, :, rows], self.start, self.shape)
+
+
+class Bernoulli(Distribution):
+    """Independent coins, as many as ``shape`` has elements; actions int8 [..., *shape], 1 where ``logits`` [k, ...] win."""
+
+    __slots__ = ("logits", "shape")
+
+    def __init__(self, logits: Tensor, shape: tuple[int, ...]) -> None:
+        self.logits, self.shape = logits, shape
+
+    @property
+    def dims(self) -> int:
+        return self.logits.shape[0]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self._last(torch.sigmoid(-self.logits) < first(noise, self.dims))
+
+    def sample_and_logp(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        action = self.sample(noise)
+        return action, self.logp(action)
+
+    def _last(self, ones: Tensor) -> Tensor:
+        return ones.to(torch.int8).movedim(0, -1).reshape(*ones.shape[1:], *self.shape)
+
+    def logp(self, action: Tensor) -> Tensor:
+        ones = action.reshape(*self.logits.shape[1:], self.dims).movedim(-1, 0) != 0
+        return F.logsigmoid(torch.where(ones, self.logits, -self.logits)).sum(0)
+
+    def entropy(self) -> Tensor:
+        return (F.softplus(self.logits) - self.logits * self.logits.sigmoid()).sum(0)
+
+    def mode(self) -> Tensor:
+        return self._last(self.logits > 0)
+
+    def kl(self, other: Self) -> Tensor:
+        one, zero = (F.logsigmoid(sign * self.logits) - F.logsigmoid(sign * other.logits) for sign in (1, -1))
+        p = self.logits.sigmoid()
+        return (p * one + (1 - p) * zero).sum(0)
+
+    def __getitem__(self, rows: slice) -> Self:
+        return type(self)(self.logits[:, rows], self.shape)
+
+
+class Joint(Distribution):
+    """Independent parts, a tree of distributions over the same rows; actions are trees of the same keys.
+
+    Noise is dealt to the parts in the order of the tree; logp, entropy and kl are sums.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Tree) -> None:
+        self.parts = parts
+
+    @property
+    def dims(self) -> int:
+        return sum(part.dims for part in tree.leaves(self.parts))
+
+    def _dealt(self, noise: Tensor) -> Tree:
+        ends = itertools.accumulate((part.dims for part in tree.leaves(self.parts)), initial=0)
+        columns = (noise[..., begin:end] for begin, end in itertools.pairwise(ends))
+        return tree.map(lambda _: next(columns), self.parts)
+
+    def sample(self, noise: Tensor) -> Tree:
+        return tree.map(lambda part, columns: part.sample(columns), self.parts, self._dealt(noise))
+
+    def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        both = tree.map(lambda part, columns: part.sample_and_logp(columns), self.parts, self._dealt(noise))
+        return tree.index(both, 0), added(tree.index(both, 1))
+
+    def logp(self, action: Tree) -> Tensor:
+        return added(tree.map(lambda part, one: part.logp(one), self.parts, action))
+
+    def entropy(self) -> Tensor:
+        return added(tree.map(lambda part: part.entropy(), self.parts))
+
+    def mode(self) -> Tree:
+        return tree.map(lambda part: part.mode(), self.parts)
+
+    def kl(self, other: Self) -> Tensor:
+        return added(tree.map(lambda part, one: part.kl(one), self.parts, other.parts))
+
+    def __getitem__(self, rows: slice) -> Self:
+        return type(self)(tree.index(self.parts, rows))
+
+
+def first(noise: Tensor, k: int) -> Tensor:
+    """Its first columns [..., k] as rows [k, ...]."""
+    return noise[..., :k].movedim(-1, 0)
+
+
+def added(terms: Tree) -> Tensor:
+    total, *rest = tree.leaves(terms)
+    for term in rest:
+        total = total + term
+    return total  # type: ignore[no-any-return]

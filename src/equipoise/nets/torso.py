@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,40 +13,60 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from equipoise import tree
 from equipoise.types import Tree
+
+OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 # Those that overwrite their input need only their output for the gradient, which saves an allocation a layer.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": F.elu_, "silu": F.silu}
 
 
 def encoded_size(space: spaces.Space[Any]) -> int:
-    """F, the width of what ``encode`` returns; ValueError where the space is not supported (yet)."""
-    if isinstance(space, spaces.Box):
+    """F, the width of what ``encode`` returns; ValueError where the space is not supported."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
         return math.prod(space.shape)
     if isinstance(space, spaces.Discrete):
         return int(space.n)
-    if isinstance(space, spaces.Dict):
-        return sum(encoded_size(space[key]) for key in sorted(space))
-    raise ValueError(f"observation space {space} is not supported; supported are Box, Discrete, and a Dict of those")
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if (inner := tree.branches(space)) is not None:
+        return sum(encoded_size(one) for one in inner.values())
+    raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
 
 
 def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
     """Observations as float32 features.
 
-    ``obs`` [..., *space.shape] (a dict of those for Dict) -> [..., F]. Box: cast and flattened, not scaled. Discrete:
-    one-hot from ``start`` (all zeros for a value outside). Dict: its parts concatenated in sorted key order.
+    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and MultiBinary: cast and flattened, not
+    scaled. Discrete and each part of a MultiDiscrete: one-hot from ``start`` (all zeros for a value outside). Dict: its parts
+    concatenated in sorted key order; Tuple: in its own.
     """
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
         rank = len(space.shape)
         if rank != 1:
             obs = obs.reshape(*obs.shape[: obs.ndim - rank], encoded_size(space))
         return obs.to(torch.float32)  # type: ignore[no-any-return]
     if isinstance(space, spaces.Discrete):
         values = torch.arange(int(space.start), int(space.start + space.n), device=obs.device)
-        return torch.eq(obs.unsqueeze(-1), values).to(torch.float32)
-    if isinstance(space, spaces.Dict):
-        return torch.cat([encode(space[key], obs[key]) for key in sorted(space)], -1)
-    raise ValueError(f"observation space {space} is not supported; supported are Box, Discrete, and a Dict of those")
+        return torch.eq(obs.to(torch.int64).unsqueeze(-1), values).to(torch.float32)
+    if isinstance(space, spaces.MultiDiscrete):
+        part, value = _one_hot(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), obs.device)
+        flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.nvec.size).to(torch.int64)
+        return torch.eq(flat.index_select(-1, part), value).to(torch.float32)
+    if (inner := tree.branches(space)) is not None:
+        keys = sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
+        return torch.cat([encode(inner[key], obs[key]) for key in keys], -1)
+    raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
+
+
+@functools.lru_cache(maxsize=256)
+def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """[F] which part each feature is of, and [F] the value that it stands for."""
+    with torch.inference_mode(False):  # kept, and used with gradients, too
+        part = torch.arange(len(counts), device=device).repeat_interleave(torch.tensor(counts, device=device))
+        values = [torch.arange(start, start + n, device=device) for start, n in zip(starts, counts, strict=True)]
+        return part, torch.cat(values)
 
 
 def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:

@@ -94,7 +94,8 @@ def algorithm_name(cls: type[Algorithm]) -> str:
 def to_json(program: Program) -> dict[str, Any]:
     """Plain dicts, lists and scalars; ValueError for what JSON cannot say."""
     data = _fields(program)
-    data["env"] = {"target": program.env.target, "kwargs": _plain(program.env.kwargs, "env")}
+    env = program.env
+    data["env"] = {"target": env.target, "kwargs": _plain(env.kwargs, "env"), "action_mask": env.action_mask}
     data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
     return data
 
@@ -139,6 +140,7 @@ def from_json(data: Mapping[str, Any]) -> Program:
         env=EnvFactory(
             target=convert(env["target"], str, "program.env.target"),
             kwargs=convert(env.get("kwargs", {}), dict, "program.env.kwargs"),
+            action_mask=convert(env.get("action_mask", "auto"), str, "program.env.action_mask"),
         ),
         policies={name: _policy(value, f"program.policies.{name}") for name, value in policies.items()},
         **plain,
@@ -186,7 +188,8 @@ def differences(old: Program, new: Program) -> dict[str, list[Any]]:
 def _flat(program: Program) -> dict[str, Any]:
     data = to_json(program)
     flat = {key: value for key, value in data.items() if key not in ("env", "policies")}
-    flat |= {"env": data["env"]["target"], **{f"env.{key}": value for key, value in data["env"]["kwargs"].items()}}
+    flat |= {"env": data["env"]["target"], "action_mask": data["env"]["action_mask"]}
+    flat |= {f"env.{key}": value for key, value in data["env"]["kwargs"].items()}
     for policy in data["policies"].values():
         algorithm = policy.pop("algorithm")
         flat |= {"algorithm": algorithm["name"], **{f"algorithm.{key}": value for key, value in algorithm["fields"].items()}}
@@ -249,6 +252,8 @@ def _run_problems(program: Program) -> list[str]:
 
 def _env_problems(env: EnvFactory) -> list[str]:
     problems = []
+    if not re.fullmatch(r"auto|info|none|obs/.+", env.action_mask):
+        problems.append(f"action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
     if not str(env.target).strip():
         problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
     try:

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, Literal, Union
 
-from equipoise.types import Algorithm, Policy, Program
+from equipoise.types import Algorithm, EnvFactory, Policy, Program
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
@@ -28,7 +28,7 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
     Keys: ``algorithm.*`` for hyper-parameters, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for
-    a field of the Program, ``env.*`` for an argument of the env.
+    a field of the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands.
     """
     if set(program.policies) != {"main"}:
         raise ValueError(f"settings: expected a program with the one policy 'main', got {sorted(program.policies)}")
@@ -38,11 +38,14 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     in_policy: dict[str, Any] = {}
     in_program: dict[str, Any] = {}
     env: dict[str, Any] = {}
+    of_env: dict[str, Any] = {}
     for setting in settings:
         key, text = _split(setting)
         room, _, name = key.rpartition(".")
         if room == "env" and name.isidentifier():
             env[name] = convert(text, Any, key)
+        elif key == "action_mask":
+            of_env[key] = convert(text, str, key)
         elif key not in kinds:
             raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
         else:
@@ -52,21 +55,25 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
         in_policy["algorithm"] = dataclasses.replace(policy.algorithm, **algorithm)
     if in_policy:
         in_program["policies"] = {"main": dataclasses.replace(policy, **in_policy)}
-    if env:
-        in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env})
+    if env or of_env:
+        in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env}, **of_env)
     return dataclasses.replace(program, **in_program) if in_program else program
 
 
-def env_arguments(settings: Iterable[str]) -> dict[str, Any]:
-    """The arguments of the env from ``env.KEY=VALUE``, where there is nothing else to set."""
-    arguments: dict[str, Any] = {}
+def env_of(target: str, settings: Iterable[str], kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+    """The env with ``env.KEY=VALUE`` and ``action_mask=CHOICE``, where there is nothing else to set."""
+    arguments = dict(kwargs or {})
+    mask: dict[str, str] = {}
     for setting in settings:
         key, text = _split(setting)
         room, _, name = key.rpartition(".")
-        if room != "env" or not name.isidentifier():
-            raise ValueError(f"unknown setting {key!r}; only arguments of the env can be set here: env.KEY=VALUE")
-        arguments[name] = convert(text, Any, key)
-    return arguments
+        if room == "env" and name.isidentifier():
+            arguments[name] = convert(text, Any, key)
+        elif key == "action_mask":
+            mask[key] = text
+        else:
+            raise ValueError(f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, action_mask=CHOICE")
+    return EnvFactory(target=target, kwargs=arguments, **mask)
 
 
 def _split(setting: str) -> tuple[str, str]:
@@ -87,6 +94,7 @@ def setting_types(program: Program) -> dict[str, Any]:
         **{f"policy.{name}": kind for name, kind in of_policy.items()},
         **of_policy,
         **of_program,
+        "action_mask": str,
     }
 
 

@@ -1,0 +1,223 @@
+"""Action masks: which actions an env allows now, as a part of the observation, so that they are stored and learned with it.
+
+A mask stands where the env's space has it (a key of its Dict), or comes in ``info["action_mask"]``; then ``InfoMask`` makes the
+observation ``{"obs": ..., "action_mask": ...}``. Not 0 means allowed. Its form is that of Gymnasium's ``space.sample(mask)``:
+
+    Discrete(n)             [n]
+    MultiDiscrete(nvec)     [sum(nvec)], or a tuple of [n] for each n
+    Dict, Tuple             a dict or tuple with those of the parts that have one; Box and MultiBinary have none
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from equipoise import tree
+from equipoise.envs.checks import WrongValue, described
+from equipoise.envs.spaces import member
+from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.types import Array, Tree
+
+KEY = "action_mask"
+CHOICES = "'auto' (the observation's key 'action_mask', if it has one), 'info', 'obs/KEY', or 'none'"
+
+
+def sizes(action: Any) -> list[int]:
+    """How many values each of its choices has; [] where nothing can be masked."""
+    if isinstance(action, spaces.Discrete):
+        return [int(action.n)]
+    return [int(n) for n in action.nvec.reshape(-1)] if isinstance(action, spaces.MultiDiscrete) else []
+
+
+def mask_space(action: spaces.Space[Any]) -> spaces.Space[Any] | None:
+    """Of the mask of an action space, flat: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be masked."""
+    if (inner := tree.branches(action)) is None:
+        return spaces.MultiBinary(sum(counts)) if (counts := sizes(action)) else None
+    parts = {key: part for key, one in inner.items() if (part := mask_space(one)) is not None}
+    return spaces.Dict(OrderedDict(parts)) if parts else None
+
+
+# ------------------------------------------------------------------------------------------------- as a part of the space
+
+
+def place_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> tuple[str, ...]:
+    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``, "info" being dealt with."""
+    if choice == "none":
+        return ()
+    if choice == "auto":
+        if not isinstance(observation, spaces.Dict) or KEY not in observation.spaces:
+            return ()
+        choice = f"obs/{KEY}"
+    root, _, path = choice.partition("/")
+    if root != "obs" or not path:
+        raise ValueError(f"action_mask: expected {CHOICES}, got {choice!r}")
+    found: Any = observation
+    for key in (keys := tuple(path.split("/"))):
+        inner = tree.branches(found) or {}
+        if key not in inner:
+            raise ValueError(f"action_mask: expected a key of the observation space, one of {sorted(inner)}, got {choice!r}")
+        found = inner[key]
+    fits(found, action, choice)
+    return keys
+
+
+def fits(mask: Any, action: Any, place: str) -> None:
+    """UnsupportedSpace where the space ``mask`` is not that of a mask of ``action``."""
+    inner, masks = tree.branches(action), tree.branches(mask)
+    counts = sizes(action)
+    if inner is not None and masks is not None and masks.keys() <= inner.keys() and masks:
+        for key, one in masks.items():
+            fits(one, inner[key], f"{place}/{key}")
+    elif counts and masks is not None and len(masks) == len(counts):
+        for (key, one), n in zip(masks.items(), counts, strict=True):
+            fits(one, spaces.Discrete(n), f"{place}/{key}")
+    elif not counts or not isinstance(mask, spaces.Box | spaces.MultiBinary) or int(np.prod(mask.shape)) != sum(counts):
+        expected = f"a mask of {sum(counts)} values (MultiBinary, or Box from 0 to 1)" if counts else "no mask"
+        raise UnsupportedSpace(
+            f"observation space {mask} at {place}: expected {expected} for the action space {action}; action_mask=none leaves "
+            "it an observation like any other"
+        )
+
+
+def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, Array]]:
+    """(place, [B, n], where each choice begins [k]) of every array of a mask; the arrays are views."""
+    inner, counts = tree.branches(action), sizes(action)
+    if isinstance(mask, dict):
+        for j, (key, one) in enumerate(mask.items()):
+            yield from counted(f"{place}/{key}", one, spaces.Discrete(counts[j]) if inner is None else inner[key])
+    else:
+        yield place, mask.reshape(len(mask), -1), np.cumsum([0, *counts[:-1]])
+
+
+def legal(action: Any, actions: Tree, mask: Any) -> None:
+    """Replace, in place, what an env's mask forbids of actions [B, ...] by something that it allows, if it allows anything."""
+    inner, counts = tree.branches(action), sizes(action)
+    if inner is not None:
+        for key in [key for key in inner if isinstance(mask, tuple | list) or key in mask]:
+            legal(inner[key], actions[key], member(mask, key))
+    elif counts:
+        rows = actions.reshape(len(actions), -1)
+        starts = np.ravel(action.start)
+        if isinstance(mask, Mapping | tuple):
+            choices = [member(mask, str(j)) for j in range(len(counts))]
+        else:
+            choices = np.split(np.reshape(mask, (len(rows), -1)), np.cumsum(counts)[:-1], axis=1)
+        for j, allowed in enumerate(choices):
+            for row, fine in zip(rows, np.reshape(allowed, (len(rows), -1)) != 0):
+                if fine.any() and not fine[row[j] - starts[j]]:
+                    row[j] = starts[j] + np.flatnonzero(fine)[row[j] % fine.sum()]
+
+
+# ----------------------------------------------------------------------------------------------------------- out of info
+
+
+class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One env whose ``info`` holds its mask; a row that ends an episode needs none."""
+
+    snapshot_attributes = ()
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._masks = needed(env.action_space, env)
+        self.observation_space = with_mask(env.observation_space, self._masks)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._with(obs, info, False), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with(obs, info, bool(terminated or truncated)), reward, terminated, truncated, info
+
+    def _with(self, obs: Any, info: Any, ended: bool) -> dict[str, Any]:
+        mask = given(info, info.get(KEY) is not None, ended)
+        return {"obs": obs, KEY: flat(mask, self._masks, self.env.action_space)}
+
+
+class VectorInfoMask(VectorWrapper):
+    """A vector env of B whose ``info`` holds the masks, as arrays [B, n] or as Gymnasium gathers those of Python envs."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._masks = needed(env.single_action_space, env)
+        self.single_observation_space = with_mask(env.single_observation_space, self._masks)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._with(obs, info, np.zeros(self.num_envs, np.bool_)), info
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        return self._with(obs, info, np.logical_or(terminated, truncated)), reward, terminated, truncated, info
+
+    def _with(self, obs: Any, info: Any, ended: Any) -> dict[str, Any]:
+        there = np.logical_and(info.get(f"_{KEY}", np.ones(self.num_envs, np.bool_)), info.get(KEY) is not None)
+        rows = []
+        for i in range(self.num_envs):
+            masks = given(info, bool(there[i]), bool(ended[i]), i)
+            mask = None if masks is None else one_of(masks, i)
+            rows.append(flat(mask, self._masks, self.env.single_action_space, i))
+        return {"obs": obs, KEY: tree.stack(rows)}
+
+
+def needed(action: spaces.Space[Any], env: Any) -> spaces.Space[Any]:
+    if (space := mask_space(action)) is None:
+        raise ValueError(f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got {action}")
+    return space
+
+
+def with_mask(observation: spaces.Space[Any], mask: spaces.Space[Any]) -> spaces.Dict:
+    return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
+
+
+def one_of(value: Any, i: int) -> Any:
+    """One env's mask among those of B."""
+    if isinstance(value, Mapping):
+        return {key: one_of(inner, i) for key, inner in value.items() if not key.startswith("_") or key[1:] not in value}
+    return tuple(one_of(inner, i) for inner in value) if isinstance(value, tuple | list) else value[i]
+
+
+def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
+    """What ``info`` has as a mask; None, which allows everything, at an episode's end only."""
+    if there or ended:
+        return info.get(KEY) if there else None
+    keys = f"info with the keys {sorted(map(str, info))}"
+    raise WrongValue("invalid", index, f"info/{KEY}", "a mask, since action_mask=info", keys)
+
+
+def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info/{KEY}") -> Tree:
+    """What an env gave as arrays [n] int8; all ones for a part that it gave nothing for."""
+    if isinstance(space, spaces.Dict):
+        if isinstance(mask, tuple | list):
+            mask = {str(i): one for i, one in enumerate(mask)}
+        if not isinstance(mask, Mapping | None):
+            raise WrongValue("invalid", index, place, f"a dict with the keys {sorted(space)}", described(mask))
+        inner, has = tree.branches(action) or {}, mask or {}
+        return {key: flat(has.get(key), one, inner[key], index, f"{place}/{key}") for key, one in space.spaces.items()}
+    count, choices = int(space.n), sizes(action)
+    if mask is None:
+        return np.ones(count, np.int8)
+    arrays = [np.ravel(np.asarray(one)) for one in parts(mask)]
+    got = [len(one) for one in arrays]
+    if got not in ([count], choices) or any(one.dtype.kind not in "biuf" for one in arrays):
+        expected = f"{count} numbers" + (f", or a tuple of {choices}" if len(choices) > 1 else "")
+        raise WrongValue("invalid", index, place, expected, f"a tuple of {got}" if len(got) > 1 else described(mask))
+    return (np.concatenate(arrays) != 0).astype(np.int8)
+
+
+def parts(mask: Any) -> Iterator[Any]:
+    """The arrays in a (nested) tuple; of anything else itself."""
+    if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
+        for one in mask:
+            yield from parts(one)
+    else:
+        yield mask

@@ -1,0 +1,213 @@
+"""From the outputs of one linear layer to a distribution over any action space, with what a mask forbids left out.
+
+A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first, ``torso.columns``), ``rows`` the shape that N
+stands for: B, or T and B.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.nets.distributions import (
+    ACTIONS,
+    MASKED,
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    Joint,
+    MultiCategorical,
+    SquashedGaussian,
+)
+from equipoise.types import EnvSpec, Tree
+
+
+class Head(ABC):
+    """``size`` outputs of the layer, ``stds`` entries of ``log_std``, from ``at`` and ``std_at`` on."""
+
+    size: int
+    stds: int = 0
+
+    def __init__(self, at: int, std_at: int) -> None:
+        self.at, self.std_at = at, std_at
+
+    @abstractmethod
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        """``mask`` [*rows, ...] as in ``envs.masks``, None: everything is allowed."""
+
+
+class DiscreteHead(Head):
+    def __init__(self, space: spaces.Discrete, at: int, std_at: int) -> None:
+        super().__init__(at, std_at)
+        self.size, self.start = int(space.n), int(space.start)
+
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        logits = part(y, self.at, self.size)
+        if mask is not None:
+            logits = masked(logits, mask)
+        return Categorical(logits if len(rows) == 1 else logits.view(-1, *rows), self.start)
+
+
+class MultiDiscreteHead(Head):
+    """The k choices' logits lie one after another; where their counts differ, ``index`` lays them out as [n, k]."""
+
+    def __init__(self, space: spaces.MultiDiscrete, at: int, std_at: int) -> None:
+        super().__init__(at, std_at)
+        counts = space.nvec.reshape(-1).astype(np.int64)
+        self.size, self.most, self.shape = int(counts.sum()), int(counts.max()), tuple(space.shape)
+        n, begins = np.arange(self.most)[:, None], np.cumsum([0, *counts[:-1]])
+        self.even = bool((counts == self.most).all())
+        self.index = Constant(np.where(n < counts, begins + n, self.size).reshape(-1))  # the last output is MASKED
+        self.start = Constant(space.start.reshape(-1).astype(np.int64)) if space.start.any() else None
+
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        logits = part(y, self.at, self.size)
+        if mask is not None:
+            logits = masked(logits, torch.cat([mask[key] for key in mask], -1) if isinstance(mask, dict) else mask)
+        if self.even:
+            laid = logits.view(-1, self.most, logits.shape[-1]).transpose(0, 1)
+        else:
+            filled = torch.cat([logits, logits.new_full((1, logits.shape[-1]), MASKED)])
+            laid = filled.index_select(0, self.index.on(y.device)).view(self.most, -1, logits.shape[-1])
+        start = None if self.start is None else self.start.on(y.device)
+        return MultiCategorical(laid.reshape(*laid.shape[:2], *rows), start, self.shape)
+
+
+class MultiBinaryHead(Head):
+    def __init__(self, space: spaces.MultiBinary, at: int, std_at: int) -> None:
+        super().__init__(at, std_at)
+        self.size, self.shape = int(np.prod(space.shape)), tuple(space.shape)
+
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        return Bernoulli(part(y, self.at, self.size).view(-1, *rows), self.shape)
+
+
+class BoxHead(Head):
+    """Means are outputs, standard deviations parameters of their own; ``squash`` bends the samples into the bounds."""
+
+    def __init__(self, space: spaces.Box, at: int, std_at: int, *, squash: bool, place: str) -> None:
+        super().__init__(at, std_at)
+        self.size = self.stds = int(np.prod(space.shape))
+        self.shape = tuple(space.shape)
+        self.bounds: tuple[Constant, Constant, Constant] | None = None
+        if not squash:
+            return
+        low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
+        wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise ValueError(
+                f"algorithm.squash: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
+                f"dimension {i}; bound it (gymnasium.wrappers.RescaleAction), or use algorithm.squash=false"
+            )
+        least = np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
+        self.bounds = Constant(low), Constant(high), Constant(least)
+
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        assert log_std is not None
+        mean = part(y, self.at, self.size).t().reshape(*rows, -1)
+        std = part(log_std, self.std_at, self.stds)
+        if self.bounds is None:
+            return DiagonalGaussian(mean, std, self.shape)
+        low, high, least = (bound.on(y.device) for bound in self.bounds)
+        return SquashedGaussian(mean, std, self.shape, low=low, high=high, least=least)
+
+
+class JointHead(Head):
+    def __init__(self, parts: dict[str, Head], at: int, std_at: int) -> None:
+        super().__init__(at, std_at)
+        self.parts = parts
+        self.size, self.stds = (sum(getattr(one, name) for one in parts.values()) for name in ("size", "stds"))
+
+    def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
+        given = mask or {}
+        made = {key: one(y, log_std, rows, given.get(key)) for key, one in self.parts.items()}
+        return Joint({key: one.parts if isinstance(one, Joint) else one for key, one in made.items()})
+
+
+def head(space: spaces.Space[Any], *, squash: bool = False, at: int = 0, std_at: int = 0, place: str = "action") -> Head:
+    """For an action space; ValueError for one that is not supported, and for a Box that cannot be squashed."""
+    if isinstance(space, spaces.Discrete):
+        return DiscreteHead(space, at, std_at)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscreteHead(space, at, std_at)
+    if isinstance(space, spaces.MultiBinary):
+        return MultiBinaryHead(space, at, std_at)
+    if isinstance(space, spaces.Box):
+        return BoxHead(space, at, std_at, squash=squash, place=place)
+    if (inner := tree.branches(space)) is None:
+        raise ValueError(f"action space {space} at {place} is not supported; supported are {ACTIONS}")
+    parts: dict[str, Head] = {}
+    begins = at, std_at
+    for key, one in inner.items():
+        parts[key] = head(one, squash=squash, at=at, std_at=std_at, place=f"{place}/{key}")
+        at, std_at = at + parts[key].size, std_at + parts[key].stds
+    return JointHead(parts, *begins)
+
+
+def part(x: Tensor, at: int, size: int) -> Tensor:
+    """Rows ``at`` to ``at + size``; all of them are ``x`` itself."""
+    return x if size == x.shape[0] else x[at : at + size]
+
+
+def masked(logits: Tensor, mask: Tensor) -> Tensor:
+    """[n, N] with ``MASKED`` where the mask [*rows, ...] of n numbers a row is 0."""
+    allowed = mask.reshape(logits.shape[1], logits.shape[0]).t() != 0
+    return torch.where(allowed, logits, MASKED)
+
+
+class Constant:
+    """An array as a tensor on any device, made there once; no parameter, so it is neither published nor saved."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        self._on: dict[torch.device, Tensor] = {}
+
+    def __getstate__(self) -> np.ndarray[Any, Any]:
+        return self._array
+
+    def __setstate__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array, self._on = array, {}
+
+    def on(self, device: torch.device) -> Tensor:
+        if device not in self._on:
+            with torch.inference_mode(False):  # kept, and used with gradients, too
+                self._on[device] = torch.as_tensor(self._array, device=device)
+        return self._on[device]
+
+
+def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
+    """What is to be seen of an observation: its space without the mask, and the keys that lead there."""
+    space, keys = spec.observation, list[str]()
+    if not spec.mask:
+        return space, ()
+    space = without(space, spec.mask)
+    while isinstance(space, spaces.Dict) and len(space.spaces) == 1:  # such as {"obs": ..., "action_mask": ...}
+        ((key, space),) = space.spaces.items()
+        keys.append(key)
+    if not tree.branches(space) and isinstance(space, spaces.Dict):
+        raise ValueError(f"observation space {spec.observation}: expected something to see besides the mask, got nothing")
+    return space, tuple(keys)
+
+
+def without(space: Any, path: tuple[str, ...]) -> spaces.Dict:
+    """A Dict of what is left without the part at ``path``."""
+    rest = OrderedDict(tree.branches(space) or {})
+    inner = rest.pop(path[0])
+    if len(path) > 1 and (kept := without(inner, path[1:])).spaces:
+        rest[path[0]] = kept
+    return spaces.Dict(rest)
+
+
+def at(obs: Tree, path: tuple[str, ...]) -> Tree:
+    for key in path:
+        obs = obs[key]
+    return obs
