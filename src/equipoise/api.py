@@ -12,20 +12,20 @@ import numpy as np
 import torch
 
 from equipoise import recipes, tree
-from equipoise.actors.evaluator import load_params
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
 from equipoise.envs.spaces import ActionForm, member
-from equipoise.runtime import build
+from equipoise.runtime import blueprint
+from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.exam import evaluator
+from equipoise.runtime.exam import evaluator, load_networks, networks, result
 from equipoise.runtime.program import algorithm_class, apply_settings, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import env_of, hint
-from equipoise.types import EnvFactory, EnvSpec, Policy, Program, Tree, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, EnvSpec, Frozen, Policy, Program, Tree, learning
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
 
@@ -39,9 +39,14 @@ def program(
     env_kwargs: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
     recipe: bool = True,
+    policies: Mapping[str, str | Algorithm | Policy | Frozen] | Sequence[str] = (),
     **fields: Any,
 ) -> Program:
     """A checked ``Program``: the recipe for this env and algorithm where there is one, then ``fields``, then ``settings``.
+
+    ``policies`` are several, of an env of several agents: each the name of an algorithm, an ``Algorithm`` (both with the unroll
+    and the batch of the others), a ``Policy``, or ``Frozen``; or texts like "NAME=ppo" and "NAME=past:OTHER". The field
+    ``route`` says which agents are whose.
 
     ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
     ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
@@ -59,16 +64,42 @@ def program(
         raise TypeError(f"unknown option {name!r}{hint(name, [*_OF_POLICY, *(f.name for f in dataclasses.fields(Program))])}")
     factory = EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs), action_mask=mask)
     base = dataclasses.replace(base, env=factory, **given)
-    base = dataclasses.replace(base, policies={"main": dataclasses.replace(base.policies["main"], **of_policy)})
-    base = apply_settings(base, settings)
-    policy = base.policies["main"]
-    if "batch" not in of_policy and not any(s.partition("=")[0].strip() in ("policy.batch", "batch") for s in settings):
-        streams = base.actors * base.envs_per_actor
-        if made is None or policy.batch % base.envs_per_actor or streams > policy.batch * ((base.max_lag or 0) + 1):
-            policy = dataclasses.replace(policy, batch=streams)
-    base = dataclasses.replace(base, policies={"main": policy})
+    one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
+    asked = dict(policies) if isinstance(policies, Mapping) else dict(map(_read_policy, policies))
+    said = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
+    base = apply_settings(dataclasses.replace(base, policies=said), settings)
+    envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
+    if not whole and "batch" not in of_policy and not any(_sets_batch(setting) for setting in settings):
+        for name, policy in learning(base).items():
+            if made is None or policy.batch % base.envs_per_actor or envs > policy.batch * ((base.max_lag or 0) + 1):
+                said = {**base.policies, name: dataclasses.replace(policy, batch=envs)}
+                base = dataclasses.replace(base, policies=said)
     check_program(base)
     return base
+
+
+def _sets_batch(setting: str) -> bool:
+    key = setting.partition("=")[0].strip()
+    return key in ("batch", "policy.batch") or (key.startswith("policies.") and key.endswith(".batch"))
+
+
+def _read_policy(text: str) -> tuple[str, str | Frozen]:
+    """Of "NAME=ppo" or "NAME=past:OTHER"."""
+    name, separator, what = (part.strip() for part in text.partition("="))
+    if not (name and separator and what):
+        raise ValueError(f"policy {text!r}: expected NAME=ALGORITHM or NAME=past:OTHER, such as opponent=past:main")
+    kind, _, other = what.partition(":")
+    return name, Frozen(of=other) if kind == "past" else what
+
+
+def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | Frozen:
+    """What stands for a policy, with the sizes of ``like`` where it has none."""
+    if isinstance(given, Policy | Frozen):
+        return given
+    if isinstance(given, str):
+        same = algorithm_class(given) is type(like.algorithm)  # the recipe's settings fit
+        given = like.algorithm if same else algorithm_class(given)()
+    return dataclasses.replace(like, algorithm=given)
 
 
 def check(
@@ -175,13 +206,18 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
 class Player:
     """A trained policy: one observation in, one action out, or a batch of each. It keeps a recurrent policy's state."""
 
-    def __init__(self, made: Program, spec: EnvSpec, params: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
-        self.program, self.spec, self.meta = made, spec, meta
-        self._algorithm = made.policies["main"].algorithm
-        self._net: Any = build.network(made, spec)
-        load_params(self._net, params)
+    def __init__(self, blue: Blueprint, name: str, params: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
+        """``params`` are those of all policies of the run, ``name`` is the one that plays."""
+        if name not in blue.roles:
+            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, blue.roles)}")
+        self.program, self.meta = blue.program, meta
+        role = blue.roles[name]
+        self.spec, self._algorithm, self._noise_columns = role.spec, role.algorithm, role.noise_columns
+        self._blue, self._nets = blue, networks(blue)
+        load_networks(self._nets, params)
+        self._net: Any = self._nets[name]
         self._state: Tree | None = None
-        self._rng = torch.Generator().manual_seed(made.seed)
+        self._rng = torch.Generator().manual_seed(blue.program.seed)
 
     def reset(self) -> None:
         """The next observation begins an episode."""
@@ -204,9 +240,7 @@ class Player:
             if deterministic:
                 action, self._state = self._algorithm.best(self._net, batch, first, state)
             else:
-                noise = torch.rand((count, build.noise_columns(self._algorithm, self.spec.action)), generator=self._rng).clamp_(
-                    1e-7, 1 - 1e-7
-                )
+                noise = torch.rand((count, self._noise_columns), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
                 explore = self._algorithm.explore(np.arange(count), count, 0)
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
         form = ActionForm(self.spec.action, count)
@@ -233,11 +267,12 @@ def _is_single(specs: Tree, rows: Tree) -> bool:
     return extra == {0}
 
 
-def load(directory: str | os.PathLike[str]) -> Player:
-    """The policy of a run directory: the weights that solved it, else the newest."""
+def load(directory: str | os.PathLike[str], policy: str | None = None) -> Player:
+    """A policy of a run directory, the first where there are several: the weights that solved it, else the newest."""
     run = RunDirectory.open(directory)
     params, meta = load_checkpoint(_weights(directory))
-    return Player(run.program, build.blueprint(run.program).spec, params, meta)
+    blue = blueprint.blueprint(run.program)
+    return Player(blue, next(iter(blue.roles)) if policy is None else policy, params, meta)
 
 
 def evaluate(
@@ -247,9 +282,10 @@ def evaluate(
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
     player = load(directory)
-    blue = build.blueprint(player.program)
+    if video and len(player.spec.agents) > 1:
+        raise ValueError("video: expected an env of one agent, got one of " + ", ".join(player.spec.agents))
     exam = evaluator(
-        blue, player._net, episodes=episodes, seed=build.derive_seed(seed, "evaluate"), deterministic=deterministic
+        player._blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "evaluate"), deterministic=deterministic
     )
     try:
         while not exam.done:
@@ -262,9 +298,4 @@ def evaluate(
         folder = RunDirectory.open(directory).videos
         player.reset()
         record(player.program.env, lambda obs: player.act(obs, deterministic=deterministic), folder / "evaluation.mp4")
-    returns = np.array(exam.returns or [np.nan])  # every episode was aborted
-    version = int(player.meta["version"])
-    steps = version * unroll_rows(player.program.policies["main"])
-    return Evaluation(
-        mean=float(returns.mean()), std=float(returns.std()), episodes=len(exam.returns), env_steps=steps, version=version
-    )
+    return result(player._blue, exam, int(player.meta["version"]))

@@ -79,6 +79,16 @@ def train(
     algorithm: Annotated[
         str, typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own.", rich_help_panel=WHAT)
     ] = "ppo",
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME=ALGORITHM",
+            help="One of several policies of a PettingZoo env; NAME=past:OTHER plays past versions of OTHER. Agents go to "
+            "--set route.AGENT=NAME, else to main.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -189,6 +199,8 @@ def train(
             prepare()  # its import of torch runs beside ours, which is next
         from equipoise import api
 
+        if policies:
+            given["policies"] = policies
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
         run = api.train(program, on=where, out=out, init_from=init_from)
     sys.exit(watch(run, "train", quiet=quiet))

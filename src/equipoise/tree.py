@@ -8,7 +8,7 @@ that is still to be allocated). ``{}`` is the empty tree. Nothing here imports t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,25 @@ def like(tree: Tree, flat: Tree) -> Tree:
     if (wanted := set(dict(items(tree)))) != set(by_path):
         raise ValueError(f"trees differ: expected {sorted(wanted)}, got {sorted(by_path)}")
     return map(lambda _: by_path[next(paths)], tree)
+
+
+def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One dict of all; where there are several branches their names stand in front: "NAME/key"."""
+    alone = len(branches) == 1
+    return {key if alone else f"{name}/{key}": leaf for name, branch in branches.items() for key, leaf in branch.items()}
+
+
+def parted(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The inverse, by the names of all branches; ValueError for a key of none."""
+    if len(names) == 1:
+        return {name: dict(flat) for name in names}
+    branches: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for path, leaf in flat.items():
+        name, _, key = path.partition("/")
+        if name not in branches:
+            raise ValueError(f"{path!r}: expected NAME/key with a name of {sorted(names)}")
+        branches[name][key] = leaf
+    return branches
 
 
 def index(tree: Tree, i: Any) -> Tree:

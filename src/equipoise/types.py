@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -43,6 +43,9 @@ class TimeStep:
 
     ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
     what the next action is chosen from. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
+
+    Where the streams of an env are dealt to several policies, whose spaces may differ, every field is a dict with a branch for
+    each policy, and so are the action and the streams that ``Env.send`` takes.
     """
 
     obs: Tree  # [B, ...]
@@ -53,17 +56,31 @@ class TimeStep:
     valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent)
     stream: Array  # [B] int64, which streams these rows are
 
+    def of(self, policy: str) -> TimeStep:
+        """The branch of one policy."""
+        return TimeStep(**{name: getattr(self, name)[policy] for name in TimeStep.__slots__})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
     """What a network and a slot need to know of an env."""
 
-    observation: gymnasium.Space[Any]  # of one stream
-    action: gymnasium.Space[Any]  # of one stream
+    observation: gymnasium.Space[Any]  # of one stream; a Dict of such by policy where there are several
+    action: gymnasium.Space[Any]  # the same
     mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
+    dealt: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # policy -> which agents of an env; {}: it has but one
+    agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
+
+    def of(self, policy: str) -> EnvSpec:
+        """What one policy needs to know: its branch of the spaces where there are several."""
+        if len(self.dealt) < 2:
+            return self
+        observation: Any = self.observation
+        action: Any = self.action
+        return replace(self, observation=observation[policy], action=action[policy], dealt={policy: self.dealt[policy]})
 
 
 class Env(Protocol):
@@ -265,9 +282,22 @@ class EnvFactory:
 class Policy:
     algorithm: Algorithm
     unroll: int  # T
-    batch: int  # B, streams' windows a learner step consumes
+    batch: int  # envs' windows a learner step consumes; with several agents an env's window is one of each
     experience: Literal["queue"] = "queue"
     publish_every: int = 1  # updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """A policy that does not learn: it plays past versions of another, one at a time.
+
+    Every ``every`` updates the version of then joins a pool, whose oldest leaves once it has ``pool``, and one of the pool is
+    drawn, each with the same chance. At first it is version 0.
+    """
+
+    of: str  # the policy whose past it plays
+    every: int = 50  # updates
+    pool: int = 10  # versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +305,8 @@ class Program:
     """A run as data. ``runtime.program`` writes it as JSON, reads it back and refuses what cannot work."""
 
     env: EnvFactory
-    policies: Mapping[str, Policy]  # usually one, "main"
+    policies: Mapping[str, Policy | Frozen]  # usually one, "main"
+    route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
     actors: int = 1
     envs_per_actor: int = 16
     learners: int = 1
@@ -293,18 +324,28 @@ class Program:
     on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
 
 
+def learning(program: Program) -> dict[str, Policy]:
+    """The policies that learn, in the program's order."""
+    return {name: policy for name, policy in program.policies.items() if isinstance(policy, Policy)}
+
+
 def unroll_rows(policy: Policy) -> int:
     """Env steps that one update of this policy consumes."""
     return policy.unroll * policy.batch
 
 
 def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[B] int64, the streams of one actor."""
+    """[E] int64, the envs of one actor; where an env has one agent they are its streams."""
     return np.arange(actor * envs_per_actor, (actor + 1) * envs_per_actor, dtype=np.int64)
 
 
+def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the ``agents`` of an env."""
+    return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)
+
+
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
+    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "Frozen", "LossOutput", "Network",
     "OnNonfinite", "Policy",
     "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
 ]  # fmt: skip

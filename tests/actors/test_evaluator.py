@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.actors.evaluator import Evaluator
+from equipoise.actors.evaluator import Evaluator, Player
 from equipoise.envs import make
 from equipoise.envs.capsule import Failures
 from equipoise.types import EnvFactory
@@ -34,13 +34,12 @@ class Left:
 def evaluate(episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0) -> list[float]:
     env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     made: Any = Left()
-    exam = Evaluator(
-        made, Still(), env, streams=streams, episodes=episodes, noise_columns=2, seed=seed, deterministic=deterministic
-    )
+    players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
+    exam = Evaluator(players, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic)
     while not exam.done:
         exam.tick()
     exam.close()
-    return exam.returns
+    return exam.returns["main"]
 
 
 def test_as_many_episodes_as_asked_for() -> None:
@@ -64,7 +63,8 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
     factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
-    exam = Evaluator(made, Still(), env, streams=4, episodes=episodes, noise_columns=2, seed=0)
+    players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
+    exam = Evaluator(players, env, envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
         if exam.done:
             break
@@ -75,8 +75,8 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
 
 
 def test_an_aborted_episode_is_played_again_and_never_counted() -> None:
-    assert aborting().returns == [20.0] * 12
+    assert aborting().returns == {"main": [20.0] * 12}
 
 
 def test_an_env_that_finishes_no_episode_does_not_keep_an_evaluation_for_ever() -> None:
-    assert aborting(every=8, length=10_000).returns == []
+    assert aborting(every=8, length=10_000).returns == {"main": []}

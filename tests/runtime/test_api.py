@@ -9,6 +9,7 @@ import pytest
 
 import equipoise as eq
 from equipoise import api
+from equipoise.types import learning
 
 
 def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:
@@ -16,7 +17,7 @@ def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:
     policy: Any = made.policies["main"]
     assert (policy.unroll, policy.algorithm.gamma, made.actors) == (16, 0.5, 2)
     assert policy.batch == 2 * made.envs_per_actor, "a batch that is not given follows the streams"
-    assert api.program("CartPole-v1", "ppo", actors=2, batch=64).policies["main"].batch == 64
+    assert learning(api.program("CartPole-v1", "ppo", actors=2, batch=64))["main"].batch == 64
 
 
 def test_unknown_names_are_errors_that_name_the_nearest() -> None:

@@ -14,11 +14,12 @@ from equipoise.runtime.program import (
     algorithm_names,
     apply_settings,
     check,
+    check_resume,
     from_json,
     to_json,
 )
 from equipoise.runtime.settings import convert, nearest, whole
-from equipoise.types import Algorithm, EnvFactory, Policy, Program
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +363,31 @@ def test_all_problems_come_at_once():
     assert [line.strip().partition(":")[0] for line in lines] == ["actors", "seed", "device", "unroll"]
 
 
-def test_several_policies_are_refused_by_name():
-    given = program()
-    with pytest.raises(ValueError, match=r"the one policy 'main' .*, got \['a', 'b'\]"):
-        check(replace(given, policies={"a": given.policies["main"], "b": given.policies["main"]}))
+def test_several_policies_are_read_back_and_checked_together():
+    one = program().policies["main"]
+    given = replace(program(), policies={"a": one, "b": one, "old": Frozen(of="a", every=3)}, route={"x_*": "a", "y": "old"})
+    check(given)
+    assert from_json(json.loads(json.dumps(to_json(given)))) == given
+    wrong = {"a": one, "b": replace(one, batch=16), "old": Frozen(of="old", every=0), "a b": one}
+    with pytest.raises(ValueError, match="^5 settings cannot work:") as caught:
+        check(replace(given, policies=wrong, route={"y": "c"}))
+    for said in (
+        "names of letters",
+        "old.every: expected at least 1",
+        "old.of: expected",
+        "b.batch: expected 32",
+        "route.y: ex",
+    ):
+        assert said in str(caught.value)
+    with pytest.raises(ValueError, match="policies: expected one that learns"):
+        check(replace(given, policies={"old": Frozen(of="old")}, route={}))
+
+
+def test_what_changed_is_named_by_policy():
+    one = program().policies["main"]
+    given = replace(program(), policies={"a": one, "old": Frozen(of="a")}, route={"y": "old"})
+    other = apply_settings(given, ["policies.a.algorithm.gamma=0.5"])
+    assert check_resume(given, other) == {"policies.a.algorithm.gamma": [one.algorithm.gamma, 0.5]}
+    for setting in ("policies.old.pool=2", "policies.a.unroll=7", "route.y=a"):
+        with pytest.raises(ValueError, match=f"cannot change {setting.partition('=')[0].partition('.y')[0]}"):
+            check_resume(given, apply_settings(given, [setting]))

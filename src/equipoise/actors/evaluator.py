@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,40 +19,46 @@ LONGEST = 100_000  # steps of an episode that never ends by itself; its return s
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
 
 
-class Evaluator:
-    """Plays ``episodes`` episodes, each stream an equal number of them, so that short ones are not counted too often.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """A fixed policy."""
 
-    An episode that the env's failure aborted is played again; one that is given up is missing in ``returns``.
+    algorithm: Algorithm
+    net: Any
+    noise_columns: int
+
+
+class Evaluator:
+    """Plays ``episodes`` episodes of each agent, each of the ``envs`` envs an equal number of them, so that short ones are not
+    counted too often.
+
+    An episode that the env's failure aborted is played again; one that is given up is missing in ``returns``, and so are
+    those of an agent that was nowhere seen before all others were done.
     """
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        net: Any,
-        env: Env,
-        *,
-        streams: int,
-        episodes: int,
-        noise_columns: int,
-        seed: int,
-        deterministic: bool = True,
+        self, players: Mapping[str, Player], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True
     ) -> None:
-        self._algorithm, self._net, self._env = algorithm, net, env
-        self._deterministic, self._noise_columns, self._seed = deterministic, noise_columns, seed
-        self._left = np.full(streams, episodes // streams)
-        self._left[: episodes % streams] += 1
-        self._return = np.zeros(streams)
-        self._length = np.zeros(streams, np.int64)
-        self._aborted = np.zeros(streams, np.int64)  # in a row
-        self._rows = np.zeros(streams, np.int64)  # since the last episode's end, the masked ones of an aborted one included
-        self._state: Tree = net.initial_state(streams)
-        self._ids = np.arange(streams)
-        self._row = 0
-        self.returns: list[float] = []
+        """``players`` by policy, as ``env`` deals its streams."""
+        self._env = env
+        left = np.full(envs, episodes // envs)
+        left[: episodes % envs] += 1
+        self._sides = {
+            name: _Side(
+                player, np.repeat(left, len(env.spec.dealt.get(name, (0,)))), always=len(env.spec.agents) == 1, seed=seed,
+                deterministic=deterministic,
+            )
+            for name, player in players.items()
+        }  # fmt: skip
+
+    @property
+    def returns(self) -> dict[str, list[float]]:
+        """Of each policy's agents."""
+        return {name: side.returns for name, side in self._sides.items()}
 
     @property
     def done(self) -> bool:
-        return not self._left.any()
+        return all(side.done for side in self._sides.values())
 
     def close(self) -> None:
         self._env.close()
@@ -61,14 +68,40 @@ class Evaluator:
         ts = self._env.recv()
         if ts is None:
             return Tick.STARVED
-        self._note(ts)
+        alone = len(self._sides) == 1
+        parts = {name: ts if alone else ts.of(name) for name in self._sides}
+        for name, side in self._sides.items():
+            side.note(parts[name])
         if not self.done:
-            self._env.send(self._act(ts), ts.stream)
+            actions = {name: side.act(parts[name]) for name, side in self._sides.items()}
+            self._env.send(next(iter(actions.values())) if alone else actions, ts.stream)
         return Tick.WORKED
 
-    def _note(self, ts: TimeStep) -> None:
+
+class _Side:
+    """The streams of one policy."""
+
+    def __init__(self, player: Player, left: Any, *, always: bool, seed: int, deterministic: bool) -> None:
+        """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
+        self._player, self._left, self._seed, self._deterministic = player, left, seed, deterministic
+        streams = len(left)
+        self._return = np.zeros(streams)
+        self._length = np.zeros(streams, np.int64)
+        self._aborted = np.zeros(streams, np.int64)  # in a row
+        self._rows = np.zeros(streams, np.int64)  # since the last episode's end, those that are not valid included
+        self._seen = np.full(streams, always)  # was its agent ever there
+        self._state: Tree = player.net.initial_state(streams)
+        self._row = 0
+        self.returns: list[float] = []
+
+    @property
+    def done(self) -> bool:
+        return bool(self._seen.any()) and not self._left[self._seen].any()
+
+    def note(self, ts: TimeStep) -> None:
         self._return += ts.reward
         self._length += ts.valid
+        self._seen |= ts.valid
         self._rows += 1
         for i in np.flatnonzero(ts.first & ~ts.valid & (self._length > 0)):  # not a seam: there the length is 0 already
             self._return[i], self._length[i] = 0.0, 0
@@ -85,16 +118,17 @@ class Evaluator:
             self._length[i] = self._rows[i] = 0
             self._aborted[i] = 0
 
-    def _act(self, ts: TimeStep) -> Tree:
+    def act(self, ts: TimeStep) -> Tree:
+        algorithm, net, columns = self._player.algorithm, self._player.net, self._player.noise_columns
         obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)
         with torch.inference_mode():
             if self._deterministic:
-                action, self._state = self._algorithm.best(self._net, obs, first, self._state)
+                action, self._state = algorithm.best(net, obs, first, self._state)
             else:
-                start = np.full(len(self._ids), self._row)
-                noise = torch.from_numpy(uniform(self._seed, self._ids, start, 1, self._noise_columns)[0])
-                explore = self._algorithm.explore(self._ids, len(self._ids), 0)
-                action, _, self._state = self._algorithm.act(self._net, obs, first, self._state, explore=explore, noise=noise)
+                start = np.full(len(ts.stream), self._row)
+                noise = torch.from_numpy(uniform(self._seed, ts.stream, start, 1, columns)[0])
+                explore = algorithm.explore(ts.stream, len(ts.stream), 0)
+                action, _, self._state = algorithm.act(net, obs, first, self._state, explore=explore, noise=noise)
         self._row += 1
         return tree.numpy_views(action)
 

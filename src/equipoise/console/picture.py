@@ -11,7 +11,7 @@ from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
 from equipoise.runtime.report import Evaluation, Report
-from equipoise.types import Program
+from equipoise.types import Frozen, Program
 
 WIDTH = 78
 BAR = 27  # columns of a worker's bar
@@ -61,7 +61,12 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
 
 def _title(program: Program, on: str) -> Text:
     line = Text("equipoise ", style="bold", overflow="crop", no_wrap=True)
-    names = [type(policy.algorithm).__name__.lower() for policy in program.policies.values()]
+    several = len(program.policies) > 1
+    names = [
+        (f"{name} " if several else "")
+        + (f"past of {policy.of}" if isinstance(policy, Frozen) else type(policy.algorithm).__name__.lower())
+        for name, policy in program.policies.items()
+    ]
     return line.append(f"{program.env.target} · {', '.join(names)} · seed {program.seed} · {on}", style="not bold")
 
 
@@ -145,10 +150,15 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     if evaluation is None:
         return []
     line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
-    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.env_steps)} steps")
+    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.env_steps)} steps{by_policy(evaluation.policies)}")
     if report.solved_at_s is not None:
         line.append(f"   solved after {took(report.solved_at_s)}", style="bold green")
     return [line]
+
+
+def by_policy(means: Mapping[str, float]) -> str:
+    """What follows the mean return where there are several policies."""
+    return "".join(f"   {name} {number(mean)}" for name, mean in means.items())
 
 
 def _progress(report: Report, program: Program) -> Text:

@@ -22,6 +22,8 @@ from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.endings import Endings
 from equipoise.envs.findings import CLOCK, Broken, Finding, Findings, Flat, Severity, bounds, judge_row, judge_spaces, leaves
+from equipoise.envs.joint import Joint
+from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
 from equipoise.envs.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.spaces import observation_spec
@@ -105,7 +107,13 @@ class _Check:
         self.compared = self.reset_at = 0  # steps
 
     def fresh(self) -> SyncEnv:
-        return self.stack.enter_context(contextlib.closing(make(self.factory, streams=np.arange(STREAMS), seed=self.seed)))
+        made = self.stack.enter_context(contextlib.closing(make(self.factory, streams=np.arange(STREAMS), seed=self.seed)))
+        if isinstance(made, LoopEnv) and isinstance(made.envs[0], Joint):
+            raise ValueError(
+                f"{self.factory.target}: expected an env of one agent, got {', '.join(made.envs[0].names)}; PettingZoo "
+                "checks its own: pettingzoo.test.parallel_api_test(env)"
+            )
+        return made
 
     def probe(self, made: SyncEnv, *, index: int = 0, watch: bool = False) -> Probe:
         return Probe(made, self.found, reset_at=self.reset_at, index=index, watch=watch)

@@ -258,9 +258,8 @@ def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
 
 def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
     """Of a well-formed observation: the first array that is none, or not of its Box's dtype. Learned from, once it is cast."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inside = space.items() if isinstance(space, spaces.Dict) else ((str(i), inner) for i, inner in enumerate(space))
-        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside)
+    if (inside := tree.branches(space)) is not None:
+        found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())
         return next((wrong for wrong in found if wrong is not None), None)
     if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
         return None

@@ -4,9 +4,11 @@ Targets::
 
     CartPole-v1             a Gymnasium id: its native vector env where it has one, else one Python env a stream
     module:id               imports the module, then the id (Gymnasium's own convention)
-    module:callable         called with the arguments; returns a gymnasium.Env (called once a stream) or a VectorEnv (of B)
+    module:callable         called with the arguments; returns a gymnasium.Env (called once a stream), a VectorEnv (of B), or
+                            a PettingZoo ParallelEnv (called once an env, whose agents are streams)
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
+    pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
 
 A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
 ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed`` (of the run).
@@ -31,16 +33,20 @@ from equipoise.envs import wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Failures
+from equipoise.envs.joint import Joint, is_parallel, is_turns
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
+PETTINGZOO = "pettingzoo:"
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
 
 
 def make(factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None) -> SyncEnv:
     """``streams`` [B] int64: this worker's; stream i's env is seeded from (``seed``, i), whoever runs it.
+
+    Of a PettingZoo env they are the numbers of whole envs, whose agents ``pettingzoo.dealt`` makes streams.
 
     ``failures`` says what an env's failure costs; without it whatever an env raises, and every wrong value, is raised.
     ValueError names the nearest valid target, argument or module; ImportError the extra to install.
@@ -65,11 +71,18 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
-        found = resolve(target)
+        found = partial(parallel, target.removeprefix(PETTINGZOO)) if target.startswith(PETTINGZOO) else resolve(target)
         offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
         if isinstance(found, Registered):
             return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
         return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
+
+
+def parallel(name: str, **kwargs: Any) -> Any:
+    """An env of PettingZoo's registry."""
+    import pettingzoo
+
+    return pettingzoo.make("parallel", name, **kwargs)
 
 
 def resolve(target: str) -> Registered | Callable[..., Any]:
@@ -84,8 +97,8 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and lacks one itself
+        if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
+            raise  # the module is there, and lacks one itself; or an extra is not
         raise wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}") from error
     if callable(found := getattr(imported, name, None)):
         return found  # type: ignore[no-any-return]
@@ -129,8 +142,19 @@ def make_called(
         if python:
             raise ValueError(f"python:{target}: it returns a vector env, {type(first).__name__}")
         return vector(first, offer, mask)
+    if is_turns(first):
+        raise ValueError(
+            f"{target} returned {type(first).__name__}, whose agents act in turns, expected one whose agents act at once: take "
+            "the module's parallel_env, or a function of yours that returns pettingzoo.utils.aec_to_parallel(env)"
+        )
+    if is_parallel(first):
+        joints = [partial(Joint, maker) for maker in makers]
+        return loop(joints, offer, mask, made=Joint(lambda: first))
     if not isinstance(first, gymnasium.Env):
-        raise ValueError(f"{target} returned {type(first).__name__}, expected a gymnasium.Env or a gymnasium.vector.VectorEnv")
+        raise ValueError(
+            f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "
+            "ParallelEnv"
+        )
     return loop(makers, offer, mask, made=first)
 
 

@@ -12,7 +12,13 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-EXTRAS = {"ale_py": "atari", "mujoco": "mujoco", "imageio": "mujoco", "envpool": "envpool"}  # module -> extra of this project
+EXTRAS = {  # module -> extra of this project
+    "ale_py": "atari",
+    "mujoco": "mujoco",
+    "imageio": "mujoco",
+    "envpool": "envpool",
+    "pettingzoo": "pettingzoo",
+}
 GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 
 

@@ -44,13 +44,16 @@ class Memory(Protocol):
 class Plan:
     """The sizes of a queue, and where block ``s`` goes.
 
-    ``streams`` are all streams of the run, ``block`` those of one actor, ``batch`` those of one learner step.
+    ``streams`` are all streams of the policy, ``block`` those of one actor, ``batch`` those of one learner step. ``span``: an
+    actor's streams are numbered from a multiple of it on; more than ``block`` where it has streams of other policies as well.
     """
 
-    def __init__(self, *, row: RowSpec, unroll: int, batch: int, block: int, streams: int, max_lag: int | None) -> None:
+    def __init__(
+        self, *, row: RowSpec, unroll: int, batch: int, block: int, streams: int, max_lag: int | None, span: int | None = None
+    ) -> None:
         if batch % block:
             raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
-        self.unroll, self.batch, self.block, self.max_lag = unroll, batch, block, max_lag
+        self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
         self.actors = streams // block
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
@@ -112,7 +115,7 @@ class Queue:
 
     def reserve(self, streams: Array) -> Slot | None:
         """A slot for these streams (one actor's), or None while the learner holds all places."""
-        sequence = self._tokens.take(int(streams[0]) // self._plan.block)
+        sequence = self._tokens.take(int(streams[0]) // self._plan.span)
         if sequence is None:
             return None
         place = sequence % self._plan.blocks
@@ -137,7 +140,7 @@ class Queue:
 
         Before its successor starts, in one thread of the driver; ``reconcile`` then, until it returns True.
         """
-        self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.block)
+        self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.span)
         self.reconcile()
 
     def reconcile(self) -> bool:

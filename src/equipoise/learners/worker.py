@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from equipoise import tree
 from equipoise.learners.learner import Learner
+from equipoise.learners.past import Past
 from equipoise.types import Array, Batch, Experience, Tick, Tree, WeightStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One policy's way through the learner."""
+
+    learner: Learner
+    experience: Experience
+    weights: WeightStore
+    batch: int  # windows of a batch, [B]
+    publish_every: int  # versions
 
 
 def never(version: int) -> bool:
@@ -17,97 +31,122 @@ def never(version: int) -> bool:
 
 
 class LearnerWorker:
-    """One learner step a tick, until ``updates`` are done.
+    """One step of every policy's learner a tick, until ``updates`` are done: their versions rise together.
 
-    ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batch is
+    ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batches are
     released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime.
 
-    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no slot becomes free, so
+    ``gate`` is asked after each version whether the batches are to be withheld still: while they are, no slot becomes free, so
     every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
     """
 
     def __init__(
         self,
-        learner: Learner,
-        experience: Experience,
-        weights: WeightStore,
+        lines: Mapping[str, Line],
         *,
-        batch: int,
+        past: Mapping[str, Past] | None = None,
         updates: int,
-        publish_every: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],
         gate: Callable[[int], bool] = never,
     ) -> None:
-        self.learner, self.experience, self.weights = learner, experience, weights
-        self._batch, self._updates, self._publish_every = batch, updates, publish_every
-        self._record_every, self._record, self._gate = record_every, record, gate
-        self._unfinished: tuple[Array, Array | None] | None = None  # keys and priorities of the batch learned last
+        """``past``: the policies that do not learn."""
+        self.lines, self.past = dict(lines), dict(past or {})
+        self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
+        self._batches: dict[str, Batch] = {}  # of policies that have one, while another has none yet
+        self._unfinished: dict[str, tuple[Array, Array | None]] = {}  # keys and priorities of the batches learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
 
     @property
+    def version(self) -> int:
+        return next(iter(self.lines.values())).learner.version
+
+    @property
     def done(self) -> bool:
-        return self.learner.version >= self._updates and self._unfinished is None
+        return self.version >= self._updates and not self._unfinished
+
+    def params(self) -> dict[str, Tensor]:
+        """Those of every policy, by its name where there are several."""
+        learned = {name: line.learner.params() for name, line in self.lines.items()}
+        return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
     def tick(self) -> Tick:
-        if self._unfinished is not None:
+        if self._unfinished:
             return self._finish(Tick.BLOCKED)
-        if self.done:
+        if self.done or not self._sample():
             return Tick.STARVED
-        batch = self.experience.sample(self._batch)
-        if batch is None:
-            return Tick.STARVED
-        self._note_lag(batch)
-        out = self.learner.step(batch)
-        version = self.learner.version
-        last = version >= self._updates
-        if version % self._publish_every == 0 or last:
-            self.weights.publish(version, self.learner.params())
-        for name, (total, count) in out.metrics.items():
+        metrics: dict[str, Mapping[str, tuple[Tensor, Tensor]]] = {}
+        for name, line in self.lines.items():
+            batch = self._batches.pop(name)
+            self._note_lag(line.learner, batch)
+            out = line.learner.step(batch)
+            metrics[name], self._unfinished[name] = out.metrics, (batch.keys, out.priority)
+        version, last = self.version, self.version >= self._updates
+        for line in self.lines.values():
+            if version % line.publish_every == 0 or last:
+                line.weights.publish(version, line.learner.params())
+        for past in self.past.values():
+            past.tick(version, self.lines[past.frozen.of].learner.params())
+        for name, (total, count) in tree.joined(metrics).items():
             old = self._sums.get(name)
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
         if version % self._record_every == 0 or last:
             self._record(self._take())
-        self._unfinished = (batch.keys, out.priority)
         return self._finish(Tick.WORKED)
 
+    def _sample(self) -> bool:
+        """A batch of every policy; those that are there are kept until all are."""
+        for name, line in self.lines.items():
+            if name not in self._batches:
+                batch = line.experience.sample(line.batch)
+                if batch is None:
+                    return False
+                self._batches[name] = batch
+        return True
+
     def _finish(self, withheld: Tick) -> Tick:
-        """Release the batch, after publish: no unroll is born stale."""
-        assert self._unfinished is not None
-        if self._gate(self.learner.version):
+        """Release the batches, after publish: no unroll is born stale. The first policy's last, as ``RoutedAgent`` wants it."""
+        if self._gate(self.version):
             return withheld
-        self.experience.finish(*self._unfinished)
-        self._unfinished = None
+        for name, (keys, priority) in reversed(self._unfinished.items()):
+            self.lines[name].experience.finish(keys, priority)
+        self._unfinished = {}
         return Tick.WORKED
 
-    def _note_lag(self, batch: Batch) -> None:
-        lag = self.learner.version - batch.data.version[0]
+    def _note_lag(self, learner: Learner, batch: Batch) -> None:
+        lag = learner.version - batch.data.version[0]
         self._lag_sum += float(lag.float().mean())
         self._lag_max = max(self._lag_max, int(lag.max()))
         self._since += 1
 
     def _take(self) -> dict[str, Any]:
         """What came together since the last record, as plain numbers."""
+        metrics = {k: float(total) / max(float(count), 1.0) for k, (total, count) in self._sums.items()}
+        metrics |= {f"{name}/version": float(past.version) for name, past in self.past.items()}
         record = {
-            "version": self.learner.version,
+            "version": self.version,
             "lag_mean": self._lag_sum / self._since,
             "lag_max": self._lag_max,
-            "metrics": {k: float(total) / max(float(count), 1.0) for k, (total, count) in self._sums.items()},
+            "metrics": metrics,
         }
         self._sums, self._lag_sum, self._lag_max, self._since = {}, 0.0, 0, 0
         return record
 
     def state(self) -> Tree:
-        """While the gate withholds a batch: the learner, and what came together since the last record."""
+        """While the gate withholds the batches: the learners, and what came together since the last record."""
         return {
-            "learner": self.learner.state(),
+            "learners": {name: line.learner.state() for name, line in self.lines.items()},
+            "past": {name: past.state() for name, past in self.past.items()},
             "lag": {"sum": self._lag_sum, "max": self._lag_max, "updates": self._since},
             "sums": {name: {"total": total, "count": count} for name, (total, count) in self._sums.items()},
         }
 
     def load(self, state: Tree) -> None:
-        self.learner.load(state["learner"])
-        lag, device = state["lag"], self.learner.device
+        for name, line in self.lines.items():
+            line.learner.load(state["learners"][name])
+        for name, past in self.past.items():
+            past.load(state["past"][name])
+        lag, device = state["lag"], next(iter(self.lines.values())).learner.device
         self._lag_sum, self._lag_max, self._since = lag["sum"], lag["max"], lag["updates"]
         self._sums = {name: (s["total"].to(device), s["count"].to(device)) for name, s in state["sums"].items()}

@@ -27,7 +27,7 @@ from equipoise.runtime.files import json_bytes, plain, read_json, write_atomic
 from equipoise.runtime.program import algorithm_name, from_json, to_json
 from equipoise.runtime.report import Report
 from equipoise.runtime.settings import hint, nearest
-from equipoise.types import Program
+from equipoise.types import Program, learning
 
 try:
     import fcntl
@@ -332,7 +332,7 @@ def host() -> dict[str, Any]:
 
 def _make_default(program: Program) -> Path:
     """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
-    algorithm = algorithm_name(type(next(iter(program.policies.values())).algorithm))
+    algorithm = "-".join(dict.fromkeys(algorithm_name(type(policy.algorithm)) for policy in learning(program).values()))
     name = f"{program.env.target}-{algorithm}-{program.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     candidate, n = path, 1

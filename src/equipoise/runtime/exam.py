@@ -10,27 +10,50 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import Evaluator, load_params
-from equipoise.envs import make
-from equipoise.runtime import build
-from equipoise.runtime.build import Blueprint
+from equipoise.actors.evaluator import Evaluator, Player, load_params
+from equipoise.runtime import blueprint
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluation
 from equipoise.types import unroll_rows
-from equipoise.weights.store import Weights
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
+ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # of the run's steps, at most, between two evaluations
 
 
-def evaluator(blue: Blueprint, net: Any, *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
-    """Fresh envs that share no seed with training nor with another ``seed``."""
-    streams = min(episodes, STREAMS)
-    env = make(blue.program.env, streams=np.arange(streams), seed=seed, failures=blue.failures())
-    return Evaluator(
-        blue.policy.algorithm, net, env, streams=streams, episodes=episodes, noise_columns=blue.noise_columns, seed=seed,
-        deterministic=deterministic,
+def networks(blue: Blueprint) -> dict[str, Any]:
+    """One a policy, for ``load_networks`` to fill."""
+    return {name: blueprint.network(blue.program, blue.spec, name) for name in blue.roles}
+
+
+def load_networks(nets: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -> None:
+    """Copy the parameters of a checkpoint, those of every policy, into networks."""
+    for name, mine in tree.parted(params, nets).items():
+        load_params(nets[name], mine)
+
+
+def evaluator(blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
+    """Fresh envs that share no seed with training nor with another ``seed``; all policies play together."""
+    envs = min(episodes, STREAMS)
+    env = blueprint.make_env(blue.program, streams=np.arange(envs), seed=seed, failures=blue.failures())
+    players = {
+        name: Player(algorithm=role.algorithm, net=nets[name], noise_columns=role.noise_columns)
+        for name, role in blue.roles.items()
+    }
+    return Evaluator(players, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic)
+
+
+def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
+    """Of the policies that learn, and of each where there are several."""
+    returns = np.array([x for name in blue.learns for x in exam.returns[name]] or [np.nan])  # all were aborted
+    several = exam.returns if len(exam.returns) > 1 else {}
+    return Evaluation(
+        mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in blue.learns),
+        env_steps=version * unroll_rows(blue.policy), version=version,
+        policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
 
 
@@ -41,9 +64,9 @@ class Exam:
     mean of 100 fresh ones of the same weights.
     """
 
-    def __init__(self, blue: Blueprint, weights: Weights) -> None:
-        self._blue, self._weights = blue, weights.handle()
-        self._net: Any = build.network(blue.program, blue.spec)
+    def __init__(self, blue: Blueprint, shared: Shared) -> None:
+        self._blue, self._weights = blue, {name: ring.weights.handle() for name, ring in shared.rings.items()}
+        self._nets = networks(blue)
         self._current: Evaluator | None = None
         self._confirming = False
         self._version = self._taken = self._examined = 0
@@ -69,14 +92,21 @@ class Exam:
 
     def snapshot(self) -> None:
         """Take the newest weights."""
-        fetched = self._weights.fetch()
+        for _ in range(ATTEMPTS):  # until no version was published between two policies
+            versions = {name: self._take(name) for name in self._weights}
+            self._version = max(versions.values())
+            if len({versions[name] for name in self._blue.learns}) == 1:
+                return
+
+    def _take(self, name: str) -> int:
+        fetched = self._weights[name].fetch()
         assert fetched is not None, "version 0 is published before anything runs"
-        self._version = fetched[0]
-        load_params(self._net, fetched[1])
+        load_params(self._nets[name], fetched[1])
+        return fetched[0]
 
     def params(self) -> Mapping[str, torch.Tensor]:
         """The weights of the last snapshot."""
-        return tree.named_tensors(self._net)
+        return tree.joined({name: tree.named_tensors(net) for name, net in self._nets.items()})
 
     @property
     def version(self) -> int:
@@ -84,8 +114,8 @@ class Exam:
 
     def _begin(self, episodes: int) -> None:
         self._taken += 1
-        seed = build.derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
-        self._current = evaluator(self._blue, self._net, episodes=episodes, seed=seed)
+        seed = blueprint.derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
+        self._current = evaluator(self._blue, self._nets, episodes=episodes, seed=seed)
 
     def advance(self, until: float) -> Evaluation | None:
         """Play on until this moment of ``time.monotonic`` -> the evaluation, if one ended."""
@@ -96,14 +126,14 @@ class Exam:
             return None
         current.close()
         self._current = None
-        result = self._result(current)
+        evaluation = result(self._blue, current, self._version)
         goal = self._blue.program.stop_at
-        passed = goal is not None and result.mean >= goal
+        passed = goal is not None and evaluation.mean >= goal
         self.solved = passed and self._confirming
         self._confirming = passed and not self.solved
         if self._confirming:
             self._begin(CONFIRM_EPISODES)
-        return result
+        return evaluation
 
     def state(self) -> dict[str, int]:
         """An evaluation under way is not part of it: a resumed run begins it again."""
@@ -123,10 +153,3 @@ class Exam:
         self.close()
         self._confirming = False
         self._begin(episodes)
-
-    def _result(self, current: Evaluator) -> Evaluation:
-        returns = np.array(current.returns or [np.nan])  # every episode of it was aborted
-        return Evaluation(
-            mean=float(returns.mean()), std=float(returns.std()), episodes=len(current.returns),
-            env_steps=self._version * unroll_rows(self._blue.policy), version=self._version,
-        )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint
-from equipoise.types import Algorithm, EnvFactory, OnNonfinite, Policy, Program, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Program, learning, unroll_rows
 
 __all__ = [
     "algorithm_class",
@@ -97,17 +97,20 @@ def to_json(program: Program) -> dict[str, Any]:
     env = program.env
     data["env"] = {"target": env.target, "kwargs": _plain(env.kwargs, "env"), "action_mask": env.action_mask}
     data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
+    data["route"] = dict(program.route)
     return data
 
 
-def _policy_json(policy: Policy, where: str) -> dict[str, Any]:
+def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     data = _fields(policy)
+    if isinstance(policy, Frozen):
+        return data
     fields = {name: _plain(value, f"{where}.algorithm.{name}") for name, value in _fields(policy.algorithm).items()}
     data["algorithm"] = {"name": algorithm_name(type(policy.algorithm)), "fields": fields}
     return data
 
 
-def _fields(instance: Program | Policy | Algorithm) -> dict[str, Any]:
+def _fields(instance: Program | Policy | Frozen | Algorithm) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -147,7 +150,11 @@ def from_json(data: Mapping[str, Any]) -> Program:
     )
 
 
-def _policy(data: Any, where: str) -> Policy:
+def _policy(data: Any, where: str) -> Policy | Frozen:
+    if isinstance(data, Mapping) and "of" in data:
+        kinds = field_types(Frozen)
+        _known(data, kinds, where)
+        return Frozen(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
     kinds = field_types(Policy)
     _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
     algorithm = data["algorithm"]
@@ -180,7 +187,10 @@ FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
-    """{key: [old, new]} of everything that differs; ``algorithm.*``, ``policy.*`` and ``env.*`` by those names."""
+    """{key: [old, new]} of everything that differs; ``algorithm.*``, ``policy.*`` and ``env.*`` by those names.
+
+    Where there are several policies, ``policies.NAME.algorithm.*`` and ``policies.NAME.*``.
+    """
     a, b = _flat(old), _flat(new)
     return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
 
@@ -190,18 +200,21 @@ def _flat(program: Program) -> dict[str, Any]:
     flat = {key: value for key, value in data.items() if key not in ("env", "policies")}
     flat |= {"env": data["env"]["target"], "action_mask": data["env"]["action_mask"]}
     flat |= {f"env.{key}": value for key, value in data["env"]["kwargs"].items()}
-    for policy in data["policies"].values():
-        algorithm = policy.pop("algorithm")
-        flat |= {"algorithm": algorithm["name"], **{f"algorithm.{key}": value for key, value in algorithm["fields"].items()}}
-        flat |= {f"policy.{key}": value for key, value in policy.items()}
+    several = len(data["policies"]) > 1
+    for name, policy in data["policies"].items():
+        room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
+        if algorithm is not None:
+            flat |= {f"{room}algorithm": algorithm["name"]}
+            flat |= {f"{room}algorithm.{key}": value for key, value in algorithm["fields"].items()}
+        flat |= {f"{room or 'policy.'}{key}": value for key, value in policy.items()}
     return flat
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
-    kept = [key for key in changes if key not in (*FREE, "schedule_steps") and not key.startswith("algorithm.")]
-    refused = [*kept, *(key for key in ("algorithm.optimizer",) if key in changes)]
+    kept = [key for key in changes if key not in (*FREE, "schedule_steps") and ".algorithm." not in f".{key}"]
+    refused = [*kept, *(key for key in changes if f".{key}".endswith(".algorithm.optimizer"))]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
         raise ValueError(
@@ -216,11 +229,10 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
 
 def check(program: Program) -> None:
     """ValueError that lists everything that could not work, each with a value that would."""
-    problems = [*_run_problems(program), *_env_problems(program.env)]
-    if set(program.policies) == {"main"}:
-        problems += _policy_problems(program, program.policies["main"])
-    else:
-        problems.append(f"policies: expected the one policy 'main' (several are not there yet), got {sorted(program.policies)}")
+    problems = [*_run_problems(program), *_env_problems(program.env), *_together_problems(program)]
+    for name, policy in learning(program).items():
+        room = f"policies.{name}." if len(program.policies) > 1 else ""
+        problems += [room + problem for problem in _policy_problems(program, policy)]
     if len(problems) == 1:
         raise ValueError(problems[0])
     if problems:
@@ -260,6 +272,37 @@ def _env_problems(env: EnvFactory) -> list[str]:
         _plain(env.kwargs, "env")
     except ValueError as error:
         problems.append(str(error))
+    return problems
+
+
+def _together_problems(program: Program) -> list[str]:
+    """Of all policies: those that learn take the same steps of the same envs, so that their versions rise together."""
+    learn, problems = learning(program), []
+    if not learn:
+        return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
+    problems += [
+        f"policies: expected names of letters, digits and _, got {name!r}"
+        for name in program.policies
+        if not name.isidentifier()
+    ]
+    for name, policy in program.policies.items():
+        if isinstance(policy, Frozen):
+            problems += [f"policies.{name}.{problem}" for problem in _at_least(1, policy, "every", "pool")]
+            if policy.of not in learn:
+                problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
+    first, one = next(iter(learn.items()))
+    for name, policy in learn.items():
+        problems += [
+            f"policies.{name}.{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps "
+            f"of the same envs, got {getattr(policy, field)}"
+            for field in ("unroll", "batch", "publish_every")
+            if getattr(policy, field) != getattr(one, field)
+        ]
+    problems += [
+        f"route.{agent}: expected one of the policies, got {policy!r}{hint(policy, program.policies)}"
+        for agent, policy in program.route.items()
+        if policy not in program.policies
+    ]
     return problems
 
 

@@ -19,6 +19,7 @@ class Evaluation:
     episodes: int
     env_steps: int  # of training, when its weights were published
     version: int
+    policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
 
 
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.

@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from equipoise.actors.episodes import recent
-from equipoise.runtime import build, checkpoint, forkserver
-from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime import blueprint, build, checkpoint, forkserver
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.build import Shared
 from equipoise.runtime.cut import Cut
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import WorkerFailed
@@ -93,12 +94,12 @@ class Run:
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
         if resume is None:
-            blue = build.blueprint(program, weights=weights)
+            blue = blueprint.blueprint(program, weights=weights)
             self._files = RunDirectory.create(out, program, on=on, notes=blue.spec.notes)
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
-            blue = build.blueprint(program, resume=self._source)
+            blue = blueprint.blueprint(program, resume=self._source)
             _, meta = checkpoint.load(self._source)
             self.changes = differences(resume.program, program)
             resume.go_on(program, on=on, step=meta["env_steps"], changes=self.changes)
@@ -141,7 +142,7 @@ class Run:
         blue = replace(self._blue, resume=None if self._source is None else str(self._source))
         runtime = start(blue, self.on)
         scribe = Scribe(blue, runtime.shared, began, self.on)
-        exam = Exam(blue, runtime.shared.weights)
+        exam = Exam(blue, runtime.shared)
         if self._source is not None:
             self._kept = int(checkpoint.load(self._source)[1]["version"])
             driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
@@ -157,7 +158,7 @@ class Run:
 
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
-        reached = ring.runtime.shared.weights.version  # what fails at one version would fail there for ever
+        reached = ring.runtime.shared.version  # what fails at one version would fail there for ever
         failures = ring.failures + 1 if error.cause == ring.cause and reached <= ring.furthest else 1
         if error.worker != "learner" or error.final or failures >= build.MOST_FAILURES:
             raise error

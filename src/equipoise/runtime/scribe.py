@@ -10,7 +10,8 @@ from typing import Any
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
 from equipoise.envs.capsule import COUNTED
-from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluation, Report
 from equipoise.types import unroll_rows
 
@@ -143,7 +144,7 @@ class Scribe:
             "updates_per_s": version / wall,
             "episodes": r["episodes"],
             "return_mean": r["return_mean"],
-            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes},
+            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "balance": {
                 name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
@@ -151,13 +152,17 @@ class Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
-            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
+            "rows": {name: int(n) for name, n in self._shared.rows().items() if name in ROWS},
             "notes": self._notes,
             "failures": {
                 f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))
-                for i, one in enumerate(self._shared.episodes)
+                for i, one in enumerate(self._shared.actors)
             },
         }
+
+
+def _by_policy(evaluation: Evaluation) -> dict[str, Any]:
+    return {"policies": dict(evaluation.policies)} if evaluation.policies else {}
 
 
 def _cores() -> int | None:

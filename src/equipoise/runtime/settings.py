@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, Literal, Union
 
-from equipoise.types import Algorithm, EnvFactory, Policy, Program
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
@@ -28,36 +28,57 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
     Keys: ``algorithm.*`` for hyper-parameters, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for
-    a field of the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands.
+    a field of the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands, ``route.AGENT`` for
+    the policy of an agent. Where there are several policies ``policies.NAME.*`` is one's, and without that it is that of all
+    that learn.
     """
-    if set(program.policies) != {"main"}:
-        raise ValueError(f"settings: expected a program with the one policy 'main', got {sorted(program.policies)}")
-    policy = program.policies["main"]
     kinds = setting_types(program)
-    algorithm: dict[str, Any] = {}
-    in_policy: dict[str, Any] = {}
+    in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
     env: dict[str, Any] = {}
     of_env: dict[str, Any] = {}
+    route: dict[str, str] = {}
     for setting in settings:
         key, text = _split(setting)
-        room, _, name = key.rpartition(".")
+        room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             env[name] = convert(text, Any, key)
         elif key == "action_mask":
             of_env[key] = convert(text, str, key)
+        elif room == "route" and name:
+            route[name] = text
         elif key not in kinds:
             raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
+        elif targets := _targets(program, key):
+            for policy, short in targets:
+                in_policies[policy][short] = convert(text, policy_types(program.policies[policy])[short], key)
         else:
-            target = algorithm if room == "algorithm" else in_policy if name in POLICY_KEYS else in_program
-            target[name] = convert(text, kinds[key], key)
-    if algorithm:
-        in_policy["algorithm"] = dataclasses.replace(policy.algorithm, **algorithm)
-    if in_policy:
-        in_program["policies"] = {"main": dataclasses.replace(policy, **in_policy)}
+            in_program[key] = convert(text, kinds[key], key)
+    if any(in_policies.values()):
+        policies = program.policies.items()
+        in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
     if env or of_env:
         in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env}, **of_env)
+    if route:
+        in_program["route"] = {**program.route, **route}
     return dataclasses.replace(program, **in_program) if in_program else program
+
+
+def _targets(program: Program, key: str) -> list[tuple[str, str]]:
+    """The policies that a key is of, each with the key within it."""
+    if key.startswith("policies."):
+        _, name, short = key.split(".", 2)
+        return [(name, short)]
+    short = key.removeprefix("policy.")
+    return [(name, short) for name, policy in learning(program).items() if short in policy_types(policy)]
+
+
+def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
+    plain = {key: value for key, value in changes.items() if not key.startswith("algorithm.")}
+    if isinstance(policy, Policy) and (deep := changes.keys() - plain.keys()):
+        fields = {key.removeprefix("algorithm."): changes[key] for key in deep}
+        plain["algorithm"] = dataclasses.replace(policy.algorithm, **fields)
+    return dataclasses.replace(policy, **plain)
 
 
 def env_of(target: str, settings: Iterable[str], kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
@@ -84,21 +105,26 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 def setting_types(program: Program) -> dict[str, Any]:
-    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` besides."""
-    policy = program.policies["main"]
-    of_policy = {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
-    of_program = {name: kind for name, kind in field_types(Program).items() if name not in ("env", "policies")}
-    of_algorithm = field_types(type(policy.algorithm))
-    return {
-        **{f"algorithm.{name}": kind for name, kind in of_algorithm.items()},
-        **{f"policy.{name}": kind for name, kind in of_policy.items()},
-        **of_policy,
-        **of_program,
-        "action_mask": str,
-    }
+    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*`` besides."""
+    kinds: dict[str, Any] = {"action_mask": str}
+    for name, policy in program.policies.items():
+        mine = policy_types(policy)
+        if len(program.policies) > 1:
+            kinds |= {f"policies.{name}.{key}": kind for key, kind in mine.items()}
+        if isinstance(policy, Policy):
+            kinds |= mine | {f"policy.{key}": kind for key, kind in mine.items() if key in POLICY_KEYS}
+    return kinds | {name: kind for name, kind in field_types(Program).items() if name not in ("env", "policies", "route")}
 
 
-def field_types(cls: type[Policy] | type[Program] | type[Algorithm] | type[Any]) -> dict[str, Any]:
+def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
+    """What can be set of a policy."""
+    if isinstance(policy, Frozen):
+        return field_types(Frozen)
+    of_algorithm = {f"algorithm.{name}": kind for name, kind in field_types(type(policy.algorithm)).items()}
+    return of_algorithm | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
+
+
+def field_types(cls: type[Policy] | type[Frozen] | type[Program] | type[Algorithm] | type[Any]) -> dict[str, Any]:
     """The init fields of a dataclass and their types, annotations resolved."""
     try:
         hints = typing.get_type_hints(cls)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from equipoise.envs.capsule import EnvFailed
 from equipoise.envs.checks import WrongValue
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.runtime import build, checkpoint
-from equipoise.runtime.build import Blueprint, Shared
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.build import Shared
 from equipoise.runtime.cut import CannotResume, restored, save_worker
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
@@ -47,7 +49,7 @@ class Assignment:
     incarnation: int  # how many processes the worker had before
     blueprint: Blueprint
     shared: Shared
-    queue: SharedQueue
+    queues: Mapping[str, SharedQueue]  # by policy that learns
     bell: Bell
     outbox: Outbox
     stack: Pipe  # where a worker that hangs says where
@@ -97,9 +99,9 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
 def _build(job: Assignment) -> Worker:
     if job.index < 0:
         torch.set_num_threads(job.blueprint.program.threads)
-        return build.learner(job.blueprint, job.shared, job.queue, job.outbox.send)
+        return build.learner(job.blueprint, job.shared, job.queues, job.outbox.send)
     torch.set_num_threads(1)
-    return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
+    return build.actor(job.blueprint, job.index, job.shared, job.queues, job.incarnation)
 
 
 def _loop(job: Assignment, worker: Worker) -> None:
@@ -131,7 +133,7 @@ def _save(job: Assignment, worker: Worker, cut: int) -> None:
     """Write this worker's files into the checkpoint that is aside; what stands in the way is for the driver to say."""
     place = checkpoint.aside(Path(job.blueprint.directory), job.step)
     try:
-        files = save_worker(place, worker, job.index, job.queue)
+        files = save_worker(place, worker, job.index, job.queues)
     except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
         job.outbox.send({"saved": cut, "error": f"{type(error).__name__}: {error}"})
     else:

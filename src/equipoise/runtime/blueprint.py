@@ -1,0 +1,195 @@
+"""What follows from a Program and a look at its env: the policies' roles, networks, seeds, and how many updates there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from equipoise import tree
+from equipoise.envs import action_spec, make, observation_spec
+from equipoise.envs.capsule import Failures
+from equipoise.envs.pettingzoo import dealt
+from equipoise.experience.layout import RowSpec
+from equipoise.runtime import checkpoint
+from equipoise.tree import ArraySpec
+from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, unroll_rows
+
+RECORDS = 200  # records a run, at least one every RECORD_STEPS
+RECORD_STEPS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a policy is in this run: how it acts, for which agents, and what one of them writes in a row."""
+
+    algorithm: Algorithm
+    spec: EnvSpec
+    row: RowSpec
+    noise_columns: int
+    frozen: Frozen | None  # of one that does not learn
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Its agents among those of an env."""
+        return next(iter(self.spec.dealt.values()), (0,))
+
+    def streams(self, envs: Any) -> Any:
+        """[B] int64, in these envs."""
+        return agent_streams(envs, len(self.spec.agents), self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """A Program with everything that follows from it and from a look at its env; it travels to every worker."""
+
+    program: Program
+    spec: EnvSpec
+    roles: Mapping[str, Role]  # by policy; those that learn come first
+    updates: int
+    schedule_updates: int
+    record_every: int  # updates
+    checkpoint_every: int  # updates, 0: when the driver asks
+    directory: str  # where checkpoints are written
+    weights: str | None  # the checkpoint whose weights are the first ones
+    resume: str | None  # the checkpoint that every worker goes on from
+    capsules: str | None = None  # where env failures are written
+
+    def failures(self, counts: Any = None) -> Failures:
+        """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""
+        made = Failures(on_nonfinite=self.program.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        return made if counts is None else replace(made, counts=counts)
+
+    @property
+    def policy(self) -> Policy:
+        """Whose unroll and batch are those of all that learn."""
+        return next(iter(learning(self.program).values()))
+
+    @property
+    def learns(self) -> dict[str, Role]:
+        return {name: role for name, role in self.roles.items() if role.frozen is None}
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return ("learner", *(f"actor {i}" for i in range(self.program.actors)))
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose: no two parts of a run draw from the same sequence."""
+    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+def seed_of(program: Program, what: str, policy: str) -> int:
+    """Of what each policy has for itself."""
+    return derive_seed(program.seed, what if policy == "main" else f"{what} {policy}")
+
+
+def make_env(program: Program, *, streams: Any, seed: int, failures: Failures | None = None) -> Env:
+    """The envs of these numbers, their agents dealt to the policies."""
+    env = make(program.env, streams=streams, seed=seed, failures=failures)
+    return dealt(env, policies=tuple(program.policies), route=program.route)
+
+
+def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
+    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays."""
+    policy = program.policies[name]
+    if isinstance(policy, Frozen):
+        return network(program, spec, policy.of)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(program, "network", name))
+        return policy.algorithm.network(spec.of(name))
+
+
+def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
+    """Look at one stream of the env and at one action of each policy."""
+    if program.device != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
+    env = make_env(program, streams=np.arange(1), seed=program.seed)
+    spec = env.spec
+    env.close()
+    nets = {name: network(program, spec, name) for name in learns_first(program)}
+    roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
+    if (given := weights or resume) is not None:
+        load_weights(nets, given)  # refused now, before there is a directory
+    per_update = unroll_rows(next(iter(learning(program).values())))
+    updates = -(-program.steps // per_update)
+    schedule = -(-(program.schedule_steps or program.steps) // per_update)
+    record_steps = min(program.steps // RECORDS, RECORD_STEPS)
+    return Blueprint(
+        program=program, spec=spec, roles=roles, updates=updates, schedule_updates=schedule,
+        record_every=max(record_steps // per_update, 1), checkpoint_every=-(-(program.checkpoint_every or 0) // per_update),
+        directory="", weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
+    )  # fmt: skip
+
+
+def learns_first(program: Program) -> list[str]:
+    """The names of the policies; those that learn, and so may have to wait, come first (``RoutedAgent``)."""
+    return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
+
+
+def _role(program: Program, spec: EnvSpec, name: str, net: Any) -> Role:
+    policy, whole, spec = program.policies[name], spec, spec.of(name)
+    if isinstance(policy, Frozen):
+        for what in ("observation", "action"):
+            mine, its = getattr(spec, what), getattr(whole.of(policy.of), what)
+            if mine != its:
+                raise ValueError(f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got {mine}")
+    algorithm = teacher(program, name).algorithm
+    columns = noise_columns(algorithm, spec.action)
+    obs_row = observation_spec(spec.observation)
+    state = net.initial_state(1)
+    with torch.inference_mode():
+        action, behaviour, after = algorithm.act(
+            net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
+            explore=algorithm.explore(np.zeros(1, np.int64), program.actors * program.envs_per_actor, 0),
+            noise=torch.full((1, columns), 0.5),
+        )  # fmt: skip
+    wanted, got = tree.spec(state), tree.spec(after)
+    if wanted != got:
+        raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
+    row = RowSpec(
+        obs=obs_row,
+        action=_one(action),
+        behaviour=_one(behaviour),
+        state=_one(state),
+        context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+    )
+    frozen = policy if isinstance(policy, Frozen) else None
+    return Role(algorithm=algorithm, spec=spec, row=row, noise_columns=columns, frozen=frozen)
+
+
+def teacher(program: Program, name: str) -> Policy:
+    """The policy itself, or that whose past it plays."""
+    policy = program.policies[name]
+    return learning(program)[policy.of] if isinstance(policy, Frozen) else policy
+
+
+def load_weights(nets: Mapping[str, nn.Module], source: Path) -> None:
+    """The parameters of a checkpoint; ValueError naming the first that these networks have otherwise."""
+    params, _ = checkpoint.load(source)
+    mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
+    for name in sorted({*params, *mine}):
+        shapes = [tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{source}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, got {shapes[1]}")
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(params[name])
+
+
+def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
+    """Uniforms an action takes: one a dimension, and one for whether to explore where the algorithm does."""
+    explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
+    return sum(int(math.prod(s.shape)) for s in tree.leaves(action_spec(action))) + explores
+
+
+def _one(batch: Any) -> Any:
+    return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))

@@ -1,0 +1,270 @@
+"""Agents are streams: who gets which row, who may be dealt where, what a failure costs, and what a resume brings back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.envs import capsule, make
+from equipoise.envs.capsule import Failures
+from equipoise.envs.check import check_env
+from equipoise.envs.joint import Joint, blank, is_parallel, is_turns
+from equipoise.envs.pettingzoo import PettingZooEnv, deal, dealt
+from equipoise.envs.replay import replay
+from equipoise.envs.ruler import reward
+from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.types import EnvFactory
+from tests.envs import herd
+from tests.envs.games import Duel, Game
+
+HERD = "tests.envs.herd:ExactHerd"
+TWO = {"goats": (0, 1), "dog": (2,)}
+
+
+def build(
+    target: str = HERD, *, envs: Any = (0, 1), policies: Any = ("goats", "dog"), failures: Any = None, **kwargs: Any
+) -> Any:
+    factory = EnvFactory(target=target, kwargs=kwargs)
+    route = {"a*": "goats", "b0": "dog"} if len(policies) > 1 else {}
+    return dealt(make(factory, streams=np.array(envs), seed=3, failures=failures), policies=policies, route=route)
+
+
+def actions(ts: Any) -> Any:
+    return tree.map(lambda ids: (ids + 1) % 3, ts.stream)
+
+
+def walk(env: Any, steps: int) -> list[Any]:
+    """Copies of what was told."""
+    rows = []
+    for _ in range(steps):
+        ts = env.recv()
+        rows.append(tree.map(np.array, {name: getattr(ts, name) for name in type(ts).__slots__}))
+        env.send(actions(ts), ts.stream)
+    return rows
+
+
+def test_every_agent_gets_its_rows_by_the_law() -> None:
+    env = build(envs=(4, 7))
+    rows, seen = walk(env, 200), Counter[str]()
+    for r, row in enumerate(rows):
+        for policy, places in TWO.items():
+            for i, stream in enumerate(row["stream"][policy].tolist()):
+                assert stream == (4, 7)[i // len(places)] * 3 + places[i % len(places)]
+                of = herd.law(stream, r)
+                life, t = of.shown[r]
+                shown = row["obs"][policy][i].tolist()
+                assert shown == ([stream, life, t, 7][: len(shown)] if life >= 0 else [0] * len(shown))
+                assert row["first"][policy][i] == of.first[r]
+                acted = r > 0 and of.here[r - 1]
+                assert row["valid"][policy][i] == acted
+                ended = of.ended[r - 1] if acted else (False, False)
+                assert (row["terminated"][policy][i], row["truncated"][policy][i]) == ended
+                got = float(reward(*of.shown[r - 1], (stream + 1) % 3)) if acted else 0.0
+                assert row["reward"][policy][i] == got
+                seen["died"] += any(ended)
+                seen["came back"] += of.first[r] and of.here[r] and r > 0 and not of.first[r - 1] and life > 0
+                seen["absent"] += life < 0
+    assert min(seen.values()) > 20, seen
+
+
+def test_with_one_policy_agents_are_plain_streams() -> None:
+    env = dealt(make(EnvFactory(target="tests.envs.games:Duel"), streams=np.arange(3), seed=0), policies=("main",), route={})
+    ts = env.recv()
+    assert ts.obs.shape == (6, 2) and ts.stream.tolist() == [0, 1, 2, 3, 4, 5]
+    env.send(np.array([0, 1, 0, 1, 0, 1]), ts.stream)
+    ts = env.recv()
+    assert ts.reward.tolist() == [-2.0, 2.0] * 3 and ts.valid.all()
+    assert env.spec.dealt == {"main": (0, 1)} and env.spec.agents == ("left", "right") and env.spec.of("main") is env.spec
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7, 40])
+def test_an_exact_env_goes_on_to_the_same_rows(steps: int) -> None:
+    env, other = build(), build()
+    walk(env, steps)
+    if steps:
+        env.recv()
+    other.load(env.state())
+    if steps:
+        assert other.resumed == {"exact": 2, "replay": 0, "restart": 0} and not other.restarted.any()
+        assert str(other.ts) == str(env.ts)
+        for one in (env, other):
+            one.send(actions(one.ts), one.ts.stream)
+    assert str(walk(env, 30)) == str(walk(other, 30))
+
+
+def test_another_env_is_brought_back_by_replay() -> None:
+    env, other = (build("tests.envs.games:Duel", policies=("main",)) for _ in range(2))
+    walk(env, 21)  # in its third episode, whose seed was drawn
+    env.recv()
+    other.load(env.state())
+    assert other.resumed == {"exact": 0, "replay": 2, "restart": 0}
+    for one in (env, other):
+        one.send(actions(one.ts), one.ts.stream)
+    a, b = (one.recv() for one in (env, other))
+    assert str(a) == str(b)
+
+
+def test_an_env_that_remembers_more_restarts_and_says_so() -> None:
+    env, other = (build("tests.envs.herd:Herd") for _ in range(2))
+    walk(env, 60)
+    env.recv()
+    other.load(env.state())
+    assert other.restarted.all() and len(other.restarted) == 6 and set(other.restarts) == {0, 3}
+    other.send(actions(other.ts), other.ts.stream)
+    ts = other.recv()
+    for policy in TWO:
+        assert ts.first[policy].all() and not ts.valid[policy].any() and not ts.reward[policy].any()
+
+
+# ---------------------------------------------------------------------------------------------------------------- failures
+
+
+def test_an_exception_aborts_the_episodes_of_all_agents_of_its_env(tmp_path: Any) -> None:
+    failures = Failures(capsules=tmp_path)
+    env = build("tests.envs.test_pettingzoo:Fragile", policies=("main",), failures=failures)
+    rows = walk(env, 12)
+    for r, row in enumerate(rows):
+        failed = np.array([r % 6 == 0, r % 6 == 0, False, False])  # env 0 raises in its sixth step
+        seam = np.array([False, False, r % 9 == 0, r % 9 == 0])
+        assert row["first"].tolist() == (failed | seam).tolist(), r
+        assert row["valid"].tolist() == (~(failed | seam)).tolist()
+        assert not row["terminated"].any() and row["truncated"][:2].sum() == 0
+    assert failures.counts[0] == 1
+    (path,) = tmp_path.iterdir()
+    played = replay(capsule.read(path))
+    assert played.same and played.steps == 6
+
+
+class Fragile(Duel):
+    def __init__(self, stream: int) -> None:
+        self.breaks = stream == 0
+
+    def play(self, actions: Any) -> Any:
+        if self.breaks and self.t == 6:
+            raise ArithmeticError("the sixth step")
+        return super().play(actions)
+
+
+class Wrong(Duel):
+    """``what`` is wrong with the second step."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        if self.t == 2:
+            if self.what == "obs":
+                del obs["left"]
+            elif self.what == "reward":
+                del reward["left"]
+            elif self.what == "nan":
+                reward["left"] = float("nan")
+            elif self.what == "left":
+                self.agents = ["right"]
+            elif self.what == "stranger":
+                self.agents = [*self.agents, "middle"]
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("obs", "agent 'left': expected an observation of it"),
+        ("reward", "agent 'left' acted: expected its reward, terminated and truncated"),
+        ("nan", "reward: expected a finite number"),
+        ("left", "agent 'left' left env.agents: expected terminated or truncated with it"),
+        ("stranger", "agent 'middle': expected one of possible_agents"),
+    ],
+)
+def test_what_an_env_tells_wrong_is_said(what: str, said: str) -> None:
+    env = build("tests.envs.test_pettingzoo:Wrong", policies=("main",), what=what)
+    walk(env, 2)
+    with pytest.raises((ValueError, RuntimeError), match=said):
+        env.recv()
+
+
+# ------------------------------------------------------------------------------------------------------------ the dealing
+
+
+def test_the_dealing() -> None:
+    agents = ("archer_0", "knight_0", "archer_1", "knight_1")
+    assert deal(agents, ["main"], {}) == {"main": (0, 1, 2, 3)}
+    assert deal(agents, ["only"], {}) == {"only": (0, 1, 2, 3)}
+    assert deal(agents, ["main", "bow"], {"archer_*": "bow"}) == {"main": (1, 3), "bow": (0, 2)}
+    exact_first = {"*": "a", "knight_1": "b"}
+    assert deal(agents, ["a", "b"], exact_first) == {"a": (0, 1, 2), "b": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("policies", "route", "said"),
+    [
+        (["a", "b"], {"archer_0": "a"}, "route: agent 'knight_0' has none, so it: expected one of the policies"),
+        (["a", "b"], {"*": "c"}, r"route.\*: expected one of the policies \['a', 'b'\], got 'c'"),
+        (["main", "b"], {}, r"policies.b: no agent is dealt to it; route.AGENT=b does, of archer_0, knight_0"),
+        (["main"], {"archer_1": "main"}, "unknown agent 'archer_1' in route; .* did you mean 'archer_0'"),
+    ],
+)
+def test_a_dealing_that_cannot_be(policies: Any, route: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        deal(("archer_0", "knight_0"), policies, route)
+
+
+def test_what_cannot_be_dealt_is_refused() -> None:
+    with pytest.raises(ValueError, match="policies.main: expected agents with the same observation space, got .* of 'a0'"):
+        build(policies=("main",))
+    with pytest.raises(ValueError, match="CartPole-v1: expected a PettingZoo parallel env for the policies goats, dog"):
+        build("CartPole-v1")
+    with pytest.raises(ValueError, match="Turns, whose agents act in turns.*aec_to_parallel"):
+        build("tests.envs.test_pettingzoo:Turns")
+    with pytest.raises(UnsupportedSpace, match="test_pettingzoo:Odd"):
+        build("tests.envs.test_pettingzoo:Odd", policies=("main",))
+    with pytest.raises(ValueError, match="parallel_api_test"):
+        check_env(EnvFactory(target="tests.envs.games:Duel"))
+
+
+class Turns(Duel):
+    def last(self) -> None: ...
+    def agent_iter(self) -> None: ...
+
+
+class Odd(Duel):
+    actions = dict.fromkeys(Duel.possible_agents, spaces.Text(3))
+
+
+def test_an_env_is_known_by_what_it_has() -> None:
+    assert is_parallel(Duel()) and not is_turns(Duel())
+    assert is_turns(Turns()) and not is_parallel(Turns())
+    assert not is_parallel(object())
+    with pytest.raises(ValueError, match="expected possible_agents with names of their own"):
+        Joint(Game)
+
+
+def test_a_blank_row_is_of_its_space() -> None:
+    space = spaces.Dict(
+        {"near": spaces.Box(1, 2, (2,)), "which": spaces.Discrete(3, start=5), "action_mask": spaces.MultiBinary(4)}
+    )
+    got = blank(space)
+    assert space.contains({**got, "which": int(got["which"])})
+    assert got["near"].tolist() == [1, 1] and got["which"] == 5 and got["action_mask"].tolist() == [1] * 4
+
+
+# -------------------------------------------------------------------------------------------------------- the real package
+
+
+def test_pettingzoo_itself_agrees() -> None:
+    """Its envs are known for what they are, and one of them is dealt."""
+    pytest.importorskip("pettingzoo")
+    from pettingzoo.classic.rps import rps
+    from pettingzoo.utils import aec_to_parallel
+
+    assert is_parallel(aec_to_parallel(rps.env())) and is_turns(rps.env())
+    env = build("pettingzoo:classic/rps_v2", policies=("main",), max_cycles=7)
+    assert isinstance(env, PettingZooEnv) and env.spec.agents == ("player_0", "player_1")
+    rows = walk(env, 40)
+    assert sum(row["valid"].sum() for row in rows) > 100 and any(row["truncated"].any() for row in rows)
