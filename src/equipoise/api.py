@@ -131,12 +131,13 @@ def _target(function: Callable[..., Any]) -> str:
 def _default(target: str, algorithm: str) -> Program:
     """What a run without a recipe starts from."""
     cls = algorithm_class(algorithm)
+    unroll, max_lag = {"ppo": (64, 0), "a3c": (8, None)}.get(algorithm, (64, 1))
     return Program(
         env=EnvFactory(target=target),
-        policies={"main": Policy(algorithm=cls(), unroll=64, batch=32)},
+        policies={"main": Policy(algorithm=cls(), unroll=unroll, batch=32)},
         actors=2,
         envs_per_actor=16,
-        max_lag=0 if algorithm == "ppo" else 1,
+        max_lag=max_lag,
     )
 
 

@@ -227,6 +227,8 @@ class Algorithm(ABC):
     max_grad_norm: float = 0.5  # by the norm over a group, 0: off
     epochs: int = 1
     minibatches: int = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
+    target_every: int = 0  # updates from one copy of the network into the target network to the next, 0: there is none
+    tau: float = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
 
     @abstractmethod
     def network(self, spec: EnvSpec) -> nn.Module:
@@ -256,7 +258,7 @@ class Algorithm(ABC):
         return None
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
-        """[T, B], once per batch, without gradient (PPO's GAE)."""
+        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``."""
         return {}
 
     @abstractmethod

@@ -23,6 +23,8 @@ def arguments(algorithm: str, core: str, env: str = "CartPole-v1", n: int = N, s
     settings = ["algorithm.anneal=true", f"algorithm.core={core}"]
     if algorithm == "ppo":
         settings += ["algorithm.epochs=3", "algorithm.minibatches=2", "algorithm.anneal_clip=true"]
+    if algorithm == "appo":  # the checkpoint, at update 32, lies between two copies of the target network
+        settings += ["algorithm.target_every=5", "algorithm.kl=0.1"]
     words = [env, "--algorithm", algorithm, *sizes.split(), "--steps", str(2 * n), "--checkpoint-every", str(n)]
     return [*words, *(word for s in settings for word in ("--set", s))]
 

@@ -37,7 +37,7 @@ def test_cartpole_is_solved(algorithm: str, on: str, tmp_path: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("on", ["serial", "process"])
-@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "appo", "a3c"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1"])
 def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int, tmp_path: Any) -> None:
     goal, steps = GOALS[env]
@@ -47,7 +47,7 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
-@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "appo"])
 def test_cartpole_is_solved_at_any_lag(algorithm: str, max_lag: int | None, tmp_path: Any) -> None:
     options = {"stop_at": 475.0, "steps": 500_000, "max_lag": max_lag, **two_actors(algorithm, "CartPole-v1")}
     summary = train("CartPole-v1", algorithm, "process", 0, tmp_path, **options)

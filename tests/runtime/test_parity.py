@@ -8,8 +8,11 @@ import pytest
 
 from equipoise import api
 
-CASES = [(a, c, k, s) for a in ("ppo", "impala") for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
+ALGORITHMS = ("ppo", "impala", "appo", "a3c")
+CASES = [(a, c, k, s) for a in ALGORITHMS for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
 SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), ("impala", "none", 2, 1)]
+SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1)]
+MORE = {"appo": ["algorithm.target_every=3", "algorithm.kl=0.1"]}  # the target policy is an older one, and its KL counts
 
 
 def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **options: Any) -> list[str]:
@@ -18,7 +21,7 @@ def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **optio
     for i, on in enumerate(places):
         made = api.program(
             "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
-            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}"], **options,
+            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, [])], **options,
         )  # fmt: skip
         with api.train(made, on=on, out=path / f"{i}") as run:
             for _ in run:

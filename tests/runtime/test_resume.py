@@ -25,8 +25,8 @@ from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
-CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm") for on in ("serial", "process")]
-SOME = [("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial")]
+CASES = [(a, c, on) for a in ("ppo", "impala", "appo", "a3c") for c in ("none", "lstm") for on in ("serial", "process")]
+SOME = [("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial"), ("appo", "none", "serial")]
 
 
 def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:

@@ -1,14 +1,15 @@
-"""What the actor-critic algorithms share: the network's shape, and acting by sampling from its policy."""
+"""What the actor-critic algorithms share: the network's shape, acting by sampling from its policy, sums over real rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from equipoise.nets import ActorCritic
-from equipoise.types import Algorithm, EnvSpec, Tree
+from equipoise.types import Algorithm, EnvSpec, LossOutput, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +35,19 @@ class ActorCriticAlgorithm(Algorithm):
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
+
+
+def standardized(advantage: Tensor, mask: Tensor) -> Tensor:
+    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is none (all aborted)."""
+    real = advantage[mask]
+    return (advantage - real.mean()) / (real.std(correction=0) + 1e-8) if len(real) else advantage
+
+
+def over_real_rows(mask: Tensor, terms: Tensor, **shown: Tensor) -> LossOutput:
+    """The loss is the sum of ``terms`` [T, B] over real rows; each of ``shown`` [T, B] is a metric, its mean over them."""
+    count = mask.sum()
+    with torch.no_grad():
+        sums = (torch.stack(list(shown.values())) * mask).sum((1, 2))
+    return LossOutput(
+        loss=(terms * mask).sum(), count=count, metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)}
+    )

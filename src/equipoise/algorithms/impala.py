@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.returns import vtrace
 from equipoise.types import Batch, LossOutput
 
@@ -44,11 +44,5 @@ class IMPALA(ActorCriticAlgorithm):
         policy_loss = -corrected.advantage * logp
         error = (corrected.target - value[:rows]).square()
         entropy = policy.entropy()
-        mask, count = data.mask, data.mask.sum()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
-        with torch.no_grad():
-            sums = (torch.stack([policy_loss, error, entropy, log_rho.exp()]) * mask).sum((1, 2))
-        names = ("policy_loss", "value_error", "entropy", "rho")
-        return LossOutput(
-            loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}
-        )
+        return over_real_rows(data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy, rho=log_rho.exp())

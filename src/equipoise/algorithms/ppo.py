@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from equipoise import tree
-from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.returns import gae
 from equipoise.types import Batch, LossOutput, Trajectory, Tree
 
@@ -34,10 +34,7 @@ class PPO(ActorCriticAlgorithm):
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
         out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
-        advantage = out.advantage
-        real = advantage[data.mask]
-        if self.normalize_advantage and len(real):  # none is real where every episode was aborted
-            advantage = (advantage - real.mean()) / (real.std(correction=0) + 1e-8)
+        advantage = standardized(out.advantage, data.mask) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 
     def loss(
@@ -57,12 +54,8 @@ class PPO(ActorCriticAlgorithm):
             near = targets["value"] + (value - targets["value"]).clamp(-self.value_clip, self.value_clip)
             error = torch.maximum(error, (near - targets["target"]).square())
         entropy = policy.entropy()
-        mask, count = data.mask, data.mask.sum()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
-        with torch.no_grad():
-            shown = torch.stack([policy_loss, error, entropy, (ratio - 1.0) - log_ratio, ((ratio - 1.0).abs() > clip).float()])
-            sums = (shown * mask).sum((1, 2))
-        names = ("policy_loss", "value_error", "entropy", "approx_kl", "clip_fraction")
-        return LossOutput(
-            loss=(terms * mask).sum(), count=count, metrics={n: (s, count) for n, s in zip(names, sums, strict=True)}
-        )
+        return over_real_rows(
+            data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy,
+            approx_kl=(ratio - 1.0) - log_ratio, clip_fraction=((ratio - 1.0).abs() > clip).float(),
+        )  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
+from equipoise.learners.target import Target
 from equipoise.types import Algorithm, Batch, Tree
 
 
@@ -47,6 +48,8 @@ class Learner:
                 f"expected at most {batch} minibatches, got {algorithm.minibatches}: they are made of the {batch} windows of a "
                 "batch, since the network is recurrent or the loss runs along time"
             )
+        every = algorithm.target_every
+        self._target = Target(self.net, every=every, tau=algorithm.tau) if every > 0 else None
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
@@ -62,7 +65,7 @@ class Learner:
 
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""
-        algorithm = self.algorithm
+        algorithm, target_net = self.algorithm, None if self._target is None else self._target.net
         if self.device.type != "cpu":
             batch = replace(
                 batch,
@@ -73,7 +76,7 @@ class Learner:
         for optimizer in self._optimizers.values():
             optimizer.param_groups[0]["lr"] = rate
         with torch.no_grad():
-            targets = algorithm.targets(self.net, None, batch.data, rng=self._rng)
+            targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng)
         batch = replace(batch, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
@@ -81,7 +84,7 @@ class Learner:
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self._by_rows, rng=self._rng):
                 for group in self._flat:
-                    out = algorithm.loss(self.net, None, part, group=group, step=self.progress, rng=self._rng)
+                    out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
                     if out is None:
                         continue
                     norm = self._descend(group, out.loss / out.count.clamp(min=1), doubtful)
@@ -93,6 +96,8 @@ class Learner:
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
         self.version += 1
+        if self._target is not None:
+            self._target.follow(self.version)
         return Step(metrics=metrics, priority=priority)
 
     def state(self) -> Tree:
@@ -104,10 +109,14 @@ class Learner:
                 name: {"params": self._flat[name].detach(), "optimizer": _slots(self._optimizers[name])} for name in self._flat
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+            "target": {} if self._target is None else self._target.state(),
         }
 
     def load(self, state: Tree) -> None:
-        """The inverse; ValueError where a group or the size of one differs."""
+        """The inverse; ValueError where a group or the size of one differs, or one of the two has no target network."""
+        if bool(state["target"]) != (self._target is not None):
+            had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
+            raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
         if (wanted := set(self._flat)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
         with torch.no_grad():
@@ -121,6 +130,8 @@ class Learner:
                 _load_slots(self._optimizers[name], group["optimizer"])
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
+            if self._target is not None:
+                self._target.load(state["target"])
         self.version = state["version"]
         if state["rng"].shape == self._rng.get_state().shape:
             self._rng.set_state(state["rng"])

@@ -12,8 +12,12 @@ __all__ = ["RECIPES", "find"]
 RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("CartPole-v1", "ppo"): classic.cartpole_ppo,
     ("CartPole-v1", "impala"): classic.cartpole_impala,
+    ("CartPole-v1", "appo"): classic.cartpole_appo,
+    ("CartPole-v1", "a3c"): classic.cartpole_a3c,
     ("Acrobot-v1", "ppo"): classic.acrobot_ppo,
     ("Acrobot-v1", "impala"): classic.acrobot_impala,
+    ("Acrobot-v1", "appo"): classic.acrobot_appo,
+    ("Acrobot-v1", "a3c"): classic.acrobot_a3c,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from equipoise.algorithms.a3c import A3C
+from equipoise.algorithms.appo import APPO
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.types import EnvFactory, Policy, Program
@@ -38,6 +40,35 @@ def cartpole_impala() -> Program:
     )
 
 
+def cartpole_appo() -> Program:
+    """Found here; the figures of CartPole's PPO where the two are alike."""
+    algorithm = APPO(gamma=0.98, lambda_=0.9, entropy=0.0, learning_rate=1e-3, epochs=4, minibatches=2)
+    return Program(
+        env=EnvFactory(target="CartPole-v1"),
+        policies={"main": Policy(algorithm=algorithm, unroll=32, batch=16)},
+        actors=2,
+        envs_per_actor=8,
+        max_lag=1,
+        steps=500_000,
+    )
+
+
+def cartpole_a3c() -> Program:
+    """After rl-baselines3-zoo's A2C (8 streams, unrolls of 5, RMSProp, no entropy, 5e5 steps).
+
+    Deviations: four actors of eight streams each whose unrolls are an update each, whenever they come.
+    """
+    algorithm = A3C(entropy=0.0)
+    return Program(
+        env=EnvFactory(target="CartPole-v1"),
+        policies={"main": Policy(algorithm=algorithm, unroll=5, batch=8)},
+        actors=4,
+        envs_per_actor=8,
+        max_lag=None,
+        steps=500_000,
+    )
+
+
 def acrobot_ppo() -> Program:
     """CleanRL's PPO for classic control, on 16 streams of 128 rows."""
     algorithm = PPO(gamma=0.99, lambda_=0.95, entropy=0.01, learning_rate=1e-3, epochs=4, minibatches=4, clip=0.2)
@@ -59,5 +90,30 @@ def acrobot_impala() -> Program:
         actors=2,
         envs_per_actor=8,
         max_lag=1,
+        steps=1_000_000,
+    )
+
+
+def acrobot_appo() -> Program:
+    """Acrobot's PPO with half of its batch, and a lag of one."""
+    algorithm = APPO(learning_rate=1e-3, epochs=4, minibatches=4)
+    return Program(
+        env=EnvFactory(target="Acrobot-v1"),
+        policies={"main": Policy(algorithm=algorithm, unroll=64, batch=16)},
+        actors=2,
+        envs_per_actor=8,
+        max_lag=1,
+        steps=1_000_000,
+    )
+
+
+def acrobot_a3c() -> Program:
+    algorithm = A3C(entropy=0.01)
+    return Program(
+        env=EnvFactory(target="Acrobot-v1"),
+        policies={"main": Policy(algorithm=algorithm, unroll=8, batch=16)},
+        actors=4,
+        envs_per_actor=16,
+        max_lag=None,
         steps=1_000_000,
     )

@@ -309,7 +309,9 @@ def _together_problems(program: Program) -> list[str]:
 def _policy_problems(program: Program, policy: Policy) -> list[str]:
     problems = _at_least(1, policy, "unroll", "batch", "publish_every")
     problems += [f"algorithm.{p}" for p in _at_least(1, policy.algorithm, "epochs", "minibatches")]
-    problems += [f"algorithm.{p}" for p in _at_least(0, policy.algorithm, "learning_rate", "max_grad_norm")]
+    problems += [f"algorithm.{p}" for p in _at_least(0, policy.algorithm, "learning_rate", "max_grad_norm", "target_every")]
+    if not 0 < policy.algorithm.tau <= 1:
+        problems.append(f"algorithm.tau: expected more than 0 and at most 1 (a whole copy), got {policy.algorithm.tau}")
     if problems or min(program.envs_per_actor, program.actors) < 1:
         return problems  # the rest divides by these
     problems += _batch_problems(program, policy)

@@ -1,0 +1,92 @@
+"""Asynchronous PPO: PPO's clip over V-trace targets, both taken against a target policy that stands still.
+
+IMPACT (Luo et al. 2020, arXiv:1912.00167), section 3.1, with V-trace (Espeholt et al. 2018, arXiv:1802.01561); RLlib calls
+it APPO. Three policies: mu acted, pi_target is a copy of the learner's made every ``target_every`` updates, pi learns.
+
+    R = min(mu / pi_target, clip_worker) pi / mu
+    L = -min(R A, clip(R, 1 - clip, 1 + clip) A) + kl KL(pi_target || pi) + value (V - v)^2 / 2 - entropy H(pi)
+
+v is the V-trace target of pi_target's experience as mu made it, from the target network's values, and A = v - V_target. With
+mu = pi_target these are PPO's ratio, GAE, and its targets: in lockstep with target_every=1 this is PPO.
+
+Deviations: no circular buffer (``epochs`` passes over a batch instead); advantages are normalised once a batch; the weight
+of the KL is fixed (RLlib adapts it); sums over real rows, not means.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from equipoise import tree
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
+from equipoise.returns import vtrace
+from equipoise.types import Batch, LossOutput, Trajectory, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class APPO(ActorCriticAlgorithm):
+    gamma: float = 0.99
+    lambda_: float = 0.95
+    clip: float = 0.2  # of the probability ratio
+    clip_rho: float = 1.0
+    clip_c: float = 1.0
+    clip_worker: float = 2.0  # how much likelier than under the target policy an action that was taken may count as
+    kl: float = 0.0  # weight of the KL divergence from the target policy; above 0 it costs a pass of the target network
+    entropy: float = 0.01
+    value: float = 0.5  # weight of the value loss
+    normalize_advantage: bool = True
+    target_every: int = 1
+    epochs: int = 2
+    minibatches: int = 4
+
+    def __post_init__(self) -> None:
+        if self.target_every < 1:
+            raise ValueError(f"algorithm.target_every: expected at least 1, for the target policy, got {self.target_every}")
+        if not self.clip_worker >= 1:
+            raise ValueError(f"algorithm.clip_worker: expected at least 1, got {self.clip_worker}")
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""
+        rows = data.reward.shape[0]
+        out = target_net.unroll(data.obs, data.first, data.state)[0]
+        logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
+        corrected = vtrace(
+            reward=data.reward, discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
+            log_rho=logp - acted, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
+        )  # fmt: skip
+        advantage = corrected.target - out.value[:-1]
+        return {
+            "advantage": standardized(advantage, data.mask) if self.normalize_advantage else advantage,
+            "target": corrected.target,
+            "logp": torch.maximum(logp, acted - math.log(self.clip_worker)),  # R = pi / max(pi_target, mu / clip_worker)
+        }
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L above, summed over real rows; no gradient flows into v, A or the target network."""
+        data, targets = batch.data, batch.targets
+        rows = data.reward.shape[0]
+        inputs = tree.index(data.obs, slice(rows)), data.first[:rows], data.state
+        policy, value = net.unroll(*inputs)[0]
+        log_ratio = policy.logp(data.action) - targets["logp"]
+        ratio = log_ratio.exp()
+        advantage = targets["advantage"]
+        policy_loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip))
+        error = (value - targets["target"]).square()
+        entropy = policy.entropy()
+        terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
+        shown = {
+            "policy_loss": policy_loss, "value_error": error, "entropy": entropy,
+            "approx_kl": (ratio - 1.0) - log_ratio, "clip_fraction": ((ratio - 1.0).abs() > self.clip).float(),
+        }  # fmt: skip
+        if self.kl > 0:
+            with torch.no_grad():
+                target_policy = target_net.unroll(*inputs)[0].policy
+            shown["kl"] = target_policy.kl(policy)
+            terms = terms + self.kl * shown["kl"]
+        return over_real_rows(data.mask, terms, **shown)

@@ -1,0 +1,52 @@
+"""The target network: a copy that follows the one that learns, wholly now and then, or a little after every update."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import tree
+
+
+class Target:
+    """``net``, without gradients, begins as the same function as the network that it follows.
+
+    Every ``every`` updates its parameters go the share ``tau`` of the way to those of the other,
+
+        theta_target <- theta_target + tau (theta - theta_target)
+
+    (1: Mnih et al. 2015, Nature 518, algorithm 1; below: Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1), and its
+    buffers, which are counts and running statistics, become equal.
+    """
+
+    def __init__(self, net: Any, *, every: int, tau: float) -> None:
+        """``net``: on its device, with the parameters that it begins with."""
+        self.net = copy.deepcopy(net).requires_grad_(False)
+        self._source, self._every, self._tau = net, every, tau
+
+    @torch.no_grad()
+    def follow(self, version: int) -> None:
+        """Once after every update; ``version`` counts them."""
+        if version % self._every:
+            return
+        for mine, other in zip(self.net.parameters(), self._source.parameters(), strict=True):
+            mine.lerp_(other, self._tau)  # at tau = 1 the very bits of the other
+        for mine, other in zip(self.net.buffers(), self._source.buffers(), strict=True):
+            mine.copy_(other)
+
+    def state(self) -> dict[str, Tensor]:
+        return tree.named_tensors(self.net)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse; ValueError where a name or a shape differs."""
+        mine = self.state()
+        for name in sorted({*mine, *state}):
+            wanted, got = (tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, state))
+            if wanted != got:
+                raise ValueError(f"target network, {name!r}: expected {wanted}, got a state of {got}")
+        for name, tensor in mine.items():
+            tensor.copy_(state[name])
