@@ -196,7 +196,7 @@ class LossOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
-    """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
+    """Hyper-parameters and a few functions; stateless, picklable, one readable file each.
 
     The fields here are those that the learner reads; a subclass adds its own and overrides the defaults.
     """
@@ -240,6 +240,15 @@ class Algorithm(ABC):
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         """[T, B], once per batch, without gradient (PPO's GAE)."""
         return {}
+
+    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
+
+        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
+        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
+        learner keeps it and saves it. No gradient is recorded.
+        """
+        return memory
 
     @abstractmethod
     def loss(

@@ -50,6 +50,7 @@ class Learner:
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
+        self._memory: Tree = {}  # the algorithm's, of the streams of data
 
     @property
     def progress(self) -> float:
@@ -92,6 +93,8 @@ class Learner:
                     priority = out.priority
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
+        with torch.no_grad():
+            self._memory = algorithm.absorb(self.net, batch.data, self._memory)
         self.version += 1
         return Step(metrics=metrics, priority=priority)
 
@@ -104,6 +107,7 @@ class Learner:
                 name: {"params": self._flat[name].detach(), "optimizer": _slots(self._optimizers[name])} for name in self._flat
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+            "memory": self._memory,
         }
 
     def load(self, state: Tree) -> None:
@@ -121,6 +125,7 @@ class Learner:
                 _load_slots(self._optimizers[name], group["optimizer"])
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
+        self._memory = tree.to(state["memory"], self.device)
         self.version = state["version"]
         if state["rng"].shape == self._rng.get_state().shape:
             self._rng.set_state(state["rng"])

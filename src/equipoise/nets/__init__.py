@@ -3,9 +3,10 @@
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Categorical, DiagonalGaussian, Distribution, action_dims
+from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
     "MLP", "ActorCritic", "ActorCriticOutput", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Policy",
-    "action_dims", "encode", "encoded_size",
+    "RunningNorm", "action_dims", "encode", "encoded_size",
 ]  # fmt: skip

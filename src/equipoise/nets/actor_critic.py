@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Categorical, DiagonalGaussian, action_dims
-from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear
+from equipoise.nets.normalize import RunningNorm
+from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
 from equipoise.types import EnvSpec, Tree
 
 Policy = Categorical | DiagonalGaussian
@@ -30,7 +31,10 @@ class ActorCritic(nn.Module):
     Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al. 2022, "The 37
     implementation details of PPO", 13). With a core there is one torso, then the core, then the heads. The policy head
     starts at gain ``policy_gain``, near uniform; the value head at 1. Box actions have one ``log_std`` a dimension,
-    independent of the observation, 0 at first.
+    independent of the observation, ``log_std`` at first.
+
+    With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm`` clipped to so many standard
+    deviations, which ``absorb`` feeds.
 
     ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
     """
@@ -45,12 +49,17 @@ class ActorCritic(nn.Module):
         core_size: int = 64,
         shared: bool = False,
         policy_gain: float = 0.01,
+        log_std: float = 0.0,
+        clip_obs: float | None = None,
     ) -> None:
         super().__init__()
         if core not in ("none", "lstm", "gru"):
             raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
         self.observation = spec.observation
         size = encoded_size(spec.observation)
+        self.norm: RunningNorm | None = None
+        if clip_obs is not None:
+            self.norm = RunningNorm(size, clip=clip_obs, columns=measured(spec.observation))
         dims = action_dims(spec.action)
         self.action_shape = spec.action.shape or ()
         self.start: int | None = None  # the first action of a Discrete space
@@ -68,7 +77,7 @@ class ActorCritic(nn.Module):
             self.policy_head = linear(features, int(spec.action.n), policy_gain)
         else:
             self.policy_head = linear(features, dims, policy_gain)
-            self.log_std = nn.Parameter(torch.zeros(dims))
+            self.log_std = nn.Parameter(torch.full((dims,), float(log_std)))
         self.value_head = linear(features, 1, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
@@ -76,7 +85,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
-        features, state = self._features(encode(self.observation, obs), first, state)
+        features, state = self._features(self._encode(obs), first, state)
         return self._policy(features, first.shape), state
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
@@ -87,8 +96,17 @@ class ActorCritic(nn.Module):
         """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the state after row T-1."""
         return self._both(obs, first, state)
 
-    def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
+    def absorb(self, obs: Tree, mask: Tensor) -> None:
+        """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of ``norm``."""
+        if self.norm is not None:
+            self.norm.absorb(encode(self.observation, obs), mask)
+
+    def _encode(self, obs: Tree) -> Tensor:
         x = encode(self.observation, obs)
+        return x if self.norm is None else self.norm.forward(x)
+
+    def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
+        x = self._encode(obs)
         features, state = self._features(x, first, state)
         policy = self._policy(features, first.shape)
         if self.value_torso is not None:

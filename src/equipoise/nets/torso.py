@@ -48,6 +48,13 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
     raise ValueError(f"observation space {space} is not supported; supported are Box, Discrete, and a Dict of those")
 
 
+def measured(space: spaces.Space[Any]) -> list[bool]:
+    """[F], which columns of ``encode`` are the numbers of a Box: those that a running norm is of, unlike a one-hot's."""
+    if isinstance(space, spaces.Dict):
+        return [column for key in sorted(space) for column in measured(space[key])]
+    return [isinstance(space, spaces.Box)] * encoded_size(space)
+
+
 def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
     """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0."""
     layer = nn.Linear(size_in, size_out)
