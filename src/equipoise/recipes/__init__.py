@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from equipoise.recipes import classic
+from equipoise.recipes import classic, mujoco
 from equipoise.types import Program
 
 __all__ = ["RECIPES", "find"]
@@ -14,6 +15,7 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("CartPole-v1", "impala"): classic.cartpole_impala,
     ("Acrobot-v1", "ppo"): classic.acrobot_ppo,
     ("Acrobot-v1", "impala"): classic.acrobot_impala,
+    **{(env, "ppo"): partial(mujoco.ppo, env) for env in mujoco.ENVS},
 }
 
 
