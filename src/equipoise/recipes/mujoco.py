@@ -5,12 +5,11 @@ from __future__ import annotations
 from equipoise.algorithms.ppo import PPO
 from equipoise.types import EnvFactory, Policy, Program
 
-
 ENVS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 
 
 def ppo(env: str) -> Program:
-    """CleanRL's PPO for continuous actions: 2048 rows a batch, 10 epochs, lr 3e-4 linear, statistics of both kinds, 1e6 steps."""
+    """CleanRL's PPO for continuous actions: 2048 rows a batch, 10 epochs, lr 3e-4 linear, both statistics, 1e6 steps."""
     algorithm = PPO(
         gamma=0.99, lambda_=0.95, clip=0.2, entropy=0.0, learning_rate=3e-4, epochs=10, minibatches=32,
         normalize_obs=True, normalize_reward=True,
