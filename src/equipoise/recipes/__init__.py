@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from equipoise.recipes import classic, mujoco
 from equipoise.types import Program
@@ -15,7 +14,9 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("CartPole-v1", "impala"): classic.cartpole_impala,
     ("Acrobot-v1", "ppo"): classic.acrobot_ppo,
     ("Acrobot-v1", "impala"): classic.acrobot_impala,
-    **{(env, "ppo"): partial(mujoco.ppo, env) for env in mujoco.ENVS},
+    ("HalfCheetah-v5", "ppo"): mujoco.halfcheetah_ppo,
+    ("Hopper-v5", "ppo"): mujoco.hopper_ppo,
+    ("Walker2d-v5", "ppo"): mujoco.walker2d_ppo,
 }
 
 
