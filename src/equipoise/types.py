@@ -261,6 +261,15 @@ class Algorithm(ABC):
         """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``."""
         return {}
 
+    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
+
+        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
+        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
+        learner keeps it and saves it. No gradient is recorded.
+        """
+        return memory
+
     @abstractmethod
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

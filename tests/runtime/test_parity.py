@@ -10,18 +10,19 @@ from equipoise import api
 
 ALGORITHMS = ("ppo", "impala", "appo", "a3c")
 CASES = [(a, c, k, s) for a in ALGORITHMS for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
+NORMALISED = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"]
 SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), ("impala", "none", 2, 1)]
 SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1)]
 MORE = {"appo": ["algorithm.target_every=3", "algorithm.kl=0.1"]}  # the target policy is an older one, and its KL counts
 
 
-def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **options: Any) -> list[str]:
+def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, settings: Any = (), **options: Any) -> list[str]:
     found = []
     places: list[Any] = ["serial", "process", "serial", "process"]
     for i, on in enumerate(places):
         made = api.program(
             "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
-            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, [])], **options,
+            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, []), *settings], **options,
         )  # fmt: skip
         with api.train(made, on=on, out=path / f"{i}") as run:
             for _ in run:
@@ -34,6 +35,13 @@ def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, **optio
 @pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), SOME)
 def test_serial_and_process_agree_to_the_bit(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path))) == 1
+
+
+@pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), [("ppo", "none", 2, 0), ("impala", "lstm", 2, 1)])
+def test_they_agree_with_running_statistics(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
+    """A batch of two windows a stream, too: its order is that of the streams' rows, whoever came first."""
+    assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "a", NORMALISED))) == 1
+    assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "b", NORMALISED, batch=8 * actors * 2))) == 1
 
 
 def test_the_hash_can_differ(tmp_path: Any) -> None:

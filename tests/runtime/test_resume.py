@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.learners.learner import Learner
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
@@ -25,8 +26,12 @@ from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
-CASES = [(a, c, on) for a in ("ppo", "impala", "appo", "a3c") for c in ("none", "lstm") for on in ("serial", "process")]
-SOME = [("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial"), ("appo", "none", "serial")]
+ALGORITHMS, PLACES = ("ppo", "impala", "appo", "a3c"), ("serial", "process")
+CASES = [(a, c, on) for a in ALGORITHMS for c in ("none", "lstm", "normalised") for on in PLACES]
+SOME = [
+    ("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial"), ("appo", "none", "serial"),
+    ("ppo", "normalised", "process"), ("impala", "normalised", "serial"),
+]  # fmt: skip
 
 
 def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
@@ -157,6 +162,26 @@ def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytes
     train(program(steps=1024, schedule_steps=2048), tmp_path / "half")
     monkeypatch.setattr("equipoise.learners.learner._load_slots", lambda optimizer, slots: None)
     assert go_on(tmp_path / "half", steps=2048)["params_sha256"] != whole["params_sha256"]
+
+
+NORMALISED = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"]
+
+
+@pytest.mark.parametrize("lost", ["memory", "buffers"])
+def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the running returns of the streams, or the statistics themselves, begin anew with the resume."""
+    whole = train(program(steps=2048, settings=NORMALISED), tmp_path / "whole")
+    train(program(steps=1024, schedule_steps=2048, settings=NORMALISED), tmp_path / "half")
+    shutil.copytree(tmp_path / "half", tmp_path / "other")
+    assert go_on(tmp_path / "half", steps=2048)["params_sha256"] == whole["params_sha256"]
+    load = Learner.load
+
+    def forgetful(self: Learner, state: Any) -> None:
+        new = self.state()[lost]
+        load(self, {**state, lost: new})
+
+    monkeypatch.setattr(Learner, "load", forgetful)
+    assert go_on(tmp_path / "other", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 
 def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:

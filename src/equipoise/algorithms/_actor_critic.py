@@ -1,4 +1,4 @@
-"""What the actor-critic algorithms share: the network's shape, acting by sampling from its policy, sums over real rows."""
+"""What actor-critics share: the network's shape, acting by sampling from its policy, running statistics, sums over real rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from equipoise.nets import ActorCritic
-from equipoise.types import Algorithm, EnvSpec, LossOutput, Tree
+from equipoise import tree
+from equipoise.nets import ActorCritic, RunningNorm
+from equipoise.returns import running_returns
+from equipoise.types import Algorithm, EnvSpec, LossOutput, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +22,21 @@ class ActorCriticAlgorithm(Algorithm):
     core: Literal["none", "lstm", "gru"] = "none"
     core_size: int = 64
     squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
+    log_std: float = 0.0  # of Box actions, at first
+    gamma: float = 0.99
+    normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
+    clip_obs: float = 10.0  # of these, in deviations
+    normalize_reward: bool = False  # in the targets, by the running deviation of the discounted return; reports stay raw
+    clip_reward: float = 10.0  # of a reward over that deviation
 
     def network(self, spec: EnvSpec) -> nn.Module:
-        return ActorCritic(
+        net = ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
-            squash=self.squash,
+            squash=self.squash, log_std=self.log_std, clip_obs=self.clip_obs if self.normalize_obs else None,
         )  # fmt: skip
+        if self.normalize_reward:
+            net.returns = RunningNorm(1, clip=self.clip_reward)
+        return net
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
@@ -35,6 +46,43 @@ class ActorCriticAlgorithm(Algorithm):
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
+
+    def rewards(self, net: Any, data: Trajectory) -> Tensor:
+        """[T, B], as targets are made of them."""
+        return net.returns.scale(data.reward) if self.normalize_reward else data.reward  # type: ignore[no-any-return]
+
+    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+        """Real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""
+        if self.normalize_obs:
+            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask)
+        if not self.normalize_reward:
+            return memory
+        returns, carried = carry(data, self.gamma, memory.get("return"))
+        net.returns.absorb(returns.unsqueeze(-1), data.mask)
+        return {"return": carried}
+
+
+def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Running returns of every window, from where its stream's last one ended -> [T, B], [streams] for the next batch.
+
+    A batch may hold several windows of a stream; they are taken in the order of their rows, one of each stream at a time.
+    """
+    stream, start = data.context["stream"], data.context["start"]
+    streams = int(stream.max()) + 1
+    carried = data.reward.new_zeros(max(streams, 0 if before is None else len(before)))
+    if before is not None:
+        carried[: len(before)] = before
+    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)  # [B] how many of its stream come before it
+    returns = data.reward.new_empty(data.shape)
+    for i in range(int(turn.max()) + 1):
+        now = turn == i
+        ids = stream[now]
+        part = running_returns(
+            reward=data.reward[:, now], first=data.first[:-1, now], gamma=gamma, before=carried[ids], mask=data.mask[:, now]
+        )
+        returns[:, now] = part
+        carried[ids] = part[-1]
+    return returns, carried
 
 
 def standardized(advantage: Tensor, mask: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from equipoise.types import Batch, LossOutput
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
-    gamma: float = 0.99
     lambda_: float = 1.0  # 1: the paper's n-step returns
     entropy: float = 0.01
     value: float = 0.5  # weight of the value loss
@@ -40,7 +39,11 @@ class A3C(ActorCriticAlgorithm):
         out = net.unroll(data.obs, data.first, data.state)[0]
         policy, value = out.policy[:rows], out.value
         returns = lambda_returns(
-            reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask
+            reward=self.rewards(net, data),
+            discount=data.discount(self.gamma),
+            value=value,
+            lambda_=self.lambda_,
+            mask=data.mask,
         )
         logp = policy.logp(data.action)
         policy_loss = -returns.advantage * logp

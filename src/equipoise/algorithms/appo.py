@@ -29,7 +29,6 @@ from equipoise.types import Batch, LossOutput, Trajectory, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class APPO(ActorCriticAlgorithm):
-    gamma: float = 0.99
     lambda_: float = 0.95
     clip: float = 0.2  # of the probability ratio
     clip_rho: float = 1.0
@@ -55,7 +54,7 @@ class APPO(ActorCriticAlgorithm):
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
         corrected = vtrace(
-            reward=data.reward, discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
+            reward=self.rewards(net, data), discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
             log_rho=logp - acted, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
         )  # fmt: skip
         advantage = corrected.target - out.value[:-1]

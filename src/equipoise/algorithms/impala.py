@@ -18,7 +18,6 @@ from equipoise.types import Batch, LossOutput
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
-    gamma: float = 0.99
     lambda_: float = 1.0
     clip_rho: float = 1.0
     clip_c: float = 1.0
@@ -38,8 +37,8 @@ class IMPALA(ActorCriticAlgorithm):
         logp = policy.logp(data.action)
         log_rho = logp.detach() - data.behaviour["logp"]
         corrected = vtrace(
-            reward=data.reward, discount=data.discount(self.gamma), value=value, log_rho=log_rho, lambda_=self.lambda_,
-            clip_rho=self.clip_rho, clip_c=self.clip_c, clip_pg_rho=self.clip_pg_rho, mask=data.mask,
+            reward=self.rewards(net, data), discount=data.discount(self.gamma), value=value, log_rho=log_rho,
+            lambda_=self.lambda_, clip_rho=self.clip_rho, clip_c=self.clip_c, clip_pg_rho=self.clip_pg_rho, mask=data.mask,
         )  # fmt: skip
         policy_loss = -corrected.advantage * logp
         error = (corrected.target - value[:rows]).square()

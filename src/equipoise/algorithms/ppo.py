@@ -20,7 +20,6 @@ from equipoise.types import Batch, LossOutput, Trajectory, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
-    gamma: float = 0.99
     lambda_: float = 0.95
     clip: float = 0.2  # of the probability ratio
     anneal_clip: bool = False  # linear to 0 with the learning rate's schedule
@@ -33,7 +32,8 @@ class PPO(ActorCriticAlgorithm):
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
-        out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
+        reward = self.rewards(net, data)
+        out = gae(reward=reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
         advantage = standardized(out.advantage, data.mask) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 

@@ -53,6 +53,7 @@ class Learner:
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
+        self._memory: Tree = {}  # the algorithm's, of the streams of data
 
     @property
     def progress(self) -> float:
@@ -95,6 +96,8 @@ class Learner:
                     priority = out.priority
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
+        with torch.no_grad():
+            self._memory = algorithm.absorb(self.net, batch.data, self._memory)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.version)
@@ -110,6 +113,7 @@ class Learner:
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
+            "memory": self._memory,
         }
 
     def load(self, state: Tree) -> None:
@@ -132,6 +136,7 @@ class Learner:
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
                 self._target.load(state["target"])
+        self._memory = tree.to(state["memory"], self.device)
         self.version = state["version"]
         if state["rng"].shape == self._rng.get_state().shape:
             self._rng.set_state(state["rng"])

@@ -12,9 +12,10 @@ from equipoise.nets.distributions import (
     SquashedGaussian,
     action_dims,
 )
+from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
 
 __all__ = [
     "MLP", "ActorCritic", "ActorCriticOutput", "Bernoulli", "Categorical", "Core", "DiagonalGaussian", "Distribution", "Joint",
-    "MultiCategorical", "Policy", "SquashedGaussian", "action_dims", "encode", "encoded_size",
+    "MultiCategorical", "Policy", "RunningNorm", "SquashedGaussian", "action_dims", "encode", "encoded_size",
 ]  # fmt: skip

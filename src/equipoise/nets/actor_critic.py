@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from equipoise.nets import heads
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Distribution
-from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear
+from equipoise.nets.normalize import RunningNorm
+from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
 from equipoise.types import EnvSpec, Tree
 
 Policy = Distribution
@@ -30,8 +31,11 @@ class ActorCritic(nn.Module):
     Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al. 2022, "The 37
     implementation details of PPO", 13). With a core there is one torso, then the core, then the heads. The policy head
     starts at gain ``policy_gain``, near uniform; the value head at 1. Box actions have one ``log_std`` a dimension,
-    independent of the observation, 0 at first; ``squash`` bends them into their bounds. An action mask is no feature: it only
-    decides what the policy may do.
+    independent of the observation, ``log_std`` at first; ``squash`` bends them into their bounds. An action mask is no
+    feature: it only decides what the policy may do.
+
+    With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm`` clipped to so many standard
+    deviations, which ``absorb`` feeds.
 
     ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
     """
@@ -47,6 +51,8 @@ class ActorCritic(nn.Module):
         shared: bool = False,
         policy_gain: float = 0.01,
         squash: bool = False,
+        log_std: float = 0.0,
+        clip_obs: float | None = None,
     ) -> None:
         super().__init__()
         if core not in ("none", "lstm", "gru"):
@@ -55,6 +61,9 @@ class ActorCritic(nn.Module):
         self.mask = spec.mask
         self.head = heads.head(spec.action, squash=squash)
         size = encoded_size(self.observation)
+        self.norm: RunningNorm | None = None
+        if clip_obs is not None:
+            self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
         self.core: Core | None = None
         self.value_torso: MLP | None = None
         self.torso = MLP(size, hidden, activation)  # the policy's alone where there is a value_torso
@@ -67,7 +76,7 @@ class ActorCritic(nn.Module):
         self.policy_head = linear(features, self.head.size, policy_gain)
         self.log_std: nn.Parameter | None = None
         if self.head.stds:
-            self.log_std = nn.Parameter(torch.zeros(self.head.stds))
+            self.log_std = nn.Parameter(torch.full((self.head.stds,), float(log_std)))
         self.value_head = linear(features, 1, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
@@ -75,7 +84,7 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
-        features, state = self._features(encode(self.observation, heads.at(obs, self.seen)), first, state)
+        features, state = self._features(self._encode(obs), first, state)
         return self._policy(features, first.shape, obs), state
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
@@ -86,8 +95,17 @@ class ActorCritic(nn.Module):
         """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the state after row T-1."""
         return self._both(obs, first, state)
 
-    def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
+    def absorb(self, obs: Tree, mask: Tensor) -> None:
+        """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of ``norm``."""
+        if self.norm is not None:
+            self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask)
+
+    def _encode(self, obs: Tree) -> Tensor:
         x = encode(self.observation, heads.at(obs, self.seen))
+        return x if self.norm is None else self.norm.forward(x)
+
+    def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
+        x = self._encode(obs)
         features, state = self._features(x, first, state)
         policy = self._policy(features, first.shape, obs)
         if self.value_torso is not None:

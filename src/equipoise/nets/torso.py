@@ -69,6 +69,13 @@ def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.dev
         return part, torch.cat(values)
 
 
+def measured(space: spaces.Space[Any]) -> list[bool]:
+    """[F], which columns of ``encode`` are the numbers of a Box: those that a running norm is of, unlike a one-hot's."""
+    if isinstance(space, spaces.Dict):
+        return [column for key in sorted(space) for column in measured(space[key])]
+    return [isinstance(space, spaces.Box)] * encoded_size(space)
+
+
 def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
     """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and bias 0."""
     layer = nn.Linear(size_in, size_out)

@@ -12,10 +12,11 @@ from equipoise.returns.nstep import nstep
 from equipoise.returns.rescale import rescale, unscale
 from equipoise.returns.retrace import retrace
 from equipoise.returns.rows import Returns
+from equipoise.returns.running import running_returns
 from equipoise.returns.scan import scan
 from equipoise.returns.vtrace import vtrace
 
 __all__ = [
     "Returns", "effective_sample_size", "gae", "importance_weight", "lambda_returns", "log_ratio", "nstep", "rescale",
-    "retrace", "scan", "unscale", "vtrace",
+    "retrace", "running_returns", "scan", "unscale", "vtrace",
 ]  # fmt: skip
