@@ -63,6 +63,7 @@ class EnvSpec:
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
+    settings: str = ""  # what it was made with, in words, where a family has a spec of its own
 
 
 class Env(Protocol):

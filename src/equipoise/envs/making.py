@@ -7,6 +7,7 @@ Targets::
     module:callable         called with the arguments; returns a gymnasium.Env (called once a stream) or a VectorEnv (of B)
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
+    ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
 A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
 ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed`` (of the run).
@@ -27,7 +28,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from equipoise.envs import wrong
+from equipoise.envs import atari, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Failures
@@ -64,6 +65,8 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 
             return make_pool(target.removeprefix("envpool:"), kwargs, streams=streams, seed=seed)
         found = resolve(target)
+        if isinstance(found, atari.Game):
+            return found.make(kwargs, streams=streams, seed=seed, python=python)
         offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
         if isinstance(found, Registered):
             return make_registered(found, kwargs, offer, python=python)
@@ -78,7 +81,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
             importlib.import_module("ale_py")  # registers the ids
         if name not in gymnasium.registry:
             raise wrong.unknown("env id", target, gymnasium.registry)
-        return gymnasium.registry[name]
+        return atari.Game(name) if name.startswith("ALE/") else gymnasium.registry[name]
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
