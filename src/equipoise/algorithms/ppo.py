@@ -33,7 +33,9 @@ class PPO(ActorCriticAlgorithm):
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
-        out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
+        out = gae(
+            reward=self.reward(data), discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask
+        )
         advantage = out.advantage
         real = advantage[data.mask]
         if self.normalize_advantage and len(real):  # none is real where every episode was aborted

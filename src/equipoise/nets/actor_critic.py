@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from equipoise import tree
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Categorical, DiagonalGaussian, action_dims
-from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear
+from equipoise.nets.torso import MLP, columns, encode, linear
+from equipoise.nets.vision import torso as make_torso
 from equipoise.types import EnvSpec, Tree
 
 Policy = Categorical | DiagonalGaussian
@@ -32,6 +35,9 @@ class ActorCritic(nn.Module):
     starts at gain ``policy_gain``, near uniform; the value head at 1. Box actions have one ``log_std`` a dimension,
     independent of the observation, 0 at first.
 
+    ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under autocast it alone computes in
+    low precision: core and heads stay in float32.
+
     ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
     """
 
@@ -44,25 +50,25 @@ class ActorCritic(nn.Module):
         core: Literal["none", "lstm", "gru"] = "none",
         core_size: int = 64,
         shared: bool = False,
+        torso: str = "auto",
         policy_gain: float = 0.01,
     ) -> None:
         super().__init__()
         if core not in ("none", "lstm", "gru"):
             raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
         self.observation = spec.observation
-        size = encoded_size(spec.observation)
         dims = action_dims(spec.action)
         self.action_shape = spec.action.shape or ()
         self.start: int | None = None  # the first action of a Discrete space
         self.core: Core | None = None
         self.value_torso: MLP | None = None
-        self.torso = MLP(size, hidden, activation)  # the policy's alone where there is a value_torso
+        self.torso = make_torso(torso, spec.observation, hidden=hidden, activation=activation)  # the policy's, or of both
         features = self.torso.size_out
         if core != "none":
             self.core = Core(core, features, core_size)
             features = core_size
-        elif not shared:
-            self.value_torso = MLP(size, hidden, activation)
+        elif isinstance(self.torso, MLP) and not shared:
+            self.value_torso = make_torso("mlp", spec.observation, hidden=hidden, activation=activation)
         if isinstance(spec.action, spaces.Discrete):
             self.start = int(spec.action.start)
             self.policy_head = linear(features, int(spec.action.n), policy_gain)
@@ -76,8 +82,10 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
-        features, state = self._features(encode(self.observation, obs), first, state)
-        return self._policy(features, first.shape), state
+        flat = self.torso(self._rows(obs, first))
+        with exact(flat):
+            features, state = self._features(flat, first, state)
+            return self._policy(features, first.shape), state
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
         """obs [B, ...], first [B] bool, state [B, ...] -> outputs [B], the next state."""
@@ -88,16 +96,26 @@ class ActorCritic(nn.Module):
         return self._both(obs, first, state)
 
     def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
-        x = encode(self.observation, obs)
-        features, state = self._features(x, first, state)
-        policy = self._policy(features, first.shape)
-        if self.value_torso is not None:
-            features = self.value_torso(x.reshape(-1, x.shape[-1]))
-        return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
+        x = self._rows(obs, first)
+        flat = self.torso(x)
+        value_flat = None if self.value_torso is None else self.value_torso(x)
+        with exact(flat):
+            features, state = self._features(flat, first, state)
+            policy = self._policy(features, first.shape)
+            if value_flat is not None:
+                features = value_flat.float()
+            return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
 
-    def _features(self, x: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """x [..., F], first [...] -> [N, features] with N the product of all rows, state."""
-        flat: Tensor = self.torso(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]))
+    def _rows(self, obs: Tree, first: Tensor) -> Any:
+        """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP, else observations."""
+        if isinstance(self.torso, MLP):
+            x = encode(self.observation, obs)
+            return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        return obs if first.ndim == 1 else tree.map(lambda leaf: leaf.flatten(0, 1), obs)
+
+    def _features(self, flat: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """flat [N, F], first [...] -> [N, features], state."""
+        flat = flat.float()
         if self.core is None:
             return flat, state
         if first.ndim == 1:
@@ -110,3 +128,12 @@ class ActorCritic(nn.Module):
             logits = columns(self.policy_head, features)
             return Categorical(logits if len(rows) == 1 else logits.view(-1, *rows), self.start)
         return DiagonalGaussian(self.policy_head(features).view(*rows, -1), self.log_std, self.action_shape)
+
+
+PLAIN = nullcontext()
+
+
+def exact(x: Tensor) -> AbstractContextManager[Any]:
+    """Without autocast, where there is any."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else PLAIN
