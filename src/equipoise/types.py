@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
+Precision = Literal["fp32", "bf16"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -281,6 +282,7 @@ class Program:
     inference: Literal["local"] = "local"
     max_lag: int | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
+    precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors; the rest is fp32
     threads: int = 1  # of the learner; an actor has one
     steps: int = 500_000  # env steps after frame skip, rounded up to whole batches
     schedule_steps: int | None = None  # None: steps; kept when a finished run is extended
@@ -304,6 +306,6 @@ def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.i
 
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
-    "OnNonfinite", "Policy",
+    "OnNonfinite", "Policy", "Precision",
     "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
 ]  # fmt: skip

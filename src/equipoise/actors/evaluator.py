@@ -10,7 +10,8 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.noise import uniform
-from equipoise.types import Algorithm, Env, Tick, TimeStep, Tree
+from equipoise.nets.precision import autocast
+from equipoise.types import Algorithm, Env, Precision, Tick, TimeStep, Tree
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 
@@ -35,9 +36,11 @@ class Evaluator:
         noise_columns: int,
         seed: int,
         deterministic: bool = True,
+        precision: Precision = "fp32",
     ) -> None:
         self._algorithm, self._net, self._env = algorithm, net, env
         self._deterministic, self._noise_columns, self._seed = deterministic, noise_columns, seed
+        self._autocast = autocast(precision)
         self._left = np.full(streams, episodes // streams)
         self._left[: episodes % streams] += 1
         self._return = np.zeros(streams)
@@ -87,7 +90,7 @@ class Evaluator:
 
     def _act(self, ts: TimeStep) -> Tree:
         obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._autocast:
             if self._deterministic:
                 action, self._state = self._algorithm.best(self._net, obs, first, self._state)
             else:

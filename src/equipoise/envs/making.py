@@ -7,6 +7,7 @@ Targets::
     module:callable         called with the arguments; returns a gymnasium.Env (called once a stream) or a VectorEnv (of B)
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
+    MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
 A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
@@ -28,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from equipoise.envs import atari, wrong
+from equipoise.envs import atari, minigrid, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Failures
@@ -36,6 +37,10 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
+FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, what makes them
+    (("ALE/",), "ale_py", atari.Game),
+    (minigrid.PREFIXES, "minigrid", minigrid.Grid),
+)
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
 
 
@@ -65,7 +70,7 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 
             return make_pool(target.removeprefix("envpool:"), kwargs, streams=streams, seed=seed)
         found = resolve(target)
-        if isinstance(found, atari.Game):
+        if isinstance(found, atari.Game | minigrid.Grid):
             return found.make(kwargs, streams=streams, seed=seed, python=python)
         offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
         if isinstance(found, Registered):
@@ -77,11 +82,12 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     """What a target names; ValueError with the nearest if it names nothing."""
     module, _, name = target.rpartition(":")
     if not module:
-        if name.startswith("ALE/"):
-            importlib.import_module("ale_py")  # registers the ids
+        for prefixes, family, _ in FAMILIES:
+            if name.startswith(prefixes):
+                importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
             raise wrong.unknown("env id", target, gymnasium.registry)
-        return atari.Game(name) if name.startswith("ALE/") else gymnasium.registry[name]
+        return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -12,7 +12,13 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-EXTRAS = {"ale_py": "atari", "mujoco": "mujoco", "imageio": "mujoco", "envpool": "envpool"}  # module -> extra of this project
+EXTRAS = {
+    "ale_py": "atari",
+    "mujoco": "mujoco",
+    "imageio": "mujoco",
+    "envpool": "envpool",
+    "minigrid": "minigrid",
+}  # module -> extra of this project
 GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 
 

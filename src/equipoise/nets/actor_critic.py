@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Categorical, DiagonalGaussian, action_dims
+from equipoise.nets.precision import exact
 from equipoise.nets.torso import MLP, columns, encode, linear
 from equipoise.nets.vision import torso as make_torso
 from equipoise.types import EnvSpec, Tree
@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
         flat = self.torso(self._rows(obs, first))
-        with exact(flat):
+        with exact(flat.device):
             features, state = self._features(flat, first, state)
             return self._policy(features, first.shape), state
 
@@ -99,7 +99,7 @@ class ActorCritic(nn.Module):
         x = self._rows(obs, first)
         flat = self.torso(x)
         value_flat = None if self.value_torso is None else self.value_torso(x)
-        with exact(flat):
+        with exact(flat.device):
             features, state = self._features(flat, first, state)
             policy = self._policy(features, first.shape)
             if value_flat is not None:
@@ -128,12 +128,3 @@ class ActorCritic(nn.Module):
             logits = columns(self.policy_head, features)
             return Categorical(logits if len(rows) == 1 else logits.view(-1, *rows), self.start)
         return DiagonalGaussian(self.policy_head(features).view(*rows, -1), self.log_std, self.action_shape)
-
-
-PLAIN = nullcontext()
-
-
-def exact(x: Tensor) -> AbstractContextManager[Any]:
-    """Without autocast, where there is any."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else PLAIN

@@ -66,7 +66,7 @@ def first_conv(layer: nn.Conv2d, x: Tensor) -> Tensor:
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     x = x.to(dtype, memory_format=torch.channels_last)
-    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)  # type: ignore[arg-type]
+    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
 def flat(x: Tensor) -> Tensor:
@@ -136,8 +136,9 @@ class Vision(nn.Module):
     def __init__(self, observation: spaces.Space[Any], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
         super().__init__()
         self.parts = [(path, space, is_image(space)) for path, space in leaves(observation)]
-        self.cnns = nn.ModuleList(cnn(space.shape) for _, space, image in self.parts if image)
-        self.size_out = sum(int(one.size_out) for one in self.cnns)  # type: ignore[call-overload]
+        cnns = [cnn(space.shape) for _, space, image in self.parts if image]
+        self.cnns = nn.ModuleList(cnns)
+        self.size_out: int = sum(one.size_out for one in cnns)
         self.size_out += sum(encoded_size(space) for _, space, image in self.parts if not image)
 
     def forward(self, obs: Tree) -> Tensor:

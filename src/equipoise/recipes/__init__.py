@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from equipoise.recipes import classic
+from equipoise.recipes import atari, classic, minigrid
 from equipoise.types import Program
 
 __all__ = ["RECIPES", "find"]
@@ -14,6 +14,9 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("CartPole-v1", "impala"): classic.cartpole_impala,
     ("Acrobot-v1", "ppo"): classic.acrobot_ppo,
     ("Acrobot-v1", "impala"): classic.acrobot_impala,
+    ("ALE/Pong-v5", "impala"): atari.pong_impala,
+    ("ALE/Pong-v5", "ppo"): atari.pong_ppo,
+    ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
 }
 
 

@@ -213,7 +213,7 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         algorithm=policy.algorithm, net=network(program, blue.spec), experience=experience, weights=shared.weights.handle(),
         episodes=shared.episodes[index], streams=streams, total_streams=program.actors * program.envs_per_actor,
         unroll=policy.unroll, rows_per_update=unroll_rows(policy), noise_columns=blue.noise_columns,
-        seed=derive_seed(program.seed, "actions"),
+        seed=derive_seed(program.seed, "actions"), precision=program.precision,
     )  # fmt: skip
     seed = program.seed
     if incarnation or (blue.resume is not None and blue.spec.resume == "restart"):
@@ -242,8 +242,8 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         )
 
     core = Learner(
-        policy.algorithm, first_network(blue), device=program.device, schedule_updates=blue.schedule_updates,
-        seed=derive_seed(program.seed, "learner"), batch=policy.batch,
+        policy.algorithm, first_network(blue), device=program.device, precision=program.precision,
+        schedule_updates=blue.schedule_updates, seed=derive_seed(program.seed, "learner"), batch=policy.batch,
     )  # fmt: skip
     gate = Gate(
         shared.board.cut, every=blue.checkpoint_every, last=blue.updates, announce=lambda version: send({"cut": version})

@@ -30,7 +30,7 @@ def evaluator(blue: Blueprint, net: Any, *, episodes: int, seed: int, determinis
     env = make(blue.program.env, streams=np.arange(streams), seed=seed, failures=blue.failures())
     return Evaluator(
         blue.policy.algorithm, net, env, streams=streams, episodes=episodes, noise_columns=blue.noise_columns, seed=seed,
-        deterministic=deterministic,
+        deterministic=deterministic, precision=blue.program.precision,
     )  # fmt: skip
 
 
