@@ -283,6 +283,7 @@ class Program:
     max_lag: int | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors; the rest is fp32
+    compile: bool = False  # torsos of images with torch.compile: a minute at the start
     threads: int = 1  # of the learner; an actor has one
     steps: int = 500_000  # env steps after frame skip, rounded up to whole batches
     schedule_steps: int | None = None  # None: steps; kept when a finished run is extended

@@ -44,8 +44,8 @@ class Learner:
         self._schedule_updates = schedule_updates
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
         along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
-        self._by_rows = not along_time
-        if not self._by_rows and algorithm.minibatches > batch:
+        self.by_rows = not along_time
+        if not self.by_rows and algorithm.minibatches > batch:
             raise ValueError(
                 f"expected at most {batch} minibatches, got {algorithm.minibatches}: they are made of the {batch} windows of a "
                 "batch, since the network is recurrent or the loss runs along time"
@@ -82,7 +82,7 @@ class Learner:
         priority = None
         doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) that nobody has looked at yet
         for _ in range(algorithm.epochs):
-            for part in minibatches(batch, algorithm.minibatches, by_rows=self._by_rows, rng=self._rng):
+            for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 for group in self._flat:
                     with self._autocast:
                         out = algorithm.loss(self.net, None, part, group=group, step=self.progress, rng=self._rng)

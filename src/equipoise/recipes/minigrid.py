@@ -13,6 +13,7 @@ def doorkey_ppo() -> Program:
     """
     algorithm = PPO(
         gamma=0.99, lambda_=0.95, clip=0.2, entropy=0.01, learning_rate=1e-3, epochs=4, minibatches=8, anneal=False,
+        normalize_advantage=False,
     )  # fmt: skip
     return Program(
         env=EnvFactory(target="MiniGrid-DoorKey-5x5-v0"),

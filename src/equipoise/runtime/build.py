@@ -25,6 +25,7 @@ from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
+from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
@@ -255,3 +256,17 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
     return worker
+
+
+def compile_torso(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> str | None:
+    """Compile a worker's torso of images where the program says so; a note where that cannot be."""
+    program, policy = blue.program, blue.policy
+    if not program.compile:
+        return None
+    if learns := isinstance(worker, LearnerWorker):
+        net, device = worker.learner.net, worker.learner.device
+        rows = (policy.unroll + (not worker.learner.by_rows)) * policy.batch // policy.algorithm.minibatches
+    else:
+        net, device, rows = worker.agent.net, torch.device("cpu"), program.envs_per_actor  # type: ignore[attr-defined]
+    obs = tree.to(tree.torch_views(tree.zeros(tree.prepend(blue.row.obs, rows))), device)
+    return compiled.compile_torso(net, obs, precision=program.precision, gradient=learns)

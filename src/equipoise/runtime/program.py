@@ -174,7 +174,7 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 # ----------------------------------------------------------------------------------------------------------------- resume
 
 # What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
-FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device", "precision")
+FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device", "precision", "compile")
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:

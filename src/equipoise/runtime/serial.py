@@ -31,6 +31,8 @@ class SerialRuntime:
         self._cutting: int | None = None  # the version whose cut is under way
         self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
+        said = [build.compile_torso(blue, self._learner), *(build.compile_torso(blue, a) for a in actors)]
+        self._records.extend({"note": note} for note in said if note)
         if blue.resume:
             notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
             self._records.extend({"note": note} for note in notes if note)
