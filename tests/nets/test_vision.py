@@ -1,5 +1,7 @@
 """Torsos for images: layouts, scale, precision, and which torso is taken."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -213,6 +215,20 @@ class Custom(nn.Module):
     def forward(self, obs):
         x = obs.permute(0, 3, 1, 2).float() / 10
         return self.conv(x).relu().flatten(1)
+
+
+def test_the_documented_torso_works(tmp_path, monkeypatch):
+    """The code of docs/networks.md, on MiniGrid's observations."""
+    text = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+    code = text.split("```python")[1].split("```")[0]
+    assert len(code.splitlines()) < 30
+    (tmp_path / "documented_nets.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    space = spaces.Dict({"direction": spaces.Discrete(4), "image": SMALL})
+    net = network(space, torso="documented_nets:Small")
+    obs = {"direction": torch.zeros(2, dtype=torch.int64), "image": images(SMALL, 2)}
+    (_, value), _ = net.step(obs, torch.zeros(2, dtype=torch.bool), {})
+    assert value.shape == (2,) and net.torso.size_out == 32 * 5 * 5
 
 
 class Sizeless(nn.Module):

@@ -10,6 +10,7 @@ import torch
 from equipoise import api
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
+from equipoise.nets.vision import Vision
 from equipoise.runtime import build
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
@@ -33,23 +34,35 @@ def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> N
     assert hashes[0] == hashes[1]
 
 
-def test_bf16_computes_otherwise_and_about_the_same(tmp_path: Any) -> None:
-    """In learner and actors: one update moves the weights as fp32 does, but not to the same bits."""
-    settings = ["algorithm.learning_rate=1e-3", "algorithm.optimizer=rmsprop", "algorithm.anneal=false"]
-    params = {}
+def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acting, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
+    settings = ["algorithm.learning_rate=1e-3", "algorithm.optimizer=rmsprop", "algorithm.anneal=false", "algorithm.epochs=1"]
+    forward, seen, params = Vision.forward, set(), {}
+
+    def recorded(self: Any, obs: Any) -> Any:
+        features = forward(self, obs)
+        seen.add((precision, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), features.dtype))
+        return features
+
+    options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
     for precision in ("fp32", "bf16"):
         out = tmp_path / precision
-        train(PIXELS, "ppo", "serial", out, precision=precision, steps=40, settings=[*settings, "algorithm.epochs=1"], **SMALL)
+        made = api.program(PIXELS, "ppo", precision=precision, **options)
+        run = api.train(made, on="serial", out=out)  # looks at one action already
+        with monkeypatch.context() as patch:
+            patch.setattr(Vision, "forward", recorded)
+            for _ in run:
+                pass
         params[precision] = dict(api.load(out)._net.named_parameters())
-    start = dict(
-        build.network(api.program(PIXELS, "ppo", steps=40, **SMALL), api.load(tmp_path / "fp32").spec).named_parameters()
-    )
+    kinds = ((True, False), (False, False), (False, True))
+    assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
+    start = dict(build.network(made, api.load(out).spec).named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():
-        p = parameter.detach()
-        assert p.dtype == params["bf16"][name].dtype == torch.float32
-        moved += float((p - start[name]).square().sum())
-        apart += float((p - params["bf16"][name]).square().sum())
+        p, low = parameter.detach(), params["bf16"][name].detach()
+        assert p.dtype == low.dtype == torch.float32
+        moved += float((p - start[name].detach()).square().sum())
+        apart += float((p - low).square().sum())
     assert 0 < apart < 0.5 * moved
 
 
