@@ -25,7 +25,7 @@ from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import env_of, hint
-from equipoise.types import Algorithm, EnvFactory, EnvSpec, Frozen, Policy, Program, Tree, learning
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Tree, learning
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
 

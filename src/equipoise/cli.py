@@ -138,6 +138,14 @@ def train(
         str | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda[:N]", help="Of the learner.", rich_help_panel=WHERE)] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fp32|bf16",
+            help="Of convolutions and matrix products. bf16 pays for images, on processors that have it.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     on_nonfinite: Annotated[
         str | None,
         typer.Option(
@@ -191,7 +199,7 @@ def train(
         given = numbers(
             unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
             threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
-            checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite,
+            checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, precision=precision,
         )  # fmt: skip
         if where == "process":
             from equipoise.runtime.forkserver import prepare
@@ -212,6 +220,7 @@ def numbers(**texts: str | None) -> dict[str, Any]:
 
     kinds: dict[str, Any] = {  # the others: int
         "max_lag": int | None, "device": str, "stop_at": float, "on_nonfinite": Literal["stop", "drop", "clamp"],
+        "precision": Literal["fp32", "bf16"],
     }  # fmt: skip
     return {
         name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")

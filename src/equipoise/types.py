@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
+Precision = Literal["fp32", "bf16"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -71,6 +72,7 @@ class EnvSpec:
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
+    settings: str = ""  # what it was made with, in words, where a family has a spec of its own
     dealt: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # policy -> which agents of an env; {}: it has but one
     agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
 
@@ -324,6 +326,8 @@ class Program:
     inference: Literal["local"] = "local"
     max_lag: int | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
+    precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors; the rest is fp32
+    compile: bool = False  # torsos of images with torch.compile: a minute at the start
     threads: int = 1  # of the learner; an actor has one
     steps: int = 500_000  # env steps after frame skip, rounded up to whole batches
     schedule_steps: int | None = None  # None: steps; kept when a finished run is extended
@@ -357,6 +361,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "Frozen", "LossOutput", "Network",
-    "OnNonfinite", "Policy",
+    "OnNonfinite", "Policy", "Precision",
     "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
 ]  # fmt: skip

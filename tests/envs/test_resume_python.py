@@ -26,8 +26,11 @@ CASES = [
     ("exact", "python:MountainCar-v0", {"max_episode_steps": 70}),
     ("exact", "MountainCarContinuous-v0", {"max_episode_steps": 70}),
     *[("exact", name, {"max_episode_steps": 70}) for name in LOCOMOTION],
-    ("exact", "python:ALE/Pong-v5", {"max_episode_steps": 28}),
-    ("exact", "python:ALE/Breakout-v5", GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5}),
+    ("exact", "python:ale_py:ALE/Pong-v5", {"max_episode_steps": 28}),
+    ("exact", "python:ALE/Pong-v5", {"max_num_frames_per_episode": 112}),
+    ("exact", "python:ALE/Breakout-v5", {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.5, "noop_max": 4}),
+    ("exact", "python:ALE/Breakout-v5", {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.0}),
+    ("exact", "python:ale_py:ALE/Breakout-v5", GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5}),
     ("exact", "python:equipoise/Catch-v0", {}),
     ("exact", "python:equipoise/Ruler-v0", {}),
     ("exact", f"{SINGLE}:Named", {}),
@@ -142,7 +145,7 @@ def test_it_goes_on(kind, target, kwargs):
     [
         ("python:CartPole-v1", {}),
         (f"{SINGLE}:Endless", {}),
-        ("python:ALE/Pong-v5", GREY | {"frameskip": 1, "repeat_action_probability": 0.5}),
+        ("python:ale_py:ALE/Pong-v5", GREY | {"frameskip": 1, "repeat_action_probability": 0.5}),
     ],
 )
 def test_resumed_again_and_again(target, kwargs):

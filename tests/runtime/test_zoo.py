@@ -37,7 +37,7 @@ def visit(on: Any, case: int, path: Path) -> None:
     squash = case % 2 == 1
     print(f"zoo case {case} on {on}, squash {squash}, mask {mask}:\n  {observation}\n  {action}")
     whole = finish(api.train(made(case, squash, steps=3 * ROWS), on=on, out=path / "whole"))
-    assert whole["updates"] == 3 and whole["failures"] == {} or not any(any(c.values()) for c in whole["failures"].values())
+    assert (whole["updates"] == 3 and whole["failures"] == {}) or not any(any(c.values()) for c in whole["failures"].values())
     finish(api.train(made(case, squash, steps=2 * ROWS), on=on, out=path / "half"))
     resumed = finish(api.resume(path / "half", steps=3 * ROWS))
     assert resumed["updates"] == 3

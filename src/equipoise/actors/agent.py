@@ -11,7 +11,8 @@ import torch
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.noise import uniform
-from equipoise.types import Algorithm, Experience, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.nets.precision import autocast
+from equipoise.types import Algorithm, Experience, Precision, Slot, Tick, TimeStep, Tree, WeightStore
 
 KEPT_SLOTS = 16
 
@@ -38,11 +39,13 @@ class LocalAgent:
         rows_per_update: int,
         noise_columns: int,
         seed: int,
+        precision: Precision = "fp32",
     ) -> None:
-        self._algorithm, self._net, self._experience = algorithm, net, experience
+        self._algorithm, self.net, self._experience = algorithm, net, experience
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._rows_per_update, self._noise_columns = rows_per_update, noise_columns
+        self._autocast = autocast(precision)
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = net.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
@@ -85,9 +88,9 @@ class LocalAgent:
                 return Tick.BLOCKED
             self._begin(slot)
         t = self._t
-        with torch.inference_mode():
+        with torch.inference_mode(), self._autocast:
             action, behaviour, self._state = self._algorithm.act(
-                self._net, tree.index(self._obs, t), self._first[t], self._state, explore=self._explore, noise=self._noise[t]
+                self.net, tree.index(self._obs, t), self._first[t], self._state, explore=self._explore, noise=self._noise[t]
             )
             tree.map(lambda to, x: to[t].copy_(x), self._action, action)
             tree.map(lambda to, x: to[t].copy_(x), self._behaviour, behaviour)
@@ -158,6 +161,6 @@ class LocalAgent:
 
     def _use(self, params: Mapping[str, torch.Tensor]) -> None:
         """A store that rewrites its tensors in place is bound once; its later fetches need no copy to the network."""
-        for name, tensor in (*self._net.named_parameters(), *self._net.named_buffers()):
+        for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
             if tensor.data_ptr() != params[name].data_ptr():
                 tensor.data = params[name]

@@ -11,7 +11,8 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.noise import uniform
-from equipoise.types import Algorithm, Env, Tick, TimeStep, Tree
+from equipoise.nets.precision import autocast
+from equipoise.types import Algorithm, Env, Precision, Tick, TimeStep, Tree
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 
@@ -26,6 +27,7 @@ class Player:
     algorithm: Algorithm
     net: Any
     noise_columns: int
+    precision: Precision = "fp32"
 
 
 class Evaluator:
@@ -121,7 +123,7 @@ class _Side:
     def act(self, ts: TimeStep) -> Tree:
         algorithm, net, columns = self._player.algorithm, self._player.net, self._player.noise_columns
         obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(self._player.precision):
             if self._deterministic:
                 action, self._state = algorithm.best(net, obs, first, self._state)
             else:

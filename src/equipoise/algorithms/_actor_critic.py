@@ -1,4 +1,4 @@
-"""What actor-critics share: the network's shape, acting by sampling from its policy, running statistics, sums over real rows."""
+"""What actor-critics share: the network's shape, sampling from its policy, running statistics, sums over real rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from equipoise.nets import ActorCritic, RunningNorm
 from equipoise.returns import running_returns
 from equipoise.types import Algorithm, EnvSpec, LossOutput, Trajectory, Tree
 
+NORMALIZED_REWARD = 10.0  # the bound of a normalised reward, in deviations of the return
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm):
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
-    shared: bool = False  # one torso for policy and value
+    shared: bool = False  # one torso for policy and value; images always share theirs
+    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
     core: Literal["none", "lstm", "gru"] = "none"
     core_size: int = 64
     squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
@@ -27,15 +30,15 @@ class ActorCriticAlgorithm(Algorithm):
     normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
     clip_obs: float = 10.0  # of these, in deviations
     normalize_reward: bool = False  # in the targets, by the running deviation of the discounted return; reports stay raw
-    clip_reward: float = 10.0  # of a reward over that deviation
+    clip_reward: float = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
 
     def network(self, spec: EnvSpec) -> nn.Module:
         net = ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
-            squash=self.squash, log_std=self.log_std, clip_obs=self.clip_obs if self.normalize_obs else None,
+            torso=self.torso, squash=self.squash, log_std=self.log_std, clip_obs=self.clip_obs if self.normalize_obs else None,
         )  # fmt: skip
         if self.normalize_reward:
-            net.returns = RunningNorm(1, clip=self.clip_reward)
+            net.returns = RunningNorm(1, clip=self.clip_reward or NORMALIZED_REWARD)
         return net
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
@@ -48,8 +51,11 @@ class ActorCriticAlgorithm(Algorithm):
         return policy.mode(), state
 
     def rewards(self, net: Any, data: Trajectory) -> Tensor:
-        """[T, B], as targets are made of them."""
-        return net.returns.scale(data.reward) if self.normalize_reward else data.reward  # type: ignore[no-any-return]
+        """[T, B], what is learned from; the data keeps what the env gave, so that returns are the env's."""
+        reward: Tensor = data.reward
+        if self.normalize_reward:
+            return net.returns.scale(reward)  # type: ignore[no-any-return]
+        return reward.clamp(-self.clip_reward, self.clip_reward) if self.clip_reward > 0 else reward
 
     def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
         """Real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""

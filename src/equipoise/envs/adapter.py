@@ -18,6 +18,7 @@ An exception cannot be told to be one stream's, so it is raised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class GymnasiumEnv(SyncEnv):
         count = len(streams)
         self._waiting, self._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)  # aborted; and its row was a last one
         self._any_waiting = False
+        self.mend: Callable[[Tree, Array], None] | None = None  # called with obs and first of every row, to write over obs
         self._actions: list[Any] = []  # since ``_from``
         self._from: Tree | None = None  # a state with an action sent; None: birth
         self._played = True  # can this env be brought to ``_from``
@@ -84,6 +86,8 @@ class GymnasiumEnv(SyncEnv):
         obs, _ = self.env.reset(seed=self._seed)
         self._seed = None  # a reset after the first goes on with the env's own generator
         observe(self.ts.obs, obs)
+        if self.mend is not None:
+            self.mend(self.ts.obs, np.ones_like(self.ts.first))
 
     def _step(self) -> None:
         if len(self._actions) >= self._most:
@@ -118,6 +122,8 @@ class GymnasiumEnv(SyncEnv):
             ts.valid.fill(True)
         elif self._wrapped:
             ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
+        if self.mend is not None:
+            self.mend(ts.obs, ts.first)
 
     def _mask(self) -> None:
         """Streams whose episode was aborted: nothing of them is told until the next one begins."""

@@ -192,6 +192,8 @@ class _Check:
             else "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it"
         )
         self.facts["resume"] = RESUMES[spec.resume]
+        if spec.settings:
+            self.facts["settings"] = spec.settings
 
     # ---------------------------------------------------------------------------------------------------------- the walks
 

@@ -9,6 +9,8 @@ Targets::
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
+    MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
+    ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
 A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
 ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed`` (of the run).
@@ -29,7 +31,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from equipoise.envs import wrong
+from equipoise.envs import atari, minigrid, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Failures
@@ -40,6 +42,10 @@ from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
+FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, what makes them
+    (("ALE/",), "ale_py", atari.Game),
+    (minigrid.PREFIXES, "minigrid", minigrid.Grid),
+)
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
 
 
@@ -72,6 +78,10 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
         found = partial(parallel, target.removeprefix(PETTINGZOO)) if target.startswith(PETTINGZOO) else resolve(target)
+        if isinstance(found, atari.Game | minigrid.Grid):
+            if factory.action_mask not in ("auto", "none"):
+                raise ValueError(f"{target} has no action masks; expected action_mask=auto, got {factory.action_mask!r}")
+            return found.make(kwargs, streams=streams, seed=seed, python=python)
         offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
         if isinstance(found, Registered):
             return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
@@ -89,11 +99,12 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     """What a target names; ValueError with the nearest if it names nothing."""
     module, _, name = target.rpartition(":")
     if not module:
-        if name.startswith("ALE/"):
-            importlib.import_module("ale_py")  # registers the ids
+        for prefixes, family, _ in FAMILIES:
+            if name.startswith(prefixes):
+                importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
             raise wrong.unknown("env id", target, gymnasium.registry)
-        return gymnasium.registry[name]
+        return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -14,7 +14,7 @@ import envpool
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from equipoise.envs import wrong
+from equipoise.envs import atari, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SENT
 from equipoise.envs.seeds import stream_seeds
@@ -34,23 +34,35 @@ def make_pool(
     if given.get("batch_size", count) != count or given.get("num_envs", count) != count:
         raise ValueError(f"envpool:{task}: batch_size and num_envs are the number of streams, {count}; leave them out")
     accepted = dict.fromkeys(envpool.make_spec(task).config._fields)
-    wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
     if action_mask == "info":
         raise ValueError(
             f"envpool:{task}: EnvPool's information has no action masks; expected action_mask=auto, obs/KEY or none"
         )
+    spec: atari.AtariSpec | None = None
+    notes = [NOTE]
+    if "use_fire_reset" in accepted:
+        spec, said, more = atari.of_pool(task, kwargs, accepted)
+        given, notes = {"num_threads": 1} | said, [*notes, *more]
+    else:
+        wrong.arguments(f"envpool:{task}", kwargs, accepted, ("num_envs", "batch_size", "from_pixels", "render_mode"))
     given |= {"num_envs": count, "seed": stream_seeds(seed, streams)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered by casting")  # its spaces' float64 bounds
-        return EnvPoolEnv(
-            envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed, action_mask=action_mask
-        )
+        made = EnvPoolEnv(
+            envpool.make(task, env_type="gymnasium", **given), streams=streams, seed=seed, notes=tuple(notes),
+            action_mask=action_mask,
+        )  # fmt: skip
+    if spec is not None:
+        made.spec, made.mend = atari.told(made.spec, spec), atari.padding(spec, "first", count)
+    return made
 
 
 class EnvPoolEnv(GymnasiumEnv):
-    def __init__(self, env: Any, *, streams: Array, seed: int, action_mask: str = "auto") -> None:
+    def __init__(
+        self, env: Any, *, streams: Array, seed: int, notes: tuple[str, ...] = (NOTE,), action_mask: str = "auto"
+    ) -> None:
         super().__init__(
-            env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=(NOTE,), action_mask=action_mask
+            env, streams=streams, seed=seed, autoreset=AutoresetMode.NEXT_STEP, notes=notes, action_mask=action_mask
         )
         self._seed = None  # given when it was made
 

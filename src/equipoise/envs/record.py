@@ -236,8 +236,13 @@ def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[],
 
 
 def now(env: gymnasium.Env[Any, Any]) -> Callable[[], Tree]:
-    """Where an ALE env stands now, the same way."""
-    return before_reset(env, None)
+    """Where an ALE env stands now, the same way; just after a reset that pressed buttons, where it stood before those."""
+    arrays = before_reset(env, None)
+    for wrapper in resume.layers(env):
+        if (opening := getattr(wrapper, "opening", None)) is not None:
+            clone, pressed = opening
+            return lambda: arrays() | {"ale": resume.serialized(clone), "opening": np.array(pressed, np.int64)}
+    return arrays
 
 
 def put_generator(env: gymnasium.Env[Any, Any], kept: Tree) -> None:

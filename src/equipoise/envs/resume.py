@@ -272,10 +272,13 @@ def held_window(env: gymnasium.Env[Any, Any]) -> int:
 def hold(env: gymnasium.Env[Any, Any], start: Tree, actions: Any) -> None:
     """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
     bare: Any = env.unwrapped
-    repeats = int(np.prod([w.frame_skip for w in layers(env) if isinstance(w, wrappers.AtariPreprocessing)], dtype=int))
+    repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))
     bare.ale.reset_game()  # holds none, as after the reset that ``start`` may be
     put_emulator(bare, part(start, "ale"))
     bare.np_random = snapshot.generator(part(start, "np_random"))
+    legal = bare.ale.getLegalActionSet()  # in the order of their numbers
+    for action in start.get("opening", ()):
+        bare.ale.act(legal[action])
     for action in actions:
         for _ in range(repeats):
             bare.step(action)

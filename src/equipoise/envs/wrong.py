@@ -18,6 +18,7 @@ EXTRAS = {  # module -> extra of this project
     "imageio": "mujoco",
     "envpool": "envpool",
     "pettingzoo": "pettingzoo",
+    "minigrid": "minigrid",
 }
 GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 

@@ -14,7 +14,8 @@ from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.target import Target
-from equipoise.types import Algorithm, Batch, Tree
+from equipoise.nets.precision import autocast
+from equipoise.types import Algorithm, Batch, Precision, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +34,19 @@ class Learner:
     """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
 
     def __init__(
-        self, algorithm: Algorithm, net: Any, *, device: str = "cpu", schedule_updates: int, seed: int, batch: int
-    ) -> None:
+        self, algorithm: Algorithm, net: Any, *, device: str = "cpu", precision: Precision = "fp32", schedule_updates: int,
+        seed: int, batch: int,
+    ) -> None:  # fmt: skip
         """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
         self.algorithm, self.device = algorithm, torch.device(device)
         self.net = net.to(self.device)
+        self._autocast = autocast(precision, self.device)
         self.version = 0
         self._schedule_updates = schedule_updates
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
         along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
-        self._by_rows = not along_time
-        if not self._by_rows and algorithm.minibatches > batch:
+        self.by_rows = not along_time
+        if not self.by_rows and algorithm.minibatches > batch:
             raise ValueError(
                 f"expected at most {batch} minibatches, got {algorithm.minibatches}: they are made of the {batch} windows of a "
                 "batch, since the network is recurrent or the loss runs along time"
@@ -76,16 +79,17 @@ class Learner:
         rate = algorithm.learning_rate * ((1.0 - self.progress) if algorithm.anneal else 1.0)
         for optimizer in self._optimizers.values():
             optimizer.param_groups[0]["lr"] = rate
-        with torch.no_grad():
+        with torch.no_grad(), self._autocast:
             targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng)
         batch = replace(batch, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
         doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) that nobody has looked at yet
         for _ in range(algorithm.epochs):
-            for part in minibatches(batch, algorithm.minibatches, by_rows=self._by_rows, rng=self._rng):
+            for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 for group in self._flat:
-                    out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+                    with self._autocast:
+                        out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
                     if out is None:
                         continue
                     norm = self._descend(group, out.loss / out.count.clamp(min=1), doubtful)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from equipoise import tree
 from equipoise.nets import heads
 from equipoise.nets.core import Core
 from equipoise.nets.distributions import Distribution
 from equipoise.nets.normalize import RunningNorm
+from equipoise.nets.precision import exact
 from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
+from equipoise.nets.vision import torso as make_torso
 from equipoise.types import EnvSpec, Tree
 
 Policy = Distribution
@@ -37,6 +40,9 @@ class ActorCritic(nn.Module):
     With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm`` clipped to so many standard
     deviations, which ``absorb`` feeds.
 
+    ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under autocast it alone computes in
+    low precision: core and heads stay in float32.
+
     ``state`` is {} without a core, {"h"} for gru, {"h", "c"} for lstm, each [B, core_size].
     """
 
@@ -49,6 +55,7 @@ class ActorCritic(nn.Module):
         core: Literal["none", "lstm", "gru"] = "none",
         core_size: int = 64,
         shared: bool = False,
+        torso: str = "auto",
         policy_gain: float = 0.01,
         squash: bool = False,
         log_std: float = 0.0,
@@ -60,19 +67,21 @@ class ActorCritic(nn.Module):
         self.observation, self.seen = heads.seen(spec)  # without the mask, and where in an observation that is
         self.mask = spec.mask
         self.head = heads.head(spec.action, squash=squash)
-        size = encoded_size(self.observation)
-        self.norm: RunningNorm | None = None
-        if clip_obs is not None:
-            self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
         self.core: Core | None = None
         self.value_torso: MLP | None = None
-        self.torso = MLP(size, hidden, activation)  # the policy's alone where there is a value_torso
+        self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)  # the policy's, or of both
         features = self.torso.size_out
         if core != "none":
             self.core = Core(core, features, core_size)
             features = core_size
-        elif not shared:
-            self.value_torso = MLP(size, hidden, activation)
+        elif isinstance(self.torso, MLP) and not shared:
+            self.value_torso = make_torso("mlp", self.observation, hidden=hidden, activation=activation)
+        self.norm: RunningNorm | None = None
+        if clip_obs is not None:
+            if not isinstance(self.torso, MLP):
+                raise ValueError("normalize_obs: expected observations that an MLP takes, got those of a torso for images")
+            size = encoded_size(self.observation)
+            self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
         self.policy_head = linear(features, self.head.size, policy_gain)
         self.log_std: nn.Parameter | None = None
         if self.head.stds:
@@ -84,8 +93,10 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Policy, Tree]:
         """``step`` without the value: obs [B, ...], first [B] -> distribution over [B], state."""
-        features, state = self._features(self._encode(obs), first, state)
-        return self._policy(features, first.shape, obs), state
+        flat = self.torso(self._rows(obs, first))
+        with exact(flat.device):
+            features, state = self._features(flat, first, state)
+            return self._policy(features, first.shape, obs), state
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
         """obs [B, ...], first [B] bool, state [B, ...] -> outputs [B], the next state."""
@@ -100,21 +111,29 @@ class ActorCritic(nn.Module):
         if self.norm is not None:
             self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask)
 
-    def _encode(self, obs: Tree) -> Tensor:
-        x = encode(self.observation, heads.at(obs, self.seen))
-        return x if self.norm is None else self.norm.forward(x)
-
     def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
-        x = self._encode(obs)
-        features, state = self._features(x, first, state)
-        policy = self._policy(features, first.shape, obs)
-        if self.value_torso is not None:
-            features = self.value_torso(x.reshape(-1, x.shape[-1]))
-        return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
+        x = self._rows(obs, first)
+        flat = self.torso(x)
+        value_flat = None if self.value_torso is None else self.value_torso(x)
+        with exact(flat.device):
+            features, state = self._features(flat, first, state)
+            policy = self._policy(features, first.shape, obs)
+            if value_flat is not None:
+                features = value_flat.float()
+            return ActorCriticOutput(policy, columns(self.value_head, features).view(first.shape)), state
 
-    def _features(self, x: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """x [..., F], first [...] -> [N, features] with N the product of all rows, state."""
-        flat: Tensor = self.torso(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]))
+    def _rows(self, obs: Tree, first: Tensor) -> Any:
+        """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP, else observations."""
+        obs = heads.at(obs, self.seen)
+        if isinstance(self.torso, MLP):
+            x = encode(self.observation, obs)
+            x = x if self.norm is None else self.norm.forward(x)
+            return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        return obs if first.ndim == 1 else tree.map(lambda leaf: leaf.flatten(0, 1), obs)
+
+    def _features(self, flat: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """flat [N, F], first [...] -> [N, features], state."""
+        flat = flat.float()
         if self.core is None:
             return flat, state
         if first.ndim == 1:

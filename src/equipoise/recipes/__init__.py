@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from equipoise.recipes import classic, mujoco
+from equipoise.recipes import atari, classic, minigrid, mujoco
 from equipoise.types import Program
 
 __all__ = ["RECIPES", "find"]
@@ -21,6 +21,9 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("HalfCheetah-v5", "ppo"): mujoco.halfcheetah_ppo,
     ("Hopper-v5", "ppo"): mujoco.hopper_ppo,
     ("Walker2d-v5", "ppo"): mujoco.walker2d_ppo,
+    ("ALE/Pong-v5", "impala"): atari.pong_impala,
+    ("ALE/Pong-v5", "ppo"): atari.pong_ppo,
+    ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
 }
 
 

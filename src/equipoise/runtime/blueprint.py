@@ -77,6 +77,11 @@ class Blueprint:
         return {name: role for name, role in self.roles.items() if role.frozen is None}
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the env."""
+        return (self.spec.settings, *self.spec.notes) if self.spec.settings else self.spec.notes
+
+    @property
     def workers(self) -> tuple[str, ...]:
         return ("learner", *(f"actor {i}" for i in range(self.program.actors)))
 

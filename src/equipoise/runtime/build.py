@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from equipoise import tree
@@ -22,6 +23,7 @@ from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
+from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.blueprint import Blueprint, Role, derive_seed, load_weights, make_env, network, seed_of
 from equipoise.runtime.board import Board
@@ -170,6 +172,7 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, experience: M
         weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents), unroll=policy.unroll,
         rows_per_update=unroll_rows(policy), noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
+        precision=program.precision,
     )  # fmt: skip
 
 
@@ -213,8 +216,29 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
     program, policy = blue.program, learning(blue.program)[name]
     batch = policy.batch * len(blue.roles[name].places)
     core = Learner(
-        policy.algorithm, net, device=program.device, schedule_updates=blue.schedule_updates,
+        policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
         seed=seed_of(program, "learner", name), batch=batch,
     )  # fmt: skip
     weights = shared.rings[name].weights
     return Line(learner=core, experience=experience, weights=weights, batch=batch, publish_every=policy.publish_every)
+
+
+def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:
+    """Compile a worker's torsos of images where the program says so; a note for each where that cannot be."""
+    program, said = blue.program, []
+    if not program.compile:
+        return []
+    for name, role in blue.roles.items():
+        if isinstance(worker, LearnerWorker):
+            if role.frozen is not None:
+                continue
+            line, policy = worker.lines[name], learning(program)[name]
+            net, device = line.learner.net, line.learner.device
+            rows = (policy.unroll + (not line.learner.by_rows)) * line.batch // policy.algorithm.minibatches
+        else:
+            agents: dict[str, Any] = worker.agent.agents if isinstance(worker.agent, RoutedAgent) else {name: worker.agent}
+            net, device, rows = agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)
+        obs = tree.to(tree.torch_views(tree.zeros(tree.prepend(role.row.obs, rows))), device)
+        learns = isinstance(worker, LearnerWorker)
+        said.append(compiled.compile_torso(net, obs, precision=program.precision, gradient=learns))
+    return [note for note in said if note]

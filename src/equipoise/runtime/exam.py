@@ -40,7 +40,9 @@ def evaluator(blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: 
     envs = min(episodes, STREAMS)
     env = blueprint.make_env(blue.program, streams=np.arange(envs), seed=seed, failures=blue.failures())
     players = {
-        name: Player(algorithm=role.algorithm, net=nets[name], noise_columns=role.noise_columns)
+        name: Player(
+            algorithm=role.algorithm, net=nets[name], noise_columns=role.noise_columns, precision=blue.program.precision
+        )
         for name, role in blue.roles.items()
     }
     return Evaluator(players, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic)

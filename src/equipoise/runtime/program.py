@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint
-from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Program, learning, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, learning, unroll_rows
 
 __all__ = [
     "algorithm_class",
@@ -183,7 +183,7 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 # ----------------------------------------------------------------------------------------------------------------- resume
 
 # What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
-FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device")
+FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device", "precision", "compile")
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
@@ -251,6 +251,8 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(f"deadline_s: expected more than 0 seconds, got {program.deadline_s}")
     if program.on_nonfinite not in get_args(OnNonfinite):
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
+    if program.precision not in get_args(Precision):
+        problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):

@@ -95,7 +95,7 @@ class Run:
         self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
         if resume is None:
             blue = blueprint.blueprint(program, weights=weights)
-            self._files = RunDirectory.create(out, program, on=on, notes=blue.spec.notes)
+            self._files = RunDirectory.create(out, program, on=on, notes=blue.notes)
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")

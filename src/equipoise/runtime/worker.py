@@ -24,6 +24,7 @@ from equipoise.actors.worker import ActorWorker
 from equipoise.envs.capsule import EnvFailed
 from equipoise.envs.checks import WrongValue
 from equipoise.learners.learner import NonFiniteUpdate
+from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -75,6 +76,8 @@ def main(job: Assignment) -> None:
     threading.Thread(target=_end_with_the_driver, args=(job.lifeline,), daemon=True).start()
     try:
         worker = _build(job)
+        for note in build.compile_torsos(job.blueprint, worker):
+            job.outbox.send({"note": note})
         if job.blueprint.resume and not job.incarnation and (said := restored(job.name, worker)):
             job.outbox.send({"note": said})
         _loop(job, worker)
@@ -96,7 +99,7 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
     os._exit(1)
 
 
-def _build(job: Assignment) -> Worker:
+def _build(job: Assignment) -> ActorWorker | LearnerWorker:
     if job.index < 0:
         torch.set_num_threads(job.blueprint.program.threads)
         return build.learner(job.blueprint, job.shared, job.queues, job.outbox.send)

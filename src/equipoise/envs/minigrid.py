@@ -1,0 +1,74 @@
+"""MiniGrid (and BabyAI) ids: what an agent sees as one-hot bytes, its direction, and no mission.
+
+``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives as three numbers that
+measure nothing; ``codes="raw"`` keeps those, [7, 7, 3]. The mission is a text, which no network here reads, so it is left out;
+envs whose mission differs from episode to episode (BabyAI's) cannot be told apart without it. One Python env a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs.base import SyncEnv
+from equipoise.envs.loop import LoopEnv
+from equipoise.types import Array
+
+PREFIXES = ("MiniGrid-", "BabyAI-")
+Codes = Literal["one-hot", "raw"]
+KINDS = (11, 6, 4)  # objects, colours, states (an open, closed or locked door; where another agent looks)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's ``max_episode_steps``, ``codes``."""
+
+    id: str
+
+    def __call__(self, *, render_mode: str | None = None, codes: Codes = "one-hot", **kwargs: Any) -> Seen:
+        if codes not in get_args(Codes):
+            raise ValueError(f"{self.id}: codes: expected one of {', '.join(get_args(Codes))}, got {codes!r}")
+        return Seen(gymnasium.make(self.id, disable_env_checker=True, render_mode=render_mode, **kwargs), codes)
+
+    def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
+        made = LoopEnv([partial(self, **kwargs)] * len(streams), streams=streams, seed=seed)
+        codes = kwargs.get("codes", "one-hot")
+        made.spec = replace(made.spec, settings=f"MiniGrid: image in {codes} codes, direction; its mission, a text, is dropped")
+        return made
+
+
+class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """{"direction", "image"} of MiniGrid's observation."""
+
+    snapshot_attributes = ()
+
+    def __init__(self, env: gymnasium.Env[Any, Any], codes: Codes) -> None:
+        super().__init__(env)
+        given: Any = env.observation_space
+        if not (isinstance(given, spaces.Dict) and {"image", "direction"} <= given.keys()):
+            raise ValueError(f"{env}: expected the observations image and direction, got {given}; take module:callable instead")
+        self._tables = [np.eye(n, dtype=np.uint8) for n in KINDS] if codes == "one-hot" else None
+        image: Any = given["image"]
+        if self._tables is not None:
+            size: Any = (*image.shape[:2], sum(KINDS))
+            image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
+        self.observation_space = spaces.Dict({"direction": given["direction"], "image": image})
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
+        return self._seen(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._seen(obs), reward, terminated, truncated, info
+
+    def _seen(self, obs: Any) -> dict[str, Any]:
+        image = obs["image"]
+        if self._tables is not None:
+            image = np.concatenate([table[image[..., n]] for n, table in enumerate(self._tables)], -1)
+        return {"direction": obs["direction"], "image": image}

@@ -1,0 +1,38 @@
+"""``torch.compile`` for torsos of images, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.nets.precision import autocast
+from equipoise.nets.torso import MLP
+from equipoise.types import Precision, Tree
+
+
+def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: bool) -> str | None:
+    """Compile the torso of ``net`` for rows like ``obs`` [N, ...]; None, or why it computes as if nobody had asked.
+
+    Compiling takes a C++ compiler and a minute or so, here and once more for every other number of rows that comes. It is
+    done in this process: the pool of processes that torch would start for it outlives a killed worker.
+    """
+    torso: Any = getattr(net, "torso", None)
+    if torso is None or isinstance(torso, MLP):
+        return "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
+    try:
+        import torch._inductor.config as inductor
+
+        inductor.compile_threads = 1
+        torso.compile(dynamic=False)
+        with torch.set_grad_enabled(gradient), autocast(precision, next(net.parameters()).device):
+            features = torso(obs)
+        if gradient:
+            features.float().sum().backward()
+            net.zero_grad(set_to_none=False)  # gradients may be views of one buffer
+    except (RuntimeError, OSError, ImportError) as error:  # of dynamo, inductor, the compiler, its cache
+        torso._compiled_call_impl = None  # as before ``compile``
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return f"warning: compile: the torso runs uncompiled, since torch.compile failed: {type(error).__name__}: {lines[0]}"
+    return None

@@ -1,0 +1,45 @@
+"""MiniGrid: what is seen, and what is left out."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from equipoise.envs.making import resolve
+from tests.envs.rolling import env_of, rows
+
+ID = "MiniGrid-DoorKey-5x5-v0"
+
+
+def test_codes_are_one_hot_and_the_mission_is_dropped():
+    pytest.importorskip("minigrid")
+    env, raw = env_of(ID, 3, 1), env_of(ID, 3, 1, codes="raw")
+    assert list(env.spec.observation) == ["direction", "image"]
+    assert env.spec.observation["image"].shape == (7, 7, 21) and env.spec.settings.endswith("its mission, a text, is dropped")
+    actions = np.random.default_rng(0).integers(0, 7, (300, 3))
+    one, other = rows(env, actions), rows(raw, actions)
+    image, at = one["obs"]["image"], 0
+    for n, size in enumerate((11, 6, 4)):
+        part = image[..., at : at + size]
+        at += size
+        assert (part.sum(-1) == 1).all()
+        np.testing.assert_array_equal(part.argmax(-1), other["obs"]["image"][..., n])
+    np.testing.assert_array_equal(one["obs"]["direction"], other["obs"]["direction"])
+    assert one["truncated"].any() and env.spec.resume == "replay"
+
+
+def test_wrong_arguments_and_ids_are_named():
+    pytest.importorskip("minigrid")
+    with pytest.raises(ValueError, match="codes: expected one of one-hot, raw, got 'hot'"):
+        env_of(ID, codes="hot")
+    with pytest.raises(ValueError, match=f"did you mean '{ID}'"):
+        env_of("MiniGrid-DorKey-5x5-v0")
+    env = resolve(ID)(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape[-1] == 3
+
+
+def test_the_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    with pytest.raises(ImportError, match=r'needs minigrid: pip install "equipoise\[minigrid\]"'):
+        env_of(ID)

@@ -1,0 +1,157 @@
+"""Runs on images: precision, compilation, Atari's books, and that something is learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from equipoise import api
+from equipoise.algorithms.impala import IMPALA
+from equipoise.algorithms.ppo import PPO
+from equipoise.nets.vision import Vision
+from equipoise.runtime import build
+
+PIXELS = "tests.runtime.pixels:PixelCatch"
+SMALL = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
+
+
+def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
+    run = api.train(api.program(env, algorithm, **options), on=on, out=out)
+    for _ in run:
+        pass
+    assert run.summary is not None
+    return run.summary
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> None:
+    hashes = [
+        train(PIXELS, "impala", on, tmp_path / on, precision=precision, steps=160, **SMALL)["params_sha256"]
+        for on in ("serial", "process")
+    ]
+    assert hashes[0] == hashes[1]
+
+
+def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acting, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
+    settings = ["algorithm.learning_rate=1e-3", "algorithm.optimizer=rmsprop", "algorithm.anneal=false", "algorithm.epochs=1"]
+    forward, seen, params = Vision.forward, set(), {}
+
+    def recorded(self: Any, obs: Any) -> Any:
+        features = forward(self, obs)
+        seen.add((precision, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), features.dtype))
+        return features
+
+    options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
+    for precision in ("fp32", "bf16"):
+        out = tmp_path / precision
+        made = api.program(PIXELS, "ppo", precision=precision, **options)
+        run = api.train(made, on="serial", out=out)  # looks at one action already
+        with monkeypatch.context() as patch:
+            patch.setattr(Vision, "forward", recorded)
+            for _ in run:
+                pass
+        params[precision] = dict(api.load(out)._net.named_parameters())
+    kinds = ((True, False), (False, False), (False, True))
+    assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
+    start = dict(build.network(made, api.load(out).spec).named_parameters())
+    moved, apart = 0.0, 0.0
+    for name, parameter in params["fp32"].items():
+        p, low = parameter.detach(), params["bf16"][name].detach()
+        assert p.dtype == low.dtype == torch.float32
+        moved += float((p - start[name].detach()).square().sum())
+        apart += float((p - low).square().sum())
+    assert 0 < apart < 0.5 * moved
+
+
+def test_a_precision_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision: expected fp32 or bf16|precision: expected one of fp32, bf16"):
+        api.program(PIXELS, "ppo", precision="fp16", **SMALL)
+
+
+@pytest.mark.parametrize("cls", [PPO, IMPALA])
+def test_clipped_rewards_are_learned_from_and_not_told(cls: Any) -> None:
+    class Data:
+        reward = torch.tensor([[-7.0, 0.5], [0.0, 200.0]])
+
+    data: Any = Data
+    assert cls().reward(data) is Data.reward
+    assert cls(clip_reward=1.0).reward(data).tolist() == [[-1.0, 0.5], [0.0, 1.0]]
+    assert Data.reward[1, 1] == 200
+
+
+def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
+    """Catch pays 1, so a bound of 1 says nothing and one of 0.1 does."""
+    hashes = {
+        train(
+            PIXELS, name, "serial", tmp_path / f"{name}{bound}", steps=200, settings=[f"algorithm.clip_reward={bound}"], **SMALL
+        )["params_sha256"]
+        for name in ("ppo", "impala")
+        for bound in (1, 0.1)
+    }  # fmt: skip
+    assert len(hashes) == 4
+
+
+def test_atari_is_booked_in_frames_and_named(tmp_path: Any) -> None:
+    pytest.importorskip("ale_py")
+    small = SMALL | {"envs_per_actor": 1}
+    summary = train("ALE/Pong-v5", "impala", "serial", tmp_path / "run", steps=20, env_kwargs={"frameskip": 3}, **small)
+    assert summary["frames"] == 3 * summary["env_steps"] >= 60
+    (tmp_path / "run" / "run.json").read_text().index("3 frames a step")
+
+
+def test_a_failed_compilation_is_said_and_survived(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Any, **kwargs: Any) -> None:
+        def call(*_: Any) -> None:
+            raise RuntimeError("no C++ compiler found")
+
+        self._compiled_call_impl = call
+
+    plain = train(PIXELS, "impala", "serial", tmp_path / "plain", steps=80, **SMALL)
+    monkeypatch.setattr(torch.nn.Module, "compile", failing)
+    summary = train(PIXELS, "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL)
+    (note,) = summary["notes"]
+    assert note.startswith("warning: compile: the torso runs uncompiled") and note.endswith(
+        "RuntimeError: no C++ compiler found"
+    )
+    assert summary["params_sha256"] == plain["params_sha256"]
+
+
+def test_there_may_be_nothing_to_compile(tmp_path: Any) -> None:
+    summary = train("CartPole-v1", "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL)
+    assert summary["notes"] == [
+        "compile: nothing was compiled, since there is no torso of images (an MLP is slower when compiled)"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["serial", "process"])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    options = SMALL | {"actors": 1, "steps": 60}
+    plain, compiled = (
+        train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, deadline_s=600.0, **options) for c in (False, True)
+    )
+    assert not compiled["notes"], compiled["notes"]
+    a, b = (api.load(tmp_path / f"{c}")._net for c in (False, True))
+    assert plain["env_steps"] == compiled["env_steps"]
+    for x, y in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(x, y, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("algorithm", "torso"), [("ppo", "nature"), ("impala", "nature"), ("impala", "resnet")])
+def test_catch_is_learned_from_pixels(algorithm: str, torso: str, precision: str, tmp_path: Any) -> None:
+    """Random play comes to -0.6; the best is 1."""
+    settings = [f"algorithm.torso={torso}", "algorithm.learning_rate=1e-3", "algorithm.entropy=0.01"]
+    if algorithm == "ppo":
+        settings += ["algorithm.epochs=4", "algorithm.minibatches=4"]
+    summary = train(
+        PIXELS, algorithm, "serial", tmp_path / "run", actors=1, envs_per_actor=32, unroll=9, max_lag=0, recipe=False,
+        steps=100_000, stop_at=0.95, precision=precision, settings=settings,
+    )  # fmt: skip
+    assert summary["status"] == "solved", summary
