@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def check(
 
 
 def _target(function: Callable[..., Any]) -> str:
+    if not hasattr(function, "__qualname__") and hasattr(function, "step") and hasattr(function, "reset"):
+        raise TypeError(
+            f"expected what makes an env, since every worker makes its own, got {function}, which is made already; "
+            "give its id, its class, or a function at the top of a module that returns it"
+        )
     if not hasattr(function, "__qualname__"):
         raise TypeError(f"expected a target such as 'CartPole-v1' or a function that makes an env, got {function!r}")
     name = f"{function.__module__}:{function.__qualname__}"
@@ -113,23 +119,29 @@ def train(
     on: On = "process",
     out: str | os.PathLike[str] | None = None,
     init_from: str | os.PathLike[str] | None = None,
+    tensorboard: bool = True,
+    wandb: str | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
     stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
+    ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
     """
     if isinstance(env, Program) and options:
         raise TypeError(f"a Program says everything itself; got {', '.join(sorted(options))} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
     weights = None if init_from is None else _weights(init_from)
-    return Run(made, on=on, out=None if out is None else Path(out), weights=weights)
+    return Run(made, on=on, out=None if out is None else Path(out), weights=weights, tensorboard=tensorboard, wandb=wandb)
 
 
-def _weights(directory: str | os.PathLike[str]) -> Path:
+def _weights(directory: str | os.PathLike[str], *, best: bool = False) -> Path:
     run = RunDirectory.open(directory)
-    checkpoint = run.result_checkpoint()
+    checkpoint = run.best_checkpoint() if best else run.result_checkpoint()
+    if checkpoint is None and best:
+        how = "train with --evaluate-every STEPS or --stop-at RETURN"
+        raise FileNotFoundError(f"{run.path}: expected the weights of an evaluation, got none; {how}")
     if checkpoint is None:
         raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
     return checkpoint
@@ -213,20 +225,26 @@ def _is_single(specs: Tree, rows: Tree) -> bool:
     return extra == {0}
 
 
-def load(directory: str | os.PathLike[str]) -> Player:
-    """The policy of a run directory: the weights that solved it, else the newest."""
+def load(directory: str | os.PathLike[str], *, best: bool = False) -> Player:
+    """The policy of a run directory: the weights that solved it, else the newest; ``best``: those of its best evaluation."""
     run = RunDirectory.open(directory)
-    params, meta = load_checkpoint(_weights(directory))
+    params, meta = load_checkpoint(_weights(directory, best=best))
     return Player(run.program, build.blueprint(run.program).spec, params, meta)
 
 
 def evaluate(
-    directory: str | os.PathLike[str], *, episodes: int = 20, deterministic: bool = True, seed: int = 0, video: bool = False
+    directory: str | os.PathLike[str],
+    *,
+    episodes: int = 20,
+    deterministic: bool = True,
+    seed: int = 0,
+    best: bool = False,
+    video: bool = False,
 ) -> Evaluation:
-    """Fresh episodes of a run's newest checkpoint; ``video`` also writes one to the run's ``videos/``."""
+    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``."""
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    player = load(directory)
+    player = load(directory, best=best)
     blue = build.blueprint(player.program)
     exam = evaluator(
         blue, player._net, episodes=episodes, seed=build.derive_seed(seed, "evaluate"), deterministic=deterministic
@@ -236,15 +254,15 @@ def evaluate(
             exam.tick()
     finally:
         exam.close()
+    version = int(player.meta["version"])
+    steps = version * unroll_rows(player.program.policies["main"])
     if video:
         from equipoise.console.video import record
 
         folder = RunDirectory.open(directory).videos
-        player.reset()
-        record(player.program.env, lambda obs: player.act(obs, deterministic=deterministic), folder / "evaluation.mp4")
+        play = partial(player.act, deterministic=deterministic)
+        record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
     returns = np.array(exam.returns or [np.nan])  # every episode was aborted
-    version = int(player.meta["version"])
-    steps = version * unroll_rows(player.program.policies["main"])
     return Evaluation(
         mean=float(returns.mean()), std=float(returns.std()), episodes=len(exam.returns), env_steps=steps, version=version
     )

@@ -15,7 +15,7 @@ class Counting(gymnasium.Env):
     """Episodes of ``length`` steps; each step pays 2; a frame's grey is its step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
-    observation_space = gymnasium.spaces.Discrete(100)
+    observation_space = gymnasium.spaces.Discrete(1000)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, render_mode=None, length=5, size=(65, 97), frame=None):

@@ -8,16 +8,16 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from equipoise.nets import ActorCritic
-from equipoise.types import Algorithm, EnvSpec, Tree
+from equipoise.types import Algorithm, Count, EnvSpec, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm):
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     shared: bool = False  # one torso for policy and value
     core: Literal["none", "lstm", "gru"] = "none"
-    core_size: int = 64
+    core_size: Count = 64
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(

@@ -18,7 +18,19 @@ from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
-from equipoise.console.picture import ASCII, History, balance_lines, clock, compact, number, picture, short, spread, took
+from equipoise.console.picture import (
+    ASCII,
+    History,
+    balance_lines,
+    clock,
+    compact,
+    info_rows,
+    number,
+    picture,
+    short,
+    spread,
+    took,
+)
 from equipoise.runtime.report import Report
 from equipoise.types import Program
 
@@ -136,6 +148,7 @@ def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     }
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
+    rows |= info_rows(summary["info"])
     rows["lag"] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"

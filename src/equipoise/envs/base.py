@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,6 +13,7 @@ import numpy as np
 from equipoise.envs import capsule
 from equipoise.envs.capsule import Capsule, Failures
 from equipoise.envs.checks import Checks, WrongValue
+from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
@@ -47,6 +50,7 @@ class SyncEnv:
         self.ts, floats = timestep(observation_spec(observation), streams)
         self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY)
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
+        self.infos: Infos | None = None  # None: information dicts are not touched
         self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
         self.form = ActionForm(action, len(streams))
         self.action = np.zeros(self.form.shape, self.form.dtype)  # [B, ...] the last one, as the env wants it
@@ -56,6 +60,11 @@ class SyncEnv:
         self._phase = RESET
         self._unsaid = False  # the streams that a load restarted are still to be told so
         self._closed = False
+
+    def watch(self, names: Sequence[str]) -> None:
+        """Before the first ``recv``: from now on ``ts.info`` has these numbers of the env's ``info``."""
+        self.infos = Infos(names, len(self.ts.stream))
+        self.ts = replace(self.ts, info=self.infos.value)
 
     def send(self, action: Array, stream: Array) -> None:
         """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream`` itself)."""

@@ -74,7 +74,7 @@ class LoopEnv(SyncEnv):
 
     def _step(self) -> None:
         obs, reward, terminated, truncated = self._obs, self._reward, self._terminated, self._truncated
-        ts, lost, log = self.ts, self._lost, self.log
+        ts, lost, log, infos = self.ts, self._lost, self.log, self.infos
         np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
         np.logical_not(ts.first, out=ts.valid)
         seam = ts.first.tolist()
@@ -89,9 +89,12 @@ class LoopEnv(SyncEnv):
                     obs[i], _ = env.reset()
                     reward[i], terminated[i], truncated[i] = 0.0, False, False
                 else:
-                    obs[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
+                    obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)
             except Exception as error:
                 self._abort(i, error)
+            else:
+                if infos is not None and not seam[i]:
+                    infos.read_one(i, info)
         self._gather()
         if not self.checks.fine(begins=True in seam):
             self._judge()

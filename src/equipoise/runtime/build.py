@@ -16,7 +16,7 @@ from torch import nn
 
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
-from equipoise.actors.episodes import Episodes, recent
+from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs import action_spec, make, observation_spec
 from equipoise.envs.capsule import Failures
@@ -175,7 +175,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     initial = tree.named_tensors(first_network(blue))
     weight_plan = WeightPlan(initial)
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes, weight_plan.nbytes]
-    sizes += [tree.nbytes(Episodes.specs)] * program.actors
+    sizes += [tree.nbytes(Episodes.layout(program.metrics))] * program.actors
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = [Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)]
@@ -191,7 +191,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         weights.publish(meta["version"], params)
     shared = Shared(
         board=Board(blue.workers, parts[0]), queue=queue, weights=weights,
-        episodes=[Episodes(program.envs_per_actor, p) for p in parts[3:]],
+        episodes=[Episodes(program.envs_per_actor, p, program.metrics) for p in parts[3:]],
     )  # fmt: skip
     return shared, whole
 
@@ -216,7 +216,7 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
         where = f"row {shared.episodes[index].next_row}" if incarnation else f"version {shared.weights.version}"
         seed = derive_seed(seed, f"incarnation {incarnation} from {where}")
     failures = blue.failures(shared.episodes[index].failures)
-    worker = ActorWorker(make(program.env, streams=streams, seed=seed, failures=failures), agent)
+    worker = ActorWorker(make(program.env, streams=streams, seed=seed, failures=failures, metrics=program.metrics), agent)
     if incarnation:
         agent.succeed()
     elif blue.resume is not None:
@@ -234,6 +234,7 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         send(
             message
             | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
+            | {"info": recent_info(shared.episodes)}
         )
 
     core = Learner(
