@@ -178,7 +178,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What numbers make sense, beside the type: ``gamma: Annotated[float, Range(0, 1)]``. ``runtime.program`` refuses others."""
+    """What numbers make sense, beside a field's type: ``Annotated[float, Range(0, 1)]``; ``runtime.program`` refuses others."""
 
     low: float
     high: float = math.inf
@@ -330,8 +330,8 @@ def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.i
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
-    "OnNonfinite", "Policy",
-    "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
-    "Range", "Share", "NonNegative", "Positive", "Count", "Whole",
+    "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "LossOutput", "Network",
+    "NonNegative", "OnNonfinite", "Policy", "Positive",
+    "Program", "Range", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
+    "Worker",
 ]  # fmt: skip

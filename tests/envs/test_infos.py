@@ -1,4 +1,4 @@
-"""Numbers of ``info`` by name: of single dicts, of vector envs with masks, of EnvPool; what is missing and what is no number."""
+"""Numbers of ``info`` by name: of single dicts, vector envs with masks, EnvPool; what is missing and what is no number."""
 
 from __future__ import annotations
 
@@ -154,7 +154,9 @@ def test_a_word_ends_the_run_and_not_an_episode():
 
 def test_envpool_tells_its_arrays():
     pytest.importorskip("envpool")
-    env = make(EnvFactory(target="envpool:CartPole-v1"), streams=np.arange(3), seed=0, metrics=("elapsed_step", "players/env_id"))
+    env = make(
+        EnvFactory(target="envpool:CartPole-v1"), streams=np.arange(3), seed=0, metrics=("elapsed_step", "players/env_id")
+    )
     ts = env.recv()
     for t in range(1, 4):
         env.send(np.zeros(3, np.int64), ts.stream)

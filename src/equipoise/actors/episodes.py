@@ -87,12 +87,13 @@ class Episodes:
 
     def _add(self, ts: TimeStep) -> None:
         """Add the numbers of this step that are there; those of a seam are nobody's."""
+        info: Any = ts.info
         there = self._there
-        np.isnan(ts.info, out=there)
+        np.isnan(info, out=there)
         np.logical_not(there, out=there)
         np.logical_and(there, ts.valid[:, None], out=there)
-        np.copyto(self._last, ts.info, where=there)
-        np.add(self._sum, ts.info, out=self._sum, where=there)
+        np.copyto(self._last, info, where=there)
+        np.add(self._sum, info, out=self._sum, where=there)
         np.add(self._rows, 1.0, out=self._rows, where=there)
 
     def _forget(self, streams: Any) -> None:

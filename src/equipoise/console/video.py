@@ -75,7 +75,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
     found: Any = env if callable(env) else making.resolve(target)
     accepted = None if isinstance(found, Registered) else making.parameters(found)
     if accepted is not None and not accepted.keys() & {"render_mode", "**"}:
-        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got one that takes {', '.join(accepted)}")
+        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got one with {', '.join(accepted)}")
     streams = np.arange(1)
     try:
         if callable(env):

@@ -46,7 +46,7 @@ class Infos:
             np.copyto(self.value[:, j], column, where=True if rows is None else rows)
 
 
-def paths(info: Mapping[str, Any], before: str = "") -> Iterator[str]:
+def paths(info: Mapping[Any, Any], before: str = "") -> Iterator[str]:
     """The names of an ``info``, nested ones by their paths; the masks of vector envs left out."""
     for key, value in info.items():
         if not isinstance(key, str) or (key[:1] == "_" and key[1:] in info):

@@ -23,6 +23,7 @@ from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import EnvFailed, Start
 from equipoise.envs.checks import WrongValue, misfit
+from equipoise.envs.infos import NoNumber
 from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
@@ -90,11 +91,12 @@ class LoopEnv(SyncEnv):
                     reward[i], terminated[i], truncated[i] = 0.0, False, False
                 else:
                     obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)
+                    if infos is not None:
+                        infos.read_one(i, info)
+            except NoNumber:  # the run's mistake, not the env's
+                raise
             except Exception as error:
                 self._abort(i, error)
-            else:
-                if infos is not None and not seam[i]:
-                    infos.read_one(i, info)
         self._gather()
         if not self.checks.fine(begins=True in seam):
             self._judge()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import platform
 import time
 import weakref
 from collections import deque
@@ -30,6 +31,7 @@ from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program, unroll_rows
 
 On = Literal["serial", "process"]
+X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
@@ -96,14 +98,17 @@ class Run:
         self.program, self.on = program, on
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []
+        if on == "process" and platform.machine() not in X86:
+            self._warnings.append(
+                f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
+                "--on serial does not (docs/platforms.md)"
+            )
         self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
         if resume is None:
             blue = build.blueprint(program, weights=weights)
             if program.metrics:
-                self._warnings = unseen(program.env, program.metrics, seed=program.seed)
-            self._files = RunDirectory.create(
-                out, program, on=on, notes=blue.spec.notes, tensorboard=tensorboard, wandb=wandb
-            )
+                self._warnings += unseen(program.env, program.metrics, seed=program.seed)
+            self._files = RunDirectory.create(out, program, on=on, notes=blue.spec.notes, tensorboard=tensorboard, wandb=wandb)
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
