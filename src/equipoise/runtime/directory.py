@@ -82,7 +82,7 @@ class RunDirectory:
 
         ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too.
         """
-        on_wandb = None if wandb is None else wandb_log.new(wandb)  # before there is a directory: the package may be missing
+        on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
         directory = _make_default(program) if path is None else _make(Path(path).expanduser())
         run = {

@@ -20,8 +20,7 @@ def load() -> Any:
 
 
 def new(project: str) -> dict[str, str]:
-    """What run.json keeps, so that a resume goes on with the same W&B run. ImportError where there is no wandb."""
-    load()
+    """What run.json keeps, so that a resume goes on with the same W&B run."""
     if not project.strip():
         raise ValueError("wandb: expected the name of a project, got an empty one")
     return {PROJECT: project, ID: secrets.token_hex(4)}
