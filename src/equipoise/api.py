@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import env_of, hint
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Tree, learning
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Tree, learning, unroll_rows
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
 
@@ -120,6 +121,11 @@ def check(
 
 
 def _target(function: Callable[..., Any]) -> str:
+    if not hasattr(function, "__qualname__") and hasattr(function, "step") and hasattr(function, "reset"):
+        raise TypeError(
+            f"expected what makes an env, since every worker makes its own, got {function}, which is made already; "
+            "give its id, its class, or a function at the top of a module that returns it"
+        )
     if not hasattr(function, "__qualname__"):
         raise TypeError(f"expected a target such as 'CartPole-v1' or a function that makes an env, got {function!r}")
     name = f"{function.__module__}:{function.__qualname__}"
@@ -148,23 +154,29 @@ def train(
     on: On = "process",
     out: str | os.PathLike[str] | None = None,
     init_from: str | os.PathLike[str] | None = None,
+    tensorboard: bool = True,
+    wandb: str | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
     stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
+    ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
     """
     if isinstance(env, Program) and options:
         raise TypeError(f"a Program says everything itself; got {', '.join(sorted(options))} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
     weights = None if init_from is None else _weights(init_from)
-    return Run(made, on=on, out=None if out is None else Path(out), weights=weights)
+    return Run(made, on=on, out=None if out is None else Path(out), weights=weights, tensorboard=tensorboard, wandb=wandb)
 
 
-def _weights(directory: str | os.PathLike[str]) -> Path:
+def _weights(directory: str | os.PathLike[str], *, best: bool = False) -> Path:
     run = RunDirectory.open(directory)
-    checkpoint = run.result_checkpoint()
+    checkpoint = run.best_checkpoint() if best else run.result_checkpoint()
+    if checkpoint is None and best:
+        how = "train with --evaluate-every STEPS or --stop-at RETURN"
+        raise FileNotFoundError(f"{run.path}: expected the weights of an evaluation, got none; {how}")
     if checkpoint is None:
         raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
     return checkpoint
@@ -268,21 +280,30 @@ def _is_single(specs: Tree, rows: Tree) -> bool:
     return extra == {0}
 
 
-def load(directory: str | os.PathLike[str], policy: str | None = None) -> Player:
-    """A policy of a run directory, the first where there are several: the weights that solved it, else the newest."""
+def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False) -> Player:
+    """A policy of a run directory, the first where there are several: the weights that solved it, else the newest.
+
+    ``best``: those of its best evaluation.
+    """
     run = RunDirectory.open(directory)
-    params, meta = load_checkpoint(_weights(directory))
+    params, meta = load_checkpoint(_weights(directory, best=best))
     blue = blueprint.blueprint(run.program)
     return Player(blue, next(iter(blue.roles)) if policy is None else policy, params, meta)
 
 
 def evaluate(
-    directory: str | os.PathLike[str], *, episodes: int = 20, deterministic: bool = True, seed: int = 0, video: bool = False
+    directory: str | os.PathLike[str],
+    *,
+    episodes: int = 20,
+    deterministic: bool = True,
+    seed: int = 0,
+    best: bool = False,
+    video: bool = False,
 ) -> Evaluation:
-    """Fresh episodes of a run's newest checkpoint; ``video`` also writes one to the run's ``videos/``."""
+    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``."""
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    player = load(directory)
+    player = load(directory, best=best)
     if video and len(player.spec.agents) > 1:
         raise ValueError("video: expected an env of one agent, got one of " + ", ".join(player.spec.agents))
     exam = evaluator(
@@ -293,10 +314,12 @@ def evaluate(
             exam.tick()
     finally:
         exam.close()
+    version = int(player.meta["version"])
     if video:
         from equipoise.console.video import record
 
         folder = RunDirectory.open(directory).videos
-        player.reset()
-        record(player.program.env, lambda obs: player.act(obs, deterministic=deterministic), folder / "evaluation.mp4")
-    return result(player._blue, exam, int(player.meta["version"]))
+        play = partial(player.act, deterministic=deterministic)
+        steps = version * unroll_rows(player._blue.policy)
+        record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
+    return result(player._blue, exam, version)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from equipoise.console.help import OneLineErrors, Sections, plain_errors
+from equipoise.console.help import OneLineErrors, Sections, plain_errors, printable
 
 if TYPE_CHECKING:
     from equipoise.runtime.run import Run
@@ -165,6 +165,14 @@ def train(
     evaluate_episodes: Annotated[
         str | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
     ] = None,
+    evaluate_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Evaluate that often, beside training. Default: near --stop-at, and at the end.",
+            rich_help_panel=LONG,
+        ),
+    ] = None,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
@@ -185,6 +193,21 @@ def train(
             rich_help_panel=OUT,
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="Numbers of the env's info to report: keys, or paths of keys such as episode/r.",
+            rich_help_panel=OUT,
+        ),
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)] = True,
+    wandb: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROJECT", help='Report to Weights & Biases as well (needs the extra "wandb").', rich_help_panel=OUT
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
     debug: Debug = False,
 ) -> None:
@@ -199,7 +222,8 @@ def train(
         given = numbers(
             unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
             threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
-            checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, precision=precision,
+            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, metrics=metrics,
+            precision=precision,
         )  # fmt: skip
         if where == "process":
             from equipoise.runtime.forkserver import prepare
@@ -210,7 +234,7 @@ def train(
         if policies:
             given["policies"] = policies
         program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
-        run = api.train(program, on=where, out=out, init_from=init_from)
+        run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb)
     sys.exit(watch(run, "train", quiet=quiet))
 
 
@@ -221,6 +245,7 @@ def numbers(**texts: str | None) -> dict[str, Any]:
     kinds: dict[str, Any] = {  # the others: int
         "max_lag": int | None, "device": str, "stop_at": float, "on_nonfinite": Literal["stop", "drop", "clamp"],
         "precision": Literal["fp32", "bf16"],
+        "metrics": tuple[str, ...],
     }  # fmt: skip
     return {
         name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
@@ -320,19 +345,22 @@ def evaluate(
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
     ] = False,
     seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    best: Annotated[
+        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+    ] = False,
     video: Annotated[
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Play fresh episodes with the newest weights of a run and print their return."""
+    """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
     with plain_errors("equipoise evaluate", debug):
         from equipoise.runtime.settings import convert
 
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
 
-        result = api.evaluate(directory, episodes=count, deterministic=not stochastic, seed=start, video=video)
+        result = api.evaluate(directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video)
     policy = "stochastic" if stochastic else "deterministic"
     print(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
@@ -396,13 +424,13 @@ def replay(
         from equipoise.envs import capsule as capsules
 
         capsule = capsules.read(path)
-        print(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
-        print(
+        say(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
+        say(
             f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
             f"{len(tree.leaves(capsule.actions)[0])} actions since its {capsule.start.kind}"
         )
-        print(f"failed    {capsule.error}: {capsule.message}")
-        print(f"importing {imported(capsule.env.target)}", flush=True)
+        say(f"failed    {capsule.error}: {capsule.message}")
+        say(f"importing {imported(capsule.env.target)}")
         from equipoise.envs.replay import replay as play
 
         played = play(capsule)
@@ -410,18 +438,23 @@ def replay(
     if error is not None:
         import traceback
 
-        traceback.print_exception(error)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         if pdb:
             from pdb import post_mortem
 
             post_mortem(error.__traceback__)
     if played.same:
-        print(f"reproduced: {type(error).__name__}: {error}")
+        say(f"reproduced: {type(error).__name__}: {error}")
         sys.exit(1)
     came = "nothing was raised" if error is None else f"another exception came, {type(error).__name__}: {error}"
-    print(f"not reproduced: {played.steps} steps were done and {came}")
-    print(f"expected: {capsule.error}: {capsule.message}")
+    say(f"not reproduced: {played.steps} steps were done and {came}")
+    say(f"expected: {capsule.error}: {capsule.message}")
     sys.exit(3)
+
+
+def say(text: str) -> None:
+    """What a capsule says may come from anywhere."""
+    print(printable(text), flush=True)
 
 
 def imported(target: str) -> str:

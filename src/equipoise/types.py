@@ -6,11 +6,12 @@ episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a work
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 
@@ -56,6 +57,7 @@ class TimeStep:
     first: Array  # [B] bool, obs begins an episode: reset recurrent state
     valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent)
     stream: Array  # [B] int64, which streams these rows are
+    info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
 
     def of(self, policy: str) -> TimeStep:
         """The branch of one policy."""
@@ -194,6 +196,32 @@ class Worker(Protocol):
 # ---------------------------------------------------------------------------------------------------------- algorithms
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What numbers make sense, beside a field's type: ``Annotated[float, Range(0, 1)]``; ``runtime.program`` refuses others."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False  # ``low`` itself makes no sense
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        low = "more than" if self.above else "at least"
+        if self.high == math.inf:
+            return f"{low} {self.low:g}"
+        return f"more than {self.low:g} and at most {self.high:g}" if self.above else f"{self.low:g} to {self.high:g}"
+
+
+Share = Annotated[float, Range(0, 1)]
+NonNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(0, above=True)]
+Fraction = Annotated[float, Range(0, 1, above=True)]
+Count = Annotated[int, Range(1)]
+Whole = Annotated[int, Range(0)]
+
+
 class Network(Protocol):
     """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
 
@@ -218,19 +246,20 @@ class LossOutput:
 class Algorithm(ABC):
     """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
 
-    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults.
+    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. A field's ``Range``
+    says what numbers make sense: ``gamma: Share = 0.99``.
     """
 
-    learning_rate: float = 3e-4
+    learning_rate: NonNegative = 3e-4
     anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    optimizer_epsilon: float = 1e-5
-    optimizer_decay: float = 0.99  # RMSProp's smoothing constant
-    max_grad_norm: float = 0.5  # by the norm over a group, 0: off
-    epochs: int = 1
-    minibatches: int = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
-    target_every: int = 0  # updates from one copy of the network into the target network to the next, 0: there is none
-    tau: float = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
+    optimizer_epsilon: NonNegative = 1e-5
+    optimizer_decay: Share = 0.99  # RMSProp's smoothing constant
+    max_grad_norm: NonNegative = 0.5  # by the norm over a group, 0: off
+    epochs: Count = 1
+    minibatches: Count = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
+    target_every: Whole = 0  # updates from one copy of the network into the target network to the next, 0: there is none
+    tau: Fraction = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
 
     @abstractmethod
     def network(self, spec: EnvSpec) -> nn.Module:
@@ -294,10 +323,10 @@ class EnvFactory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     algorithm: Algorithm
-    unroll: int  # T
-    batch: int  # envs' windows a learner step consumes; with several agents an env's window is one of each
+    unroll: Count  # T
+    batch: Count  # envs' windows a learner step consumes; with several agents an env's window is one of each
     experience: Literal["queue"] = "queue"
-    publish_every: int = 1  # updates
+    publish_every: Count = 1  # updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +338,8 @@ class Frozen:
     """
 
     of: str  # the policy whose past it plays
-    every: int = 50  # updates
-    pool: int = 10  # versions
+    every: Count = 50  # updates
+    pool: Count = 10  # versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,23 +349,25 @@ class Program:
     env: EnvFactory
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
-    actors: int = 1
-    envs_per_actor: int = 16
-    learners: int = 1
+    actors: Count = 1
+    envs_per_actor: Count = 16
+    learners: Count = 1
     inference: Literal["local"] = "local"
-    max_lag: int | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
+    max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors; the rest is fp32
     compile: bool = False  # torsos of images with torch.compile: a minute at the start
-    threads: int = 1  # of the learner; an actor has one
-    steps: int = 500_000  # env steps after frame skip, rounded up to whole batches
-    schedule_steps: int | None = None  # None: steps; kept when a finished run is extended
-    seed: int = 0
+    threads: Count = 1  # of the learner; an actor has one
+    steps: Count = 500_000  # env steps after frame skip, rounded up to whole batches
+    schedule_steps: Count | None = None  # None: steps; kept when a finished run is extended
+    seed: Whole = 0
     stop_at: float | None = None  # evaluated return that ends the run
-    evaluate_episodes: int = 20
-    deadline_s: float = 120.0  # a worker whose tick takes longer hangs: it is killed and replaced
-    checkpoint_every: int | None = None  # env steps, rounded up to whole updates; 0: at the end only; None: every two minutes
+    evaluate_episodes: Whole = 20
+    evaluate_every: Count | None = None  # env steps between evaluations beside training; None: near stop_at, and at the end
+    deadline_s: Positive = 120.0  # a worker whose tick takes longer hangs: it is killed and replaced
+    checkpoint_every: Whole | None = None  # env steps, rounded up to whole updates; 0: at the end only; None: every two minutes
     on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
+    metrics: tuple[str, ...] = ()  # numbers of the env's info that are reported: keys, or paths of keys ("episode/r")
 
 
 def learning(program: Program) -> dict[str, Policy]:
@@ -360,7 +391,8 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Env", "EnvFactory", "EnvSpec", "Experience", "Frozen", "LossOutput", "Network",
-    "OnNonfinite", "Policy", "Precision",
-    "Program", "Resume", "Sequence", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Worker",
+    "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
+    "LossOutput", "Network", "NonNegative", "OnNonfinite", "Policy", "Positive", "Precision",
+    "Program", "Range", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
+    "Worker",
 ]  # fmt: skip

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+
 import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.actors.episodes import RECENT, Episodes, recent
+from equipoise.actors.episodes import RECENT, Episodes, recent, recent_info
+from equipoise.runtime import statefile
 from equipoise.types import TimeStep
 
 
 class Heap:
-    def __init__(self) -> None:
-        self.buffer = np.zeros(tree.nbytes(Episodes.specs), np.uint8)
+    def __init__(self, metrics: tuple[str, ...] = ()) -> None:
+        self.buffer = np.zeros(tree.nbytes(Episodes.layout(metrics)), np.uint8)
 
 
 def step(rng: np.random.Generator, streams: int, ending: float) -> TimeStep:
@@ -57,3 +61,55 @@ def test_against_a_naive_twin(streams: int, ending: float, seed: int) -> None:
 
 def test_memory_does_not_grow() -> None:
     assert tree.nbytes(Episodes.specs) < 4096
+
+
+def test_numbers_of_info_against_a_naive_twin(seed: int) -> None:
+    """Two names, absent at random; episodes that are aborted leave nothing; more actors than one."""
+    rng = np.random.default_rng(seed)
+    names, streams = ("a", "b/c"), 5
+    actors = [Episodes(streams, Heap(names), names) for _ in range(2)]
+    running: list[list[list[list[float]]]] = [[[[], []] for _ in range(streams)] for _ in actors]
+    ended: list[tuple[int, list[tuple[float, float] | None]]] = []
+    assert recent_info(actors) == {"a/last": None, "a/mean": None, "b/c/last": None, "b/c/mean": None}
+    for tick in range(300):
+        for actor, rows in zip(actors, running, strict=True):
+            ts = step(rng, streams, 0.1)
+            info = np.where(rng.random((streams, 2)) < (0.3, 0.02), rng.normal(size=(streams, 2)), np.nan)
+            actor.observe(dataclasses.replace(ts, info=info))
+            for i in range(streams):
+                if not ts.valid[i]:
+                    rows[i] = [[], []]
+                    continue
+                for j in range(2):
+                    rows[i][j] += [x for x in [float(info[i, j])] if x == x]
+                if ts.terminated[i] or ts.truncated[i]:
+                    ended.append((tick, [(r[-1], float(np.mean(r))) if r else None for r in rows[i]]))
+                    rows[i] = [[], []]
+    last = [episode for _, episode in sorted(ended, key=lambda e: e[0])[-RECENT:]]
+    for j, name in enumerate(names):
+        had = [episode[j] for episode in last if episode[j] is not None]
+        assert 0 < len(had) < RECENT
+        expected = np.mean(np.array(had), axis=0)
+        got = recent_info(actors)
+        assert (got[f"{name}/last"], got[f"{name}/mean"]) == pytest.approx(tuple(expected))
+
+
+def test_numbers_of_info_are_part_of_the_state() -> None:
+    rng = np.random.default_rng(0)
+
+    def rows() -> TimeStep:
+        return dataclasses.replace(step(rng, 4, 0.2), info=rng.normal(size=(4, 1)))
+
+    one, other = (Episodes(4, Heap(("x",)), ("x",)) for _ in range(2))
+    for _ in range(50):
+        one.observe(rows())
+    other.load(statefile.parse(statefile.dump(one.state())))
+    for _ in range(50):
+        ts = rows()
+        one.observe(ts)
+        other.observe(ts)
+    assert recent_info([one]) == recent_info([other])
+    again = pickle.loads(pickle.dumps(one))  # as it travels to a worker
+    assert again.metrics == ("x",)
+    with pytest.raises(ValueError, match="expected keys"):
+        Episodes(4, Heap()).load(one.state())

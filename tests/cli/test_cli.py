@@ -60,8 +60,9 @@ def api(monkeypatch):
             raise fake.refuse
         return "the program"
 
-    def train(made, *, on, out, init_from):
+    def train(made, *, on, out, init_from, tensorboard, wandb):
         fake.asked |= {"program": made, "on": on, "out": out, "init_from": init_from}
+        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb}
         return fake.run
 
     def resume(directory, *, on, settings, **fields):
@@ -94,7 +95,7 @@ def test_without_options_the_api_is_given_none(api):
     assert result.exit_code == 0, result.output
     assert api.asked == {
         "env": "CartPole-v1", "algorithm": "ppo", "settings": (), "recipe": True, "fields": {},
-        "program": "the program", "on": "process", "out": None, "init_from": None,
+        "program": "the program", "on": "process", "out": None, "init_from": None, "tensorboard": True, "wandb": None,
     }  # fmt: skip
     assert api.run.closed
 
@@ -109,6 +110,10 @@ def test_without_options_the_api_is_given_none(api):
         ("--out some/where", "out", Path("some/where")),
         ("--init-from runs/old", "init_from", Path("runs/old")),
         ("--checkpoint-every 10k", "fields", {"checkpoint_every": 10_000}),
+        ("--evaluate-every 20k", "fields", {"evaluate_every": 20_000}),
+        ("--metrics success,episode/r", "fields", {"metrics": ("success", "episode/r")}),
+        ("--no-tensorboard", "tensorboard", False),
+        ("--wandb ring", "wandb", "ring"),
         ("--actors 4", "fields", {"actors": 4}),
         ("--envs-per-actor 8", "fields", {"envs_per_actor": 8}),
         ("--max-lag 0", "fields", {"max_lag": 0}),
@@ -216,7 +221,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ),
         ("train A --maxlag 2", "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See"),
         ("train A --norecipe", "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See"),
-        ("train A --xyzzy", "equipoise train: no such option '--xyzzy'; did you mean '--"),
+        ("train A --xyzzy", "equipoise train: no such option '--xyzzy'. See 'equipoise train --help'."),
         ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
         ("train A B", "equipoise train: got unexpected extra argument"),
         ("train A --actors two", "equipoise train: --actors: expected a whole number, got 'two'"),
@@ -228,7 +233,8 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --steps many", "equipoise train: --steps: expected a whole number, got 'many'"),
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
-        ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See 'equipoise --help'."),
+        ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? (valid: "),
+        ("sac A", "equipoise: no such command 'sac'; valid: chaos, check, evaluate, replay, resume, train. See"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )
@@ -267,12 +273,12 @@ def test_evaluate_prints_the_return(api):
     assert result.exit_code == 0
     assert result.stdout == "return 487.2 +/- 20.1 over 20 episodes (deterministic policy, weights of step 120,000)\n"
     assert api.asked["directory"] == Path("runs/x")
-    assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "video": False}
+    assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "best": False, "video": False}
 
 
 def test_every_option_of_evaluate_reaches_the_api(api):
-    result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--video")
-    assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "video": True}
+    result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--best", "--video")
+    assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "best": True, "video": True}
     assert "(stochastic policy" in result.stdout
     assert "video in 'my runs/x/videos'" in result.stdout
 

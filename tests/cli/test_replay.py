@@ -61,6 +61,16 @@ def test_what_is_mended_says_so(capsule: Path, tmp_path: Path) -> None:
     assert done.returncode == 3 and "another exception came, RuntimeError: the reactor is leaking" in done.stdout
 
 
+def test_what_a_capsule_says_moves_no_cursor(capsule: Path, tmp_path: Path) -> None:
+    data = json.loads((capsule / "capsule.json").read_text())
+    data["message"], data["env"]["kwargs"] = "\x1b[2J\x1b]0;title\x07gone\r\u202e", {"how": "none", "\x1b[31mred": 1}
+    (tmp_path / "capsule.json").write_text(json.dumps(data))
+    (tmp_path / "arrays.npz").write_bytes((capsule / "arrays.npz").read_bytes())
+    done = equipoise("replay", tmp_path)
+    assert not set("\x1b\x07\r\u202e") & set(done.stdout + done.stderr)
+    assert "\\x1b[2J\\x1b]0;title\\x07gone\\r\\u202e" in done.stdout
+
+
 def test_what_is_no_capsule_is_said_in_a_line(tmp_path: Path) -> None:
     done = equipoise("replay", tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("equipoise replay: ") and "expected a capsule" in done.stderr

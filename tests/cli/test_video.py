@@ -6,7 +6,9 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from equipoise import api
 from equipoise.console.video import record
 from equipoise.types import EnvFactory
 
@@ -15,7 +17,7 @@ class Counting(gymnasium.Env):
     """Episodes of ``length`` steps; each step pays 2; a frame's grey is its step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
-    observation_space = gymnasium.spaces.Discrete(100)
+    observation_space = gymnasium.spaces.Discrete(1000)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, render_mode=None, length=5, size=(65, 97), frame=None):
@@ -36,6 +38,12 @@ class Counting(gymnasium.Env):
 
 class Blind(Counting):
     metadata = {"render_modes": ["human"]}
+
+
+class CountingVector(SyncVectorEnv):
+    def __init__(self, num_envs=1, render_mode=None, mode="NEXT_STEP", length=4):
+        makers = [lambda: Counting(render_mode, length=length)] * num_envs
+        super().__init__(makers, autoreset_mode=AutoresetMode[mode])
 
 
 def no_render_mode(length=5):
@@ -80,6 +88,41 @@ def test_every_frame_of_every_episode_is_there(tmp_path):
 @pytest.mark.parametrize("target", [here("Counting"), f"python:{here('Counting')}"])
 def test_an_env_as_data_is_made_with_its_arguments(target, tmp_path):
     assert record(EnvFactory(target=target, kwargs={"length": 3}), act, tmp_path / "a.mp4") == [6.0]
+
+
+@pytest.mark.parametrize(("mode", "last"), [("NEXT_STEP", 4), ("SAME_STEP", 0)])
+def test_a_vector_env_is_recorded_as_one_of_one(mode, last, tmp_path):
+    """In SAME_STEP the row that ends an episode shows the next one's first frame, as it does to the policy."""
+    env = EnvFactory(target=here("CountingVector"), kwargs={"mode": mode})
+    assert record(env, act, tmp_path / "a.mp4", episodes=2) == [8.0, 8.0]
+    _, shown = frames(tmp_path / "a.mp4")
+    assert [round(frame.mean() / 20) for frame in shown] == [0, 1, 2, 3, last] * 2
+
+
+def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
+    pytest.importorskip("pygame")
+    options = {"actors": 1, "envs_per_actor": 2, "unroll": 8, "steps": 32, "evaluate_episodes": 0, "recipe": False}
+    run = api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", settings=["algorithm.minibatches=1"], **options)
+    for _ in run:
+        pass
+    api.evaluate(run.directory, episodes=1, video=True)
+    (path,) = (tmp_path / "run" / "videos").iterdir()
+    assert path.name == "evaluation-step_32.mp4"
+    rate, shown = frames(path)
+    assert rate == 50 and shown[0].shape == (400, 600, 3) and len(shown) > 5
+
+
+def test_what_is_recorded_is_what_training_sees(tmp_path):
+    """Float64 observations are float32, as in the ring."""
+    seen = []
+
+    def look(obs):
+        seen.append(obs.dtype)
+        return np.zeros(1, np.float32)
+
+    pytest.importorskip("pygame")
+    record("Pendulum-v1", look, tmp_path / "a.mp4")
+    assert set(seen) == {np.dtype("float32")} and len(seen) == 200
 
 
 def test_a_gymnasium_id(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -76,3 +77,11 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     result = api.evaluate(run.directory, episodes=5, deterministic=False)
     assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
     assert result == api.evaluate(run.directory, episodes=5, deterministic=False)
+
+
+def test_an_env_that_is_made_already_is_refused_in_words(tmp_path: Any) -> None:
+    env = gymnasium.make("CartPole-v1")
+    for refused in (lambda: eq.check(env), lambda: api.program(env)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"expected what makes an env, since every worker makes its own, got <.*CartPole"):
+            refused()
+    env.close()

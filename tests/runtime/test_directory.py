@@ -18,12 +18,6 @@ from equipoise.runtime.report import Evaluation, Report
 from tests.runtime.test_program import Toy, program
 
 
-@pytest.fixture(autouse=True)
-def no_tensorboard(monkeypatch):
-    """Event files are one test's matter, and their import takes a second."""
-    monkeypatch.setattr("equipoise.runtime.directory._installed", lambda package: False)
-
-
 def report(**fields):
     given = {
         "wall_s": 1.5, "env_steps": 2048, "frames": 8192, "updates": 2, "steps_per_s": 1000.0, "updates_per_s": 1.0,
@@ -40,7 +34,7 @@ def summary(**fields):
         "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2),
         "balance": {"learner": Shares(worked=1.0)}, "verdict": "Balanced.", "solved_at_s": None, "params_sha256": "0" * 64,
-        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [],
+        "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
         "failures": {},
     }  # fmt: skip
     return given | fields
@@ -63,7 +57,7 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path):
     given = program(Toy(gamma=0.5, clip=float("inf")), actors=2, seed=3)
     with RunDirectory.create(tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]) as made:
         run = json.loads((made.path / "run.json").read_text())
-    assert {"program", "on", "argv", "started", "seeds", "versions", "host", "env_notes", "tensorboard"} == set(run)
+    assert {"program", "on", "argv", "started", "seeds", "versions", "host", "env_notes", "tensorboard", "wandb"} == set(run)
     assert run["argv"] == ["equipoise", "train"]
     assert run["env_notes"] == ["a note"]
     assert run["on"] == "serial"
@@ -72,7 +66,7 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path):
     assert run["versions"]["torch"] == torch.__version__
     assert set(run["versions"]) >= {"python", "torch", "numpy", "gymnasium", "equipoise"}
     assert run["host"]["cores"] >= 1
-    assert "equipoise[tensorboard]" in run["tensorboard"]
+    assert (run["tensorboard"], run["wandb"]) == (True, None)
     opened = RunDirectory.open(made.path)
     assert opened.program == given
     assert opened.run == run
@@ -154,6 +148,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert set(SUMMARY_KEYS) == {
         "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean", "evaluation",
         "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
+        "info",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}
@@ -215,30 +210,160 @@ def test_what_was_opened_is_not_written_to(tmp_path):
         RunDirectory.open(tmp_path / "run").write_report(report())
 
 
-def test_tensorboard_draws_what_is_finite(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.runtime.directory._installed", lambda package: True)
+def scalars_of(path, **options):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with RunDirectory.create(tmp_path / "run", program()) as made:
-        assert made.run["tensorboard"] == "written"
-        made.write_report(report())
-        made.write_report(report(env_steps=4096, return_mean=None, metrics={"entropy": math.nan}, final=True))
-    events = accumulator.EventAccumulator(str(made.path))
+    events = accumulator.EventAccumulator(str(path), **options)
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("speed/steps_per_s")] == [(2048, 1000.0), (4096, 1000.0)]
-    assert [e.step for e in events.Scalars("episodes/return_mean")] == [2048]
-    assert [e.step for e in events.Scalars("learner/entropy")] == [2048]
-    assert [e.value for e in events.Scalars("balance/learner/starved")] == [0.5, 0.5]
-    assert "evaluation/mean" not in events.Tags()["scalars"]
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_a_tensorboard_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("equipoise.runtime.directory._installed", lambda package: True)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+def test_tensorboard_draws_what_is_finite(tmp_path):
+    """As TensorBoard's own reader sees it."""
+    with RunDirectory.create(tmp_path / "run", program()) as made:
+        made.write_report(report(info={"won/last": 0.5, "won/mean": None}))
+        drawn = scalars_of(made.path)  # before close
+        made.write_report(report(env_steps=4096, return_mean=None, metrics={"entropy": math.nan}, final=True))
+    assert drawn["speed/steps_per_s"] == [(2048, 1000.0)]
+    drawn = scalars_of(made.path)
+    assert drawn["speed/steps_per_s"] == [(2048, 1000.0), (4096, 1000.0)]
+    assert drawn["episodes/return_mean"] == [(2048, 21.0)]
+    assert [step for step, _ in drawn["learner/entropy"]] == [2048]
+    assert drawn["info/won/last"] == [(2048, 0.5)]
+    assert drawn["balance/learner/starved"] == [(2048, 0.5), (4096, 0.5)]
+    assert not {"evaluation/mean", "info/won/mean"} & set(drawn)
+
+
+def test_every_checksum_of_an_event_file_is_right(tmp_path):
+    """Readers that look at them (TensorBoard's fast one) drop a record with a wrong one."""
+    summary_reader = pytest.importorskip("tensorboard.compat.tensorflow_stub.pywrap_tensorflow")
+    with RunDirectory.create(tmp_path / "run", program()) as made:
+        for step in range(1, 300):  # varints of one, two and three bytes
+            made.write_report(report(env_steps=step * 100))
+    (file,) = made.path.glob("events.*")
+    reader = summary_reader.PyRecordReader_New(str(file))
+    for _ in range(300):  # a version, and 299 reports
+        reader.GetNext()  # raises where a checksum is wrong
+    with pytest.raises(Exception, match="No more events"):
+        reader.GetNext()
+
+
+def test_a_resume_draws_no_step_twice(tmp_path):
+    with RunDirectory.create(tmp_path / "run", program()) as made:
+        for step in (1000, 2000, 3000):
+            made.write_report(report(env_steps=step, return_mean=1.0))
+    again = RunDirectory.open(made.path)
+    again.go_on(program(), on="serial", step=2000, changes={})
+    for step in (3000, 4000):
+        again.write_report(report(env_steps=step, return_mean=2.0))
+    again.close()
+    assert len(list(made.path.glob("events.*"))) == 2
+    assert scalars_of(made.path)["episodes/return_mean"] == [(1000, 1.0), (2000, 1.0), (3000, 2.0), (4000, 2.0)]
+
+
+def test_event_files_can_be_left_out(tmp_path):
+    with RunDirectory.create(tmp_path / "run", program(), tensorboard=False) as made:
+        made.write_report(report())
+    again = RunDirectory.open(made.path)
+    again.go_on(program(), on="serial", step=2048, changes={})
+    again.write_report(report())
+    again.close()
+    assert not list(made.path.glob("events.*"))
+
+
+def test_a_full_disk_leaves_whole_records(tmp_path):
     with RunDirectory.create(tmp_path / "run", program()) as made:
         made.write_report(report())
-        made.write_report(report())
-    assert RunDirectory.open(made.path).run["tensorboard"].startswith("not written: ")
-    assert len(made.metrics()) == 2
+        (file,) = made.path.glob("events.*")
+        size, whole = file.stat().st_size, made._events._file
+
+        class Full:
+            def write(self, data):
+                return whole.write(data[:10])
+
+            def __getattr__(self, name):
+                return getattr(whole, name)
+
+        made._events._file = Full()
+        with pytest.raises(OSError, match="only 10 of"):
+            made.write_report(report(env_steps=4096))
+        assert file.stat().st_size == size
+
+
+# ------------------------------------------------------------------------------------------------------- Weights & Biases
+
+
+class FakeWandb:
+    """What we use of the package; ``runs`` keeps what a server would have."""
+
+    Error = RuntimeError
+
+    def __init__(self):
+        self.runs, self.inits = {}, []
+
+    def Settings(self, **settings):
+        return settings
+
+    def init(self, *, project, id, name, dir, config, resume, settings):
+        self.inits.append({"project": project, "id": id, "name": name, "config": config, "resume": resume})
+        rows = self.runs.setdefault(id, [])
+
+        class Run:
+            def log(self, values, step):
+                assert not rows or step >= rows[-1][0], "W&B drops what goes back"
+                rows.append((step, values))
+
+            def finish(self, exit_code):
+                rows.append((rows[-1][0] if rows else 0, f"exit {exit_code}"))
+
+        return Run()
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_wandb_gets_the_reports_and_a_resume_goes_on_with_them(tmp_path, wandb):
+    with RunDirectory.create(tmp_path / "run", program(seed=5), wandb="ring") as made:
+        for step in (1000, 2000, 3000):
+            made.write_report(report(env_steps=step))
+        made.rewind(2000)  # the ring began again: 3000 comes a second time
+        made.write_report(report(env_steps=3000))
+    again = RunDirectory.open(made.path)
+    again.go_on(program(seed=5), on="serial", step=1000, changes={})
+    for step in (2000, 3000, 4000):
+        again.write_report(report(env_steps=step))
+    again.write_summary(summary(status="failed"))
+    again.close()
+    (rows,) = wandb.runs.values()
+    assert [step for step, values in rows if isinstance(values, dict)] == [1000, 2000, 3000, 4000]
+    assert rows[0][1]["episodes/return_mean"] == 21.0
+    assert [values for _, values in rows if isinstance(values, str)] == ["exit 0", "exit 1"]
+    one, two = wandb.inits
+    assert one["project"] == "ring" and one["name"] == "run" and one["config"]["seed"] == 5 and one["resume"] == "allow"
+    assert one["id"] == two["id"]
+
+
+def test_without_wandb_no_run_begins(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r'--wandb needs the package wandb: pip install "equipoise\[wandb\]"'):
+        RunDirectory.create(tmp_path / "run", program(), wandb="ring")
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_wandb_refuses_no_directory_is_left(tmp_path, wandb, monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("api_key not configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(ValueError, match="wandb: no run begins in project 'ring': api_key not configured"):
+        RunDirectory.create(tmp_path / "run", program(), wandb="ring")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="expected the name of a project"):
+        RunDirectory.create(tmp_path / "run", program(), wandb=" ")
+    assert not (tmp_path / "run").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------- checkpoints
@@ -277,9 +402,13 @@ def test_the_newest_checkpoint_that_verifies_is_the_latest(tmp_path):
     paths = {step: made.save_checkpoint(step, params(step), {"step": step}) for step in (900, 1000, 20_000)}
     assert made.latest_checkpoint() == paths[20_000]  # by number, not by name
     (paths[20_000] / "meta.json").write_text("{}")
-    assert made.latest_checkpoint() == paths[1000]
+    with pytest.warns(RuntimeWarning, match="step_20000/meta.json: expected .* bytes .*step_1000 is taken instead"):
+        assert made.latest_checkpoint() == paths[1000]
+    shutil.rmtree(paths[20_000])
     (paths[1000] / "manifest.json").unlink()
-    assert made.latest_checkpoint() == paths[900]
+    with pytest.warns(RuntimeWarning, match="step_1000/manifest.json"):
+        assert made.latest_checkpoint() == paths[900]
+    shutil.rmtree(paths[1000])
     shutil.copytree(paths[900], paths[900].with_name(".step_99999.new"))
     shutil.copytree(paths[900], paths[900].with_name("step_x"))
     assert made.latest_checkpoint() == paths[900]

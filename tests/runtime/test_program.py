@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
+from equipoise.algorithms.ppo import PPO
 from equipoise.runtime.program import (
     algorithm_class,
     algorithm_name,
@@ -18,8 +19,8 @@ from equipoise.runtime.program import (
     from_json,
     to_json,
 )
-from equipoise.runtime.settings import convert, nearest, whole
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program
+from equipoise.runtime.settings import convert, hint, nearest, whole
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +299,16 @@ def test_whole_numbers_that_floats_would_miss():
 # ------------------------------------------------------------------------------------------------------------------- check
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ranged(Toy):
+    """An algorithm of one's own says its ranges beside its fields."""
+
+    heat: Positive | None = None
+    tilt: Annotated[float, Range(-1, 2)] = -1.0
+
+
 GOOD = {
+    "ranges": {"algorithm": Ranged(heat=0.1, tilt=2)},
     "lockstep": {},
     "four actors": {"actors": 4, "batch": 64, "envs_per_actor": 16},
     "more windows than streams": {"actors": 1, "batch": 64},
@@ -328,6 +338,13 @@ BAD = {
     "learners": ({"learners": 2}, "learners: expected 1"),
     "device": ({"device": "gpu"}, "device: expected cpu, cuda or cuda:N, got 'gpu'"),
     "epochs": ({"algorithm": Toy(epochs=0)}, "algorithm.epochs: expected at least 1"),
+    "gamma": ({"algorithm": PPO(gamma=7.0)}, "algorithm.gamma: expected 0 to 1, got 7.0"),
+    "clip": ({"algorithm": PPO(clip=-0.1)}, "algorithm.clip: expected at least 0, got -0.1"),
+    "hidden": ({"algorithm": PPO(hidden=(64, 0))}, "algorithm.hidden: expected at least 1, got 0"),
+    "a range of one's own": ({"algorithm": Ranged(heat=0.0)}, "algorithm.heat: expected more than 0, got 0.0"),
+    "the end of a range": ({"algorithm": Ranged(tilt=2.5)}, "algorithm.tilt: expected -1 to 2, got 2.5"),
+    "deadline": ({"deadline_s": 0.0}, "deadline_s: expected more than 0, got 0.0"),
+    "evaluate every": ({"evaluate_every": 0}, "evaluate_every: expected at least 1, got 0"),
     "learning rate": ({"algorithm": Toy(learning_rate=float("nan"))}, "algorithm.learning_rate: expected at least 0, got nan"),
     "split unrolls, above": ({"batch": 40}, "batch: expected a multiple of envs_per_actor=16.* got 40; the nearest is 48"),
     "split unrolls, below": ({"batch": 39}, "got 39; the nearest is 32"),
@@ -391,3 +408,21 @@ def test_what_changed_is_named_by_policy():
     for setting in ("policies.old.pool=2", "policies.a.unroll=7", "route.y=a"):
         with pytest.raises(ValueError, match=f"cannot change {setting.partition('=')[0].partition('.y')[0]}"):
             check_resume(given, apply_settings(given, [setting]))
+
+
+def test_a_range_is_no_part_of_the_type_that_a_setting_is_read_by():
+    made = apply_settings(program(Ranged()), ["algorithm.heat=0.5", "algorithm.tilt=1e0"])
+    assert made.policies["main"].algorithm == Ranged(heat=0.5, tilt=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ppo2", "; did you mean 'ppo'? (valid: impala, ppo)"),
+        ("sac", "; valid: impala, ppo."),
+        ("IMPALA", "; did you mean 'impala'? (valid: impala, ppo)"),
+        ("", "; valid: impala, ppo."),
+    ],
+)
+def test_only_a_near_name_is_said_to_be_meant(name, said):
+    assert hint(name, ["ppo", "impala"]) == said

@@ -12,6 +12,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 RECENT = 100  # episodes
+STATISTICS = ("last", "mean")  # of a number of the env's info: as the episode ended, and over its steps
 
 
 class Memory(Protocol):
@@ -31,17 +32,29 @@ class Episodes:
         "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.capsule.COUNTED
     }
 
-    def __init__(self, streams: int, memory: Memory) -> None:
-        self._memory, self._streams = memory, streams
-        self._views = tree.views(self.specs, memory.buffer)
-        self._return = np.zeros(streams, np.float64)
-        self._length = np.zeros(streams, np.int64)
+    def __init__(self, streams: int, memory: Memory, metrics: Sequence[str] = ()) -> None:
+        """``metrics``: the names of the columns of ``TimeStep.info``."""
+        self._memory, self._streams, self.metrics = memory, streams, tuple(metrics)
+        self._views = tree.views(self.layout(metrics), memory.buffer)
+        self._running: dict[str, Any] = {"return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64)}
+        self._return, self._length = self._running["return"], self._running["length"]
         self._done = np.zeros(streams, bool)
+        if metrics:
+            self._last, self._sum, self._rows = (np.zeros((streams, len(metrics))) for _ in range(3))
+            self._last.fill(np.nan)
+            self._there = np.zeros((streams, len(metrics)), bool)
+            self._running |= {"info_last": self._last, "info_sum": self._sum, "info_rows": self._rows}
 
-    def __getstate__(self) -> tuple[int, Memory]:
-        return self._streams, self._memory
+    @classmethod
+    def layout(cls, metrics: Sequence[str] = ()) -> dict[str, ArraySpec]:
+        """What is shared of an actor's episodes."""
+        columns = len(metrics) * len(STATISTICS)
+        return cls.specs | ({"info": ArraySpec((RECENT, columns), "float64")} if columns else {})
 
-    def __setstate__(self, state: tuple[int, Memory]) -> None:
+    def __getstate__(self) -> tuple[int, Memory, tuple[str, ...]]:
+        return self._streams, self._memory, self.metrics
+
+    def __setstate__(self, state: tuple[int, Memory, tuple[str, ...]]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def observe(self, ts: TimeStep) -> None:
@@ -52,8 +65,9 @@ class Episodes:
         self._length += ts.valid
         np.greater(ts.first, ts.valid, out=self._done)  # a seam, where both are 0 already, or an aborted episode
         if self._done.any():
-            self._return[self._done] = 0.0
-            self._length[self._done] = 0
+            self._forget(self._done)
+        if self.metrics:
+            self._add(ts)
         np.logical_or(ts.terminated, ts.truncated, out=self._done)
         if not self._done.any():
             return
@@ -63,23 +77,42 @@ class Episodes:
         keep = slice(-RECENT, None)  # of more than RECENT at once the last win
         for name, values in (("returns", self._return[ended]), ("lengths", self._length[ended])):
             v[name][at[keep]] = values[keep]
+        if self.metrics:
+            with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
+                mean = self._sum[ended] / self._rows[ended]
+            v["info"][at[keep]] = np.stack([self._last[ended], mean], axis=2).reshape(len(ended), -1)[keep]
         v["ended"][at[keep]] = v["ticks"][0]
         v["count"][0] = count + len(ended)
-        self._return[ended] = 0.0
-        self._length[ended] = 0
+        self._forget(ended)
+
+    def _add(self, ts: TimeStep) -> None:
+        """Add the numbers of this step that are there; those of a seam are nobody's."""
+        info: Any = ts.info
+        there = self._there
+        np.isnan(info, out=there)
+        np.logical_not(there, out=there)
+        np.logical_and(there, ts.valid[:, None], out=there)
+        np.copyto(self._last, info, where=there)
+        np.add(self._sum, info, out=self._sum, where=there)
+        np.add(self._rows, 1.0, out=self._rows, where=there)
+
+    def _forget(self, streams: Any) -> None:
+        """Their episodes begin anew."""
+        self._return[streams] = 0.0
+        self._length[streams] = 0
+        if self.metrics:
+            self._last[streams], self._sum[streams], self._rows[streams] = np.nan, 0.0, 0.0
 
     def abandon(self) -> None:
         """The running episodes will not be finished."""
-        self._return[:] = 0.0
-        self._length[:] = 0
+        self._forget(slice(None))
 
     def state(self) -> Tree:
-        running = {"return": self._return, "length": self._length}
-        return {"shared": tree.map(np.array, self._views), "running": running}
+        return {"shared": tree.map(np.array, self._views), "running": dict(self._running)}
 
     def load(self, state: Tree) -> None:
         tree.copy(self._views, state["shared"])
-        tree.copy({"return": self._return, "length": self._length}, state["running"])
+        tree.copy(self._running, state["running"])
 
     @property
     def next_row(self) -> int:
@@ -104,11 +137,28 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
     count = sum(a.count for a in actors)
     if count == 0:
         return 0, None, None
-    rows = []
+    returns, lengths = _newest(actors, ("returns", "lengths"), n).T
+    return count, float(returns.mean()), float(lengths.mean())
+
+
+def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:
+    """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None before the first}."""
+    names = [f"{name}/{statistic}" for name in actors[0].metrics for statistic in STATISTICS]
+    if not names or not any(a.count for a in actors):
+        return dict.fromkeys(names)
+    rows = _newest(actors, ("info",), n)
+    there = ~np.isnan(rows)
+    counts, sums = there.sum(axis=0), np.where(there, rows, 0.0).sum(axis=0)
+    return {name: float(total / count) if count else None for name, total, count in zip(names, sums, counts, strict=True)}
+
+
+def _newest(actors: Sequence[Episodes], keys: Sequence[str], n: int) -> Any:
+    """[<= n, columns of ``keys``] float64 of the episodes that ended last, over all actors."""
+    ended, rows = [], []
     for a in actors:
         size = min(a.count, RECENT)
         order = (a.count - size + np.arange(size)) % RECENT
-        rows.append(np.stack([a._views[k][order].astype(np.float64) for k in ("ended", "returns", "lengths")]))
-    ended, returns, lengths = np.concatenate(rows, axis=1)
-    last = np.argsort(ended, kind="stable")[-n:]
-    return count, float(returns[last].mean()), float(lengths[last].mean())
+        ended.append(a._views["ended"][order])
+        rows.append(np.column_stack([a._views[k][order].astype(np.float64) for k in keys]))
+    last = np.argsort(np.concatenate(ended), kind="stable")[-n:]
+    return np.concatenate(rows)[last]

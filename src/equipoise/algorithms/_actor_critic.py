@@ -11,26 +11,26 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.nets import ActorCritic, RunningNorm
 from equipoise.returns import running_returns
-from equipoise.types import Algorithm, EnvSpec, LossOutput, Trajectory, Tree
+from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree
 
 NORMALIZED_REWARD = 10.0  # the bound of a normalised reward, in deviations of the return
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm):
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     shared: bool = False  # one torso for policy and value; images always share theirs
     torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
     core: Literal["none", "lstm", "gru"] = "none"
-    core_size: int = 64
+    core_size: Count = 64
     squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
     log_std: float = 0.0  # of Box actions, at first
-    gamma: float = 0.99
+    gamma: Share = 0.99
     normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
-    clip_obs: float = 10.0  # of these, in deviations
+    clip_obs: Positive = 10.0  # of these, in deviations
     normalize_reward: bool = False  # in the targets, by the running deviation of the discounted return; reports stay raw
-    clip_reward: float = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
+    clip_reward: NonNegative = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
 
     def network(self, spec: EnvSpec) -> nn.Module:
         net = ActorCritic(

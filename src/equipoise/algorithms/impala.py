@@ -13,18 +13,18 @@ import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.returns import vtrace
-from equipoise.types import Batch, LossOutput
+from equipoise.types import Batch, LossOutput, NonNegative, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
-    lambda_: float = 1.0
-    clip_rho: float = 1.0
-    clip_c: float = 1.0
-    clip_pg_rho: float = 1.0
-    entropy: float = 0.01
-    value: float = 0.5  # weight of the value loss
-    learning_rate: float = 6e-4
+    lambda_: Share = 1.0
+    clip_rho: NonNegative = 1.0
+    clip_c: NonNegative = 1.0
+    clip_pg_rho: NonNegative = 1.0
+    entropy: NonNegative = 0.01
+    value: NonNegative = 0.5  # weight of the value loss
+    learning_rate: NonNegative = 6e-4
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -15,20 +15,20 @@ import torch
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.returns import gae
-from equipoise.types import Batch, LossOutput, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
-    lambda_: float = 0.95
-    clip: float = 0.2  # of the probability ratio
+    lambda_: Share = 0.95
+    clip: NonNegative = 0.2  # of the probability ratio
     anneal_clip: bool = False  # linear to 0 with the learning rate's schedule
-    value_clip: float = 0.0  # around the value at the start of the batch, 0: off
-    entropy: float = 0.0
-    value: float = 0.5  # weight of the value loss
+    value_clip: NonNegative = 0.0  # around the value at the start of the batch, 0: off
+    entropy: NonNegative = 0.0
+    value: NonNegative = 0.5  # weight of the value loss
     normalize_advantage: bool = True
-    epochs: int = 10
-    minibatches: int = 4
+    epochs: Count = 10
+    minibatches: Count = 4
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value

@@ -65,22 +65,28 @@ class OneLineErrors(TyperGroup):
 
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
-    from equipoise.runtime.settings import nearest
+    from equipoise.runtime.settings import hint, nearest
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
     if message.startswith("No such option") and command is not None:
         name = error.option_name
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
-        return f"no such option {name!r}; did you mean {nearest(name, [o for o in known if o[:1] == '-'])!r}?"
+        near = nearest(name, [o for o in known if o[:1] == "-"])
+        return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
-        return f"no such command {name!r}; did you mean {nearest(name, list(command.commands))!r}?"
+        return f"no such command {name!r}{hint(name, list(command.commands))}"
     return message[:1].lower() + message[1:].rstrip(".") + "."
 
 
+def printable(text: str) -> str:
+    """Text from a file or an env, without what would move a terminal's cursor or colour it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
-    print(f"{command}: {message}", file=sys.stderr)
+    print(f"{command}: {printable(message)}", file=sys.stderr)
     sys.exit(code)
 
 

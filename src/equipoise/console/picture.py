@@ -17,6 +17,7 @@ WIDTH = 78
 BAR = 27  # columns of a worker's bar
 PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
+MOST_INFO = 5  # lines of numbers from the env's info
 COLUMNS = (9, 12, 10, 10)  # of its shares in numbers
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # told apart without colour, too
 STYLES = {"worked": "green", "preempted": "red", "starved": "yellow", "blocked": "blue"}
@@ -52,6 +53,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         Text(""),
         _speed(report),
         _returns(report, history),
+        *_info(report),
         *_evaluation(history.evaluation, report),
         Text(""),
         Text(report.verdict, style="bold", overflow="fold"),
@@ -146,6 +148,18 @@ def _returns(report: Report, history: History) -> Text:
     return line.append(f"   {report.episodes:,} episodes{length}")
 
 
+def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
+    """The numbers of the env's info, by name: as the episodes ended, and over their steps."""
+    names = [name.removesuffix("/last") for name in info if name.endswith("/last")]
+    last, mean = ([number(info[f"{name}/{what}"], 3) for name in names] for what in ("last", "mean"))
+    return {name: f"{x} at the end, {y} on average" for name, x, y in zip(names, last, mean, strict=True)}
+
+
+def _info(report: Report) -> list[Text]:
+    rows = list(info_rows(report.info).items())[:MOST_INFO]
+    return [Text(f"{name} {said}", overflow="crop", no_wrap=True) for name, said in rows]
+
+
 def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     if evaluation is None:
         return []
@@ -183,6 +197,7 @@ def compact(report: Report, program: Program, history: History) -> str:
         f"lag {report.lag_mean:.1f} (max {report.lag_max})",
         report.verdict.partition(":")[0].rstrip("."),
     ]
+    parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
     if history.evaluation is not None:
         parts.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
     return "  ".join(parts)
@@ -200,9 +215,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(SPARKS[round((x - low) * scale)] for x in means)
 
 
-def number(value: float | None) -> str:
+def number(value: float | None, decimals: int = 1) -> str:
     """A return to one decimal; a dash where there is none yet."""
-    return "—" if value is None else f"{value:,.1f}"
+    return "—" if value is None else f"{value:,.{decimals}f}"
 
 
 def spread(mean: float, std: float) -> str:

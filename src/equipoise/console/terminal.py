@@ -25,6 +25,7 @@ from equipoise.console.picture import (
     by_policy,
     clock,
     compact,
+    info_rows,
     number,
     picture,
     short,
@@ -149,6 +150,7 @@ def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
         rows["evaluation"] += by_policy(evaluation.get("policies", {}))
+    rows |= info_rows(summary["info"])
     rows["lag"] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"

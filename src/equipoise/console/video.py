@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from equipoise.types import EnvFactory
-
-if TYPE_CHECKING:
-    import gymnasium
+from equipoise import tree
+from equipoise.envs.base import SyncEnv
+from equipoise.types import EnvFactory, Tree
 
 FPS = 30  # where the env does not say
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
 
 
 def record(
-    env: EnvFactory | str | Callable[..., gymnasium.Env[Any, Any]],
+    env: EnvFactory | str | Callable[..., Any],
     act: Callable[[Any], Any],
     path: str | Path,
     *,
@@ -30,8 +30,9 @@ def record(
 ) -> list[float]:
     """Play ``episodes`` and write them to ``path`` (.mp4); returns their returns.
 
-    ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes ``render_mode``; ``begin`` is called
-    before each episode, for a policy that remembers. The file is there when it is complete, and not before.
+    ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes ``render_mode``. It is made as for
+    evaluation, one Python env where there is one; ``act`` gets one observation. ``begin`` is called before each episode, for
+    a policy that remembers. The file is there when it is complete, and not before.
     """
     av = _av()
     if episodes < 1:
@@ -40,11 +41,11 @@ def record(
     if path.suffix != ".mp4":
         raise ValueError(f"{path}: expected a name that ends in .mp4")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = _make(env)
+    made = _make(env, seed)
     aside = path.with_name(f".{path.stem}.unfinished.mp4")
     try:
         with av.open(str(aside), "w") as container:
-            returns = _play(made, act, _Writer(container, _fps(made)), episodes, seed, begin)
+            returns = _play(made, act, _Writer(container, _fps(made)), episodes, begin)
         aside.replace(path)
     finally:
         made.close()
@@ -60,66 +61,88 @@ def _av() -> Any:
     return av
 
 
-def _make(env: EnvFactory | str | Callable[..., gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    """One env that renders to arrays."""
+def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
+    """One stream as evaluation plays it, that renders to arrays."""
     if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame looks for a screen, and complains
-    import gymnasium
-    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.envs.registration import EnvSpec as Registered
 
-    from equipoise.envs.making import resolve
+    from equipoise.envs import making
 
-    kwargs: dict[str, Any] = {"render_mode": "rgb_array"}
-    found: Any = env
-    if isinstance(env, EnvFactory):
-        kwargs = {**env.kwargs, **kwargs}
-        found = env.target
-    if isinstance(found, str):
-        target = found.removeprefix("python:")
-        if target.startswith("envpool:"):
-            raise ValueError(f"{target}: EnvPool's envs do not render; record the Gymnasium env of the same name")
-        found = resolve(target)
+    factory = env if isinstance(env, EnvFactory) else EnvFactory(target=env if isinstance(env, str) else str(env))
+    target, kwargs = factory.target.removeprefix("python:"), {**factory.kwargs, "render_mode": "rgb_array"}
+    if target.startswith("envpool:"):
+        raise ValueError(f"{target}: EnvPool's envs do not render; record the Gymnasium env of the same name")
+    found: Any = env if callable(env) else making.resolve(target)
+    accepted = None if isinstance(found, Registered) else making.parameters(found)
+    if accepted is not None and not accepted.keys() & {"render_mode", "**"}:
+        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got one with {', '.join(accepted)}")
+    streams = np.arange(1)
     try:
-        made = gymnasium.make(found.id, **kwargs) if isinstance(found, EnvSpec) else found(**kwargs)
-    except TypeError as error:  # of a function without that parameter
-        raise ValueError(f"{env}: expected an env that takes render_mode='rgb_array', got {error}") from error
-    modes = made.metadata.get("render_modes", [])
+        if callable(env):
+            offer = {"num_envs": 1, "streams": streams, "seed": seed}
+            made = making.make_called(target, env, kwargs, offer, python=False, mask=factory.action_mask)
+        else:
+            python = isinstance(found, Registered) and found.entry_point is not None  # native vector envs draw less often
+            named = replace(factory, target=f"python:{target}" if python else target, kwargs=kwargs)
+            made = making.make(named, streams=streams, seed=seed)
+    except TypeError as error:  # of an env behind an id, without that parameter
+        raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got {error}") from error
+    modes = _drawn(made).metadata.get("render_modes", [])
     if "rgb_array" not in modes:
         made.close()
-        raise ValueError(f"{env}: expected the render mode 'rgb_array' for a video, got an env with {list(modes)}")
-    if isinstance(env, EnvFactory) and env.action_mask == "info":
-        from equipoise.envs.masks import InfoMask
-
-        return InfoMask(made)
+        raise ValueError(f"{target}: expected the render mode 'rgb_array' for a video, got an env with {list(modes)}")
     return made
 
 
-def _fps(env: gymnasium.Env[Any, Any]) -> int:
-    return max(round(env.metadata.get("render_fps") or FPS), 1)
+def _drawn(made: Any) -> Any:
+    """What renders: the Python env of the stream, or the vector env."""
+    return made.envs[0] if hasattr(made, "envs") else made.env
+
+
+def _frame(made: SyncEnv) -> Any:
+    frame = _drawn(made).render()
+    return frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame  # a vector env of one
+
+
+def _fps(made: SyncEnv) -> int:
+    return max(round(_drawn(made).metadata.get("render_fps") or FPS), 1)
+
+
+def _batch(action: Any) -> Tree:
+    """An env's own action as a tree of one row."""
+    if isinstance(action, tuple):
+        return {str(i): _batch(part) for i, part in enumerate(action)}
+    if isinstance(action, dict):
+        return {key: _batch(part) for key, part in action.items()}
+    return np.asarray(action)[None]
 
 
 def _play(
-    env: gymnasium.Env[Any, Any],
-    act: Callable[[Any], Any],
-    writer: _Writer,
-    episodes: int,
-    seed: int,
-    begin: Callable[[], object] | None,
+    made: SyncEnv, act: Callable[[Any], Any], writer: _Writer, episodes: int, begin: Callable[[], object] | None
 ) -> list[float]:
-    returns = []
-    for episode in range(episodes):
+    returns: list[float] = []
+    ts = made.recv()
+    while len(returns) < episodes:
         if begin is not None:
             begin()
-        obs, _ = env.reset(seed=seed if episode == 0 else None)
-        writer.add(env.render())
+        writer.add(_frame(made))
         total = 0.0
         for _ in range(LONGEST):
-            obs, reward, terminated, truncated, _ = env.step(act(obs))
-            total += float(reward)
-            writer.add(env.render())
-            if terminated or truncated:
+            action = _batch(act(tree.index(ts.obs, 0)))
+            made.send(action, ts.stream)
+            ts = made.recv()
+            total += float(ts.reward[0])
+            writer.add(_frame(made))
+            if ts.terminated[0] or ts.truncated[0]:
                 break
+        else:
+            returns.append(total)
+            break  # it will not end
         returns.append(total)
+        if not ts.first[0] and len(returns) < episodes:  # in SAME_STEP the next episode has begun already
+            made.send(action, ts.stream)  # ignored: the answer is the reset
+            ts = made.recv()
     writer.close()
     return returns
 

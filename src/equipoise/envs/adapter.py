@@ -9,7 +9,8 @@ Row by row (d: the row ended an episode)::
                 d             x                         so a truncation counts as a termination
                 first x       x                         no seam, every row is valid
 
-Information dicts are not touched, but for a mask (``masks.py``).
+Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch`` names: on the row that ends an
+episode they are those of ``final_info`` in SAME_STEP.
 
 One stream of a vector env cannot be made anew. Where its episode has to be aborted (``on_nonfinite`` "drop", a value that is
 invalid) its rows are masked until its next episode begins: ``valid`` False, ``first`` True, reward 0, a harmless observation.
@@ -29,6 +30,7 @@ from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import Start
 from equipoise.envs.checks import WrongValue
+from equipoise.envs.infos import Infos
 from equipoise.envs.seeds import stream_seeds
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Resume, Tree
@@ -95,13 +97,15 @@ class GymnasiumEnv(SyncEnv):
         self._actions.append(self.action)
         ts = self.ts
         try:
-            obs, reward, terminated, truncated, _ = self._exchange()
+            obs, reward, terminated, truncated, info = self._exchange()
             if np.shape(reward) != ts.reward.shape:
                 raise WrongValue("invalid", 0, "reward", f"shape {list(ts.reward.shape)}", f"{list(np.shape(reward))}")
             self._fill(obs, reward, terminated, truncated)
         except Exception as error:
             self._record(None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error)
             raise
+        if self.infos is not None:
+            self._inform(self.infos, info)
         if self._any_waiting:
             self._mask()
         if not self.checks.fine():
@@ -124,6 +128,11 @@ class GymnasiumEnv(SyncEnv):
             ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
         if self.mend is not None:
             self.mend(ts.obs, ts.first)
+
+    def _inform(self, infos: Infos, info: dict[str, Any]) -> None:
+        infos.read_all(info)
+        if self.same_step and self.ts.first.any():  # what ``info`` itself says there is of the next episode
+            infos.read_all(info.get("final_info", {}), self.ts.first)
 
     def _mask(self) -> None:
         """Streams whose episode was aborted: nothing of them is told until the next one begins."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,7 @@ from equipoise import tree
 from equipoise.envs import capsule, masks
 from equipoise.envs.capsule import Capsule, Failures
 from equipoise.envs.checks import Checks, WrongValue
+from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
@@ -55,6 +58,7 @@ class SyncEnv:
         arrays = masks.counted("/".join(("obs", *mask)), rows, action) if mask else ()
         self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY, masks=tuple(arrays))
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
+        self.infos: Infos | None = None  # None: information dicts are not touched
         self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
         self.action = self.form.zeros()  # [B, ...] the last one, in the env's dtypes
         self.restarted = np.zeros(len(streams), np.bool_)  # by the last load
@@ -63,6 +67,11 @@ class SyncEnv:
         self._phase = RESET
         self._unsaid = False  # the streams that a load restarted are still to be told so
         self._closed = False
+
+    def watch(self, names: Sequence[str]) -> None:
+        """Before the first ``recv``: from now on ``ts.info`` has these numbers of the env's ``info``."""
+        self.infos = Infos(names, len(self.ts.stream))
+        self.ts = replace(self.ts, info=self.infos.value)
 
     def send(self, action: Tree, stream: Array) -> None:
         """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream`` itself)."""

@@ -22,6 +22,7 @@ from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.endings import Endings
 from equipoise.envs.findings import CLOCK, Broken, Finding, Findings, Flat, Severity, bounds, judge_row, judge_spaces, leaves
+from equipoise.envs.infos import paths
 from equipoise.envs.joint import Joint
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
@@ -202,6 +203,7 @@ class _Check:
         endings = Endings(self.found, probe.env, streams=probe.streams, vector=not probe.python, same_step=same_step)
         spaces_of = dict(leaves(probe.space))
         rows: Rows = []
+        names: set[str] = set()  # in its info
         before: Flat = {}  # what the env gave last
         held: Flat = {}  # what stood in it
         for answer in probe.walk(actions):
@@ -218,6 +220,10 @@ class _Check:
                 terminated, truncated, reward = (numbers(held, place, probe.streams) for place in OUTCOMES)
                 endings.step(answer.where, terminated.astype(np.bool_), truncated.astype(np.bool_), reward, answer.info)
             self.facts["episodes"] = endings.said()
+            if isinstance(answer.info, dict):
+                names.update(paths(answer.info))
+        if names:
+            self.facts["info"] = f"{', '.join(sorted(names))} (--metrics reports those that are numbers)"
         endings.judge()
         step_s = Times.of(self.step_s)
         if step_s.p99 > max(STALL_S, STALL_RATIO * step_s.p50):

@@ -23,6 +23,7 @@ from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import EnvFailed, ProcessExhausted, Start, exhausted
 from equipoise.envs.checks import WrongValue, misfit, uncast
+from equipoise.envs.infos import NoNumber
 from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seed, stream_seeds
 from equipoise.envs.spaces import member
@@ -83,7 +84,7 @@ class LoopEnv(SyncEnv):
 
     def _step(self) -> None:
         obs, reward, terminated, truncated = self._obs, self._reward, self._terminated, self._truncated
-        ts, lost, log = self.ts, self._lost, self.log
+        ts, lost, log, infos = self.ts, self._lost, self.log, self.infos
         np.logical_or(ts.terminated, ts.truncated, out=ts.first)  # as the row before has it
         np.logical_not(ts.first, out=ts.valid)
         seam = ts.first.tolist()
@@ -98,7 +99,11 @@ class LoopEnv(SyncEnv):
                     obs[i], _ = env.reset()
                     reward[i], terminated[i], truncated[i] = 0.0, False, False
                 else:
-                    obs[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
+                    obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)
+                    if infos is not None:
+                        infos.read_one(i, info)
+            except NoNumber:  # the run's mistake, not the env's
+                raise
             except Exception as error:
                 self._abort(i, error)
         self._gather()

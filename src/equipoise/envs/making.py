@@ -49,16 +49,21 @@ FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module th
 GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
 
 
-def make(factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None) -> SyncEnv:
+def make(
+    factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
+) -> SyncEnv:
     """``streams`` [B] int64: this worker's; stream i's env is seeded from (``seed``, i), whoever runs it.
 
     Of a PettingZoo env they are the numbers of whole envs, whose agents ``pettingzoo.dealt`` makes streams.
 
     ``failures`` says what an env's failure costs; without it whatever an env raises, and every wrong value, is raised.
+    ``metrics``: names of the env's ``info`` whose numbers are told in ``TimeStep.info``.
     ValueError names the nearest valid target, argument or module; ImportError the extra to install.
     """
     env = make_plain(factory, streams=streams, seed=seed)
     env.failures, env.origin = failures, (factory, seed)
+    if metrics:
+        env.watch(metrics)
     return env
 
 

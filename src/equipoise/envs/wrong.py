@@ -28,9 +28,14 @@ def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> Valu
     by_key: dict[str, list[str]] = {}
     for candidate in known:
         by_key.setdefault(versionless(candidate), []).append(candidate)
-    nearest = difflib.get_close_matches(versionless(name), by_key, n=1, cutoff=0.4)
-    hint = f"; did you mean {max(by_key[nearest[0]], key=version)!r}?" if nearest else ""
+    close = difflib.get_close_matches(versionless(name), by_key, n=1, cutoff=0.4)
+    hint = f"; did you mean {max(by_key[close[0]], key=version)!r}?" if close else ""
     return ValueError(f"unknown {what} {name!r}{where}{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, if any is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def versionless(env_id: str) -> str:
@@ -61,8 +66,8 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
     expected = [*accepted, *(key for key in also if key not in accepted)]
     for key in kwargs:
         if key not in expected:
-            nearest = difflib.get_close_matches(key, expected, n=1)
-            hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+            close = nearest(key, expected)
+            hint = f" (did you mean {close!r}?)" if close else ""
             raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,16 @@ def seed_of(program: Program, what: str, policy: str) -> int:
     return derive_seed(program.seed, what if policy == "main" else f"{what} {policy}")
 
 
-def make_env(program: Program, *, streams: Any, seed: int, failures: Failures | None = None) -> Env:
+def make_env(
+    program: Program, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
+) -> Env:
     """The envs of these numbers, their agents dealt to the policies."""
-    env = make(program.env, streams=streams, seed=seed, failures=failures)
-    return dealt(env, policies=tuple(program.policies), route=program.route)
+    env = make(program.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
+    parted = dealt(env, policies=tuple(program.policies), route=program.route)
+    if program.metrics and len(parted.spec.agents) > 1:
+        env.close()
+        raise ValueError(f"metrics: expected an env of one agent, got one of {', '.join(parted.spec.agents)}")
+    return parted
 
 
 def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:

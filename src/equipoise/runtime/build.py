@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
-from equipoise.actors.episodes import Episodes, recent
+from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.routed import RoutedAgent
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.nowhere import Nowhere
@@ -94,7 +94,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     sizes = [tree.nbytes(Board.specs(blue.workers))]
     for name in blue.roles:
         sizes += [plans[name].nbytes] if name in plans else []
-        sizes += [weight_plans[name].nbytes, *[tree.nbytes(Episodes.specs)] * program.actors]
+        sizes += [weight_plans[name].nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
@@ -105,9 +105,8 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
             queue = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
         weights = Weights(weight_plans[name], next(parts))
         columns = program.envs_per_actor * len(role.places)
-        rings[name] = Ring(
-            queue=queue, weights=weights, episodes=[Episodes(columns, next(parts)) for _ in range(program.actors)]
-        )
+        episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.actors)]
+        rings[name] = Ring(queue=queue, weights=weights, episodes=episodes)
     shared = Shared(board=board, rings=rings)
     _fill(blue, shared, initial)
     return shared, whole
@@ -154,7 +153,7 @@ def actor(
         # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
         where = f"row {counted.next_row}" if incarnation else f"version {shared.version}"
         seed = derive_seed(seed, f"incarnation {incarnation} from {where}")
-    env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted.failures))
+    env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted.failures), metrics=program.metrics)
     worker = ActorWorker(env, agent)
     if incarnation:
         agent.succeed()
@@ -192,6 +191,7 @@ def learner(
         send(
             message
             | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
+            | {"info": recent_info(shared.episodes)}
         )
 
     nets = first_networks(blue)

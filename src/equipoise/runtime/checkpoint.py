@@ -134,12 +134,17 @@ def _tidy(directory: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------- reading
 
 
-def latest(directory: Path, *, whole: bool = False) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``."""
+def latest(directory: Path, *, whole: bool = False, skipped: list[str] | None = None) -> Path | None:
+    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``.
+
+    ``skipped``: gets a sentence for each newer one that is damaged.
+    """
     for _, _, path in _found(directory):
         try:
             files = _verified(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if skipped is not None:
+                skipped.append(str(error))
             continue
         if not whole or LEARNER in files:
             return path

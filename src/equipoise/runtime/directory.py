@@ -6,24 +6,26 @@ keys are those of the design's section 5; JSON files are replaced whole, and nan
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import platform
 import re
+import shutil
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from equipoise.runtime import checkpoint
+from equipoise.runtime import checkpoint, wandb_log
 from equipoise.runtime.checkpoint import Entry, params_sha256
-from equipoise.runtime.files import json_bytes, plain, read_json, write_atomic
+from equipoise.runtime.events import Events
+from equipoise.runtime.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.runtime.program import algorithm_name, from_json, to_json
 from equipoise.runtime.report import Report
 from equipoise.runtime.settings import hint, nearest
@@ -43,10 +45,10 @@ RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summa
 CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
+    "info", "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
-BEST = "best"  # within checkpoints/: the weights of a solved run
+BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
@@ -56,8 +58,9 @@ class RunDirectory:
 
     def __init__(self, path: Path, program: Program, run: dict[str, Any]) -> None:
         self.path, self.program, self.run = path, program, run
-        self._tensorboard: Any = None
+        self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
+        self._wandb: wandb_log.WandbLog | None = None
         self._metrics: Any = None
         self._lock: int | None = None
         self._unconfirmed = False
@@ -71,9 +74,15 @@ class RunDirectory:
         on: str = "process",
         argv: Sequence[str] | None = None,
         notes: Sequence[str] = (),
+        tensorboard: bool = True,
+        wandb: str | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again."""
+        """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again.
+
+        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too.
+        """
+        on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
         directory = _make_default(program) if path is None else _make(Path(path).expanduser())
         run = {
@@ -85,17 +94,30 @@ class RunDirectory:
             "versions": versions(),
             "host": host(),
             "env_notes": list(notes),
-            "tensorboard": "written" if _installed("tensorboard") else 'not written: pip install "equipoise[tensorboard]"',
+            "tensorboard": tensorboard,
+            "wandb": on_wandb,
             **(extra or {}),
         }
         write_atomic(directory / RUN, json_bytes(run))
         made = cls(directory, program, plain(run))
         made._begin_writing()
+        try:
+            made._begin_wandb()
+        except Exception:
+            made.close()
+            shutil.rmtree(directory)
+            raise
         return made
 
     def go_on(self, program: Program, *, on: str, step: int, changes: Mapping[str, Any]) -> None:
         """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off."""
         self._begin_writing()
+        told = [line["env_steps"] for line in self.metrics()]
+        try:
+            self._begin_wandb(told=max(told, default=-1))
+        except Exception:
+            self.close()
+            raise
         self.rewind(step)
         resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
         self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host()}
@@ -116,10 +138,10 @@ class RunDirectory:
         write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-            self._tensorboard = None
+        self._close_events()
         self._purge_step = step + 1
+        if self._wandb is not None:
+            self._wandb.rewind()
         checkpoint.retain(self.checkpoints, KEPT, upto=step)
 
     def _begin_writing(self) -> None:
@@ -154,40 +176,29 @@ class RunDirectory:
     # -------------------------------------------------------------------------------------------------------- as it runs
 
     def write_report(self, report: Report) -> None:
-        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard."""
+        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard and W&B."""
         if self._metrics is None:
             raise ValueError(f"{self.path}: expected a directory made by create(), which writes; got one that was opened")
-        self._append(json.dumps(plain(report), allow_nan=False).encode() + b"\n")
-        if self.run["tensorboard"] == "written":
-            self._write_tensorboard(report)
+        line = json.dumps(plain(report), allow_nan=False).encode() + b"\n"
+        append_whole(self._metrics, line, self.path / METRICS)
+        if self._wandb is not None:
+            self._wandb.write(scalars(report), report.env_steps)
+        if self.run["tensorboard"]:
+            self._events = self._events or Events(self.path, purge_step=self._purge_step)
+            self._events.write(scalars(report), report.env_steps)
 
-    def _append(self, line: bytes) -> None:
-        """The whole line, or (on a full disk) nothing of it."""
-        end = self._metrics.seek(0, os.SEEK_END)
-        try:
-            if (written := self._metrics.write(line)) != len(line):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(self.path / METRICS))
-        except OSError:
-            self._metrics.truncate(end)
-            raise
+    def _begin_wandb(self, told: int = -1) -> None:
+        if (known := self.run.get("wandb")) is not None:
+            self._wandb = wandb_log.WandbLog(known, self.path, self.run["program"], told=told)
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
     def sync_metrics(self) -> None:
         """A checkpoint promises the reports up to it."""
         os.fsync(self._metrics.fileno())
-
-    def _write_tensorboard(self, report: Report) -> None:
-        if self._tensorboard is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:  # installed, but not one that this torch can use: said once, and the run goes on
-                self.run["tensorboard"] = f"not written: {error}"
-                write_atomic(self.path / RUN, json_bytes(self.run))
-                return
-            self._tensorboard = SummaryWriter(str(self.path), purge_step=self._purge_step)
-        for name, value in scalars(report).items():
-            self._tensorboard.add_scalar(name, value, report.env_steps)
-        if report.final:
-            self._tensorboard.flush()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The reports so far; a last line that a crash cut short is left out."""
@@ -220,9 +231,10 @@ class RunDirectory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-            self._tensorboard = None
+        self._close_events()
+        if self._wandb is not None:
+            self._wandb.close(failed=(self.summary() or {}).get("status") == "failed")
+            self._wandb = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -244,10 +256,22 @@ class RunDirectory:
         return checkpoint.save(self.checkpoints, step, params, meta)
 
     def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-        """checkpoints/best/step_N: the weights that a solved run is remembered for."""
+        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those before."""
         saved = checkpoint.save(self.checkpoints / BEST, step, params, meta)
-        checkpoint.retain(self.checkpoints / BEST, 1)
+        for other in saved.parent.glob("step_*"):
+            if other != saved:
+                shutil.rmtree(other, ignore_errors=True)
         return saved
+
+    def best_checkpoint(self) -> Path | None:
+        """The weights of the best evaluation so far; those that solved a run that is solved."""
+        return checkpoint.latest(self.checkpoints / BEST)
+
+    def best_mean(self) -> float:
+        """The mean return of that evaluation; -infinity where there was none."""
+        found = self.best_checkpoint()
+        evaluation = json.loads(checkpoint.read(found, checkpoint.META)).get("evaluation") if found is not None else None
+        return -math.inf if evaluation is None else float(evaluation["mean"])
 
     def complete_checkpoint(
         self, step: int, files: dict[str, Entry], driver: Mapping[str, Any], meta: Mapping[str, Any]
@@ -262,13 +286,17 @@ class RunDirectory:
         return done
 
     def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
-        """The newest whose every file is as its manifest says; ``whole``: that a run can go on from."""
-        return checkpoint.latest(self.checkpoints, whole=whole)
+        """The newest whose every file is as its manifest says; ``whole``: that a run can go on from. Damage is warned of."""
+        skipped: list[str] = []
+        found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
+        for damage in skipped:
+            warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=2)
+        return found
 
     def result_checkpoint(self) -> Path | None:
         """The weights to play with: those that solved a run that was solved, else the newest."""
         summary = self.summary()
-        solved = checkpoint.latest(self.checkpoints / BEST) if summary and summary["status"] == "solved" else None
+        solved = self.best_checkpoint() if summary and summary["status"] == "solved" else None
         return solved or self.latest_checkpoint()
 
     @property
@@ -286,7 +314,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """What TensorBoard draws of a report: finite numbers by slashed names."""
+    """What TensorBoard and W&B draw of a report: finite numbers by slashed names."""
     found: dict[str, float | None] = {
         "speed/steps_per_s": report.steps_per_s,
         "speed/updates_per_s": report.updates_per_s,
@@ -296,6 +324,7 @@ def scalars(report: Report) -> dict[str, float]:
         "lag/max": report.lag_max,
         "evaluation/mean": report.evaluation.mean if report.evaluation else None,
         **{f"learner/{name}": value for name, value in report.metrics.items()},
+        **{f"info/{name}": value for name, value in report.info.items()},
     }
     for worker, shares in report.balance.items():
         for state in ("worked", "preempted", "starved", "blocked"):
@@ -316,10 +345,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _installed(package: str) -> bool:
-    return _version(package) is not None
 
 
 def host() -> dict[str, Any]:
@@ -360,4 +385,7 @@ def _near_runs(path: Path) -> str:
     """A hint at runs that do exist, by the name's likeness."""
     places = [place for place in (path.parent, Path("runs")) if place.is_dir()]
     runs = [str(run.parent) for place in places for run in place.glob(f"*/{RUN}")]
-    return f"; did you mean {nearest(str(path), runs)!r}?" if runs else "; 'equipoise train ENV' makes one"
+    if not runs:
+        return "; 'equipoise train ENV' makes one"
+    near = nearest(str(path), runs)
+    return f"; did you mean {near!r}?" if near else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"

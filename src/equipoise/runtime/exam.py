@@ -74,6 +74,7 @@ class Exam:
         self._version = self._taken = self._examined = 0
         self._last_steps = 0
         self.solved = False
+        self.last: Evaluation | None = None  # of this process
 
     @property
     def running(self) -> bool:
@@ -81,16 +82,21 @@ class Exam:
 
     def consider(self, env_steps: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""
-        goal = self._blue.program.stop_at
-        if goal is None or self.running or self.solved or return_mean is None:
-            return
-        near = return_mean >= goal - NEAR * abs(goal)
-        if near or env_steps - self._last_steps >= SPACING * self._blue.program.steps:
+        if not self.running and not self.solved and self._due(env_steps - self._last_steps, return_mean):
             self._last_steps = env_steps
             self.snapshot()
             if self._version > self._examined:  # the same weights are not asked until they pass
                 self._examined = self._version
                 self._begin(self._blue.program.evaluate_episodes)
+
+    def _due(self, since: int, return_mean: float | None) -> bool:
+        """``since``: steps since the last evaluation."""
+        program = self._blue.program
+        if program.evaluate_every is not None and since >= program.evaluate_every:
+            return True
+        if (goal := program.stop_at) is None or return_mean is None:
+            return False
+        return return_mean >= goal - NEAR * abs(goal) or since >= SPACING * program.steps
 
     def snapshot(self) -> None:
         """Take the newest weights."""
@@ -128,7 +134,7 @@ class Exam:
             return None
         current.close()
         self._current = None
-        evaluation = result(self._blue, current, self._version)
+        evaluation = self.last = result(self._blue, current, self._version)
         goal = self._blue.program.stop_at
         passed = goal is not None and evaluation.mean >= goal
         self.solved = passed and self._confirming

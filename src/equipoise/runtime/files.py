@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
 import tempfile
 from collections.abc import Mapping
 from enum import Enum
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,17 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: expected JSON, got {error}") from error
+
+
+def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:
+    """Write at the end of an unbuffered file: all of it, or (on a full disk) nothing."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        if (written := file.write(data)) != len(data):
+            raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes could be written", str(path))
+    except OSError:
+        file.truncate(end)
+        raise
 
 
 def write_synced(path: Path, data: bytes) -> None:

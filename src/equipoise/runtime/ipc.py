@@ -14,12 +14,16 @@ import mmap
 import os
 import select
 import struct
+import sys
 import tempfile
 from collections.abc import Sequence
-from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
+
+if sys.platform == "win32":
+    raise ImportError("Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/platforms.md)")
+from multiprocessing.reduction import DupFd
 
 
 class Segment:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from equipoise import algorithms
-from equipoise.runtime.settings import apply_settings, convert, field_types, hint
+from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
 from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, learning, unroll_rows
 
 __all__ = [
@@ -183,7 +183,8 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 # ----------------------------------------------------------------------------------------------------------------- resume
 
 # What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
-FREE = ("steps", "stop_at", "evaluate_episodes", "checkpoint_every", "deadline_s", "threads", "device", "precision", "compile")
+SCHEDULE = ("steps", "stop_at", "evaluate_episodes", "evaluate_every", "checkpoint_every", "deadline_s")
+FREE: tuple[str, ...] = (*SCHEDULE, "threads", "device", "precision", "compile")
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
@@ -239,26 +240,22 @@ def check(program: Program) -> None:
         raise ValueError(f"{len(problems)} settings cannot work:" + "".join(f"\n  {problem}" for problem in problems))
 
 
-def _at_least(least: float, instance: object, *names: str) -> list[str]:
-    values = {name: getattr(instance, name) for name in names}
-    return [f"{name}: expected at least {least}, got {v}" for name, v in values.items() if v is not None and not v >= least]
-
-
 def _run_problems(program: Program) -> list[str]:
-    problems = _at_least(1, program, "actors", "envs_per_actor", "threads", "steps", "schedule_steps")
-    problems += _at_least(0, program, "max_lag", "seed", "evaluate_episodes", "checkpoint_every")
-    if not program.deadline_s > 0:
-        problems.append(f"deadline_s: expected more than 0 seconds, got {program.deadline_s}")
+    problems = out_of_range(program)
     if program.on_nonfinite not in get_args(OnNonfinite):
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.precision not in get_args(Precision):
         problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
+    if wrong := [name for name in program.metrics if not name.strip("/") or program.metrics.count(name) > 1]:
+        problems.append(f"metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):
         problems.append(f"device: expected cpu, cuda or cuda:N, got {program.device!r}")
     if program.stop_at is not None and math.isnan(program.stop_at):
         problems.append("stop_at: expected a number, got nan")
+    if program.evaluate_every is not None and program.evaluate_episodes == 0:
+        problems.append("evaluate_every: expected evaluate_episodes of at least 1, got 0")
     if program.stop_at is not None and program.evaluate_episodes == 0:
         problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
     return problems
@@ -289,7 +286,7 @@ def _together_problems(program: Program) -> list[str]:
     ]
     for name, policy in program.policies.items():
         if isinstance(policy, Frozen):
-            problems += [f"policies.{name}.{problem}" for problem in _at_least(1, policy, "every", "pool")]
+            problems += [f"policies.{name}.{problem}" for problem in out_of_range(policy)]
             if policy.of not in learn:
                 problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
     first, one = next(iter(learn.items()))
@@ -309,11 +306,7 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _policy_problems(program: Program, policy: Policy) -> list[str]:
-    problems = _at_least(1, policy, "unroll", "batch", "publish_every")
-    problems += [f"algorithm.{p}" for p in _at_least(1, policy.algorithm, "epochs", "minibatches")]
-    problems += [f"algorithm.{p}" for p in _at_least(0, policy.algorithm, "learning_rate", "max_grad_norm", "target_every")]
-    if not 0 < policy.algorithm.tau <= 1:
-        problems.append(f"algorithm.tau: expected more than 0 and at most 1 (a whole copy), got {policy.algorithm.tau}")
+    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm.")]
     if problems or min(program.envs_per_actor, program.actors) < 1:
         return problems  # the rest divides by these
     problems += _batch_problems(program, policy)

@@ -24,7 +24,7 @@ class Evaluation:
 
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.
 DETERMINISTIC = (
-    "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics",
+    "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics", "info",
 )  # fmt: skip
 
 
@@ -53,3 +53,4 @@ class Report:
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far
+    info: Mapping[str, float | None] = field(default_factory=dict)  # Program.metrics: "name/last", "name/mean"; as return_mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import platform
 import time
 import weakref
 from collections import deque
@@ -15,6 +16,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from equipoise.actors.episodes import recent
+from equipoise.envs.named import unseen
 from equipoise.runtime import blueprint, build, checkpoint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -30,6 +32,7 @@ from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program, unroll_rows
 
 On = Literal["serial", "process"]
+X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
@@ -84,18 +87,29 @@ class Run:
 
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
-        resume: RunDirectory | None = None,
+        resume: RunDirectory | None = None, tensorboard: bool = True, wandb: str | None = None,
     ) -> None:  # fmt: skip
-        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``)."""
+        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``).
+
+        ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
+        """
         check(program)
         if on == "process":
             forkserver.prepare()
         self.program, self.on = program, on
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
+        self._warnings: list[str] = []
+        if on == "process" and platform.machine() not in X86:
+            self._warnings.append(
+                f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
+                "--on serial does not (docs/platforms.md)"
+            )
         self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
         if resume is None:
             blue = blueprint.blueprint(program, weights=weights)
-            self._files = RunDirectory.create(out, program, on=on, notes=blue.notes)
+            if program.metrics:
+                self._warnings += unseen(program.env, program.metrics, seed=program.seed)
+            self._files = RunDirectory.create(out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb)
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
@@ -177,6 +191,8 @@ class Run:
         status = "failed"
         runtime, scribe, exam = self._begin(time.monotonic())
         ring = _Ring(runtime, scribe, exam)
+        for warning in self._warnings:
+            scribe.note(warning)
         self._saved_at = time.monotonic()
         try:
             while not ring.runtime.done and not ring.exam.solved:
@@ -273,25 +289,34 @@ class Run:
     def _examine(self, ring: _Ring, interrupt: Interrupt) -> None:
         """Go on with an evaluation: beside training for a moment, or to its end where training has to wait for it."""
         while ring.exam.running and not interrupt.asked:
-            ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), ring.exam.solved)
+            self._advance_exam(ring)
             if self.on == "process":
                 return
+
+    def _advance_exam(self, ring: _Ring) -> None:
+        """A slice of an evaluation; where it ended with the best mean so far its weights are kept."""
+        evaluation = ring.exam.advance(time.monotonic() + SLICE_S)
+        ring.scribe.evaluated(evaluation, ring.exam.solved)
+        if evaluation is not None and evaluation.mean > self._files.best_mean():
+            meta = {"version": evaluation.version, "env_steps": evaluation.env_steps, "status": "best"}
+            self._save_weights(self._files.save_best, ring, meta | {"evaluation": evaluation})
 
     def _finish(self, status: str, ring: _Ring, interrupt: Interrupt, *, whole: bool) -> None:
         """What is still to be saved of the weights, the summary and the last evaluation, also of a run that ended early."""
         params = ring.exam.params()
         steps = ring.exam.version * unroll_rows(self._blue.policy)
-        meta = {"version": ring.exam.version, "env_steps": steps, "status": status}
+        meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
         if status == "solved" or not whole:
             self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
         self._sum_up(status, ring, params)
         if status == "completed" and self.program.evaluate_episodes:
             ring.exam.begin_final(self.program.evaluate_episodes)
             while ring.exam.running and not interrupt.asked:
-                ring.scribe.evaluated(ring.exam.advance(time.monotonic() + SLICE_S), ring.exam.solved)
+                self._advance_exam(ring)
             ring.exam.close()
             if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
                 status = meta["status"] = "solved"
+                meta["evaluation"] = ring.exam.last
                 self._save_weights(self._files.save_best, ring, meta)
             self._sum_up(status, ring, params)
         if status in ("interrupted", "failed"):

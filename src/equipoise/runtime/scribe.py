@@ -29,7 +29,7 @@ class Scribe:
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
             "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
-            "aborted": 0,
+            "aborted": 0, "info": {},
         }  # fmt: skip
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
@@ -124,6 +124,7 @@ class Scribe:
             recorded=record is not None or final,
             final=final,
             aborted=r["aborted"],
+            info=r["info"],
         )
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
@@ -144,6 +145,7 @@ class Scribe:
             "updates_per_s": version / wall,
             "episodes": r["episodes"],
             "return_mean": r["return_mean"],
+            "info": r["info"],
             "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "balance": {

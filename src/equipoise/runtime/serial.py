@@ -31,8 +31,8 @@ class SerialRuntime:
         self._cutting: int | None = None  # the version whose cut is under way
         self._learner = build.learner(blue, self.shared, self.shared.queues, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queues) for i in range(blue.program.actors)]
-        notes = [note for worker in (self._learner, *actors) for note in build.compile_torsos(blue, worker)]
-        self._records.extend({"note": note} for note in notes)
+        said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
+        self._records.extend({"note": note} for note in said)
         if blue.resume:
             notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
             self._records.extend({"note": note} for note in notes if note)

@@ -10,17 +10,18 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from difflib import SequenceMatcher
 from functools import partial
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, learning
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -124,16 +125,37 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     return of_algorithm | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
-def field_types(cls: type[Policy] | type[Frozen] | type[Program] | type[Algorithm] | type[Any]) -> dict[str, Any]:
-    """The init fields of a dataclass and their types, annotations resolved."""
+def field_types(
+    cls: type[Policy] | type[Frozen] | type[Program] | type[Algorithm] | type[Any], *, ranges: bool = False
+) -> dict[str, Any]:
+    """The init fields of a dataclass and their types, annotations resolved; with their ``Range`` where ``ranges``."""
     try:
-        hints = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls, include_extras=ranges)
     except NameError as error:
         raise ValueError(
             f"{cls.__module__}.{cls.__qualname__}: expected field annotations that can be read at run time, got {error}; "
             "import that name outside TYPE_CHECKING"
         ) from error
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+def out_of_range(instance: Any, before: str = "") -> list[str]:
+    """A sentence for each field of a dataclass whose number is outside the ``Range`` of its annotation."""
+    return [
+        f"{before}{name}: expected {limit}, got {value}"
+        for name, kind in field_types(type(instance), ranges=True).items()
+        for value, limit in _beyond(getattr(instance, name), kind)
+    ]
+
+
+def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated and isinstance(value, int | float):
+        yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+    elif origin in (Union, types.UnionType):
+        yield from (found for arg in args for found in _beyond(value, arg))
+    elif origin is tuple and isinstance(value, tuple):
+        yield from (found for item in value for found in _beyond(item, args[0]))
 
 
 # ----------------------------------------------------------------------------------------------------------------- values
@@ -200,7 +222,9 @@ def _literal(args: Sequence[Any], value: Any) -> Any:
             return arg
         if isinstance(value, str) and value.lower() == str(arg).lower():
             return arg
-    raise _Reason(f"did you mean {nearest(str(value), [str(arg) for arg in args])!r}?")
+    if (near := nearest(str(value), [str(arg) for arg in args])) is None:
+        raise ValueError
+    raise _Reason(f"did you mean {near!r}?")
 
 
 def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
@@ -291,22 +315,24 @@ _SCALARS: dict[type, Callable[[Any], Any]] = {float: _float, int: whole, bool: _
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one: as a whole, and by what follows its last dot."""
+    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near."""
 
     def like(other: str) -> float:
         whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
         return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    return max(sorted(known), key=like, default=None)
+    best = max(sorted(known), key=like, default=None)
+    return best if best is not None and like(best) >= NEAR else None
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few."""
-    best = nearest(name, known)
-    if best is None:
+    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few or none is near."""
+    if not known:
         return "; nothing is valid here"
-    few = f" (valid: {', '.join(sorted(known))})" if len(known) <= 8 else ""
-    return f"; did you mean {best!r}?{few}"
+    best, valid = nearest(name, known), f"valid: {', '.join(sorted(known))}"
+    if best is None:
+        return f"; {valid}."
+    return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
 
 
 def _last(name: str) -> str:

@@ -23,6 +23,7 @@ from setproctitle import setproctitle
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs.capsule import EnvFailed
 from equipoise.envs.checks import WrongValue
+from equipoise.envs.infos import NoNumber
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
@@ -33,7 +34,8 @@ from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
-FINAL = (EnvFailed, WrongValue, NonFiniteUpdate, CannotResume)  # the run is to end, since a successor would come to the same
+# A successor would come to the same: the run ends.
+FINAL = (EnvFailed, WrongValue, NoNumber, NonFiniteUpdate, CannotResume)
 RECHECK_S = 0.02  # how long a lost ring can cost
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1

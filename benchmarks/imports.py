@@ -1,0 +1,60 @@
+"""How long until Python and the command line answer: medians of fresh processes, in turn.
+
+    .venv/bin/python benchmarks/imports.py [--rounds 9] [--json FILE]
+
+The goals: ``import equipoise`` costs at most 0.5 s beyond torch's own, also with everything that training needs
+(``equipoise.api``); ``equipoise --help`` answers within 0.3 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CASES = {
+    "python alone": ["-c", "pass"],
+    "import torch": ["-c", "import torch"],
+    "import equipoise": ["-c", "import equipoise"],
+    "import equipoise, torch": ["-c", "import equipoise, torch"],
+    "import equipoise.api": ["-c", "import equipoise.api"],
+    "equipoise --help": ["-c", "from equipoise.cli import main; main()", "--help"],
+    "equipoise train --help": ["-c", "from equipoise.cli import main; main()", "train", "--help"],
+    "equipoise check --help": ["-c", "from equipoise.cli import main; main()", "check", "--help"],
+}
+GOALS = {"import equipoise.api beyond torch": 0.5, "equipoise --help": 0.3, "equipoise train --help": 0.3}
+
+
+def measure(rounds: int) -> dict[str, float]:
+    """Median seconds of each case; the first round, which fills the caches of files, does not count."""
+    took: dict[str, list[float]] = {name: [] for name in CASES}
+    for n in range(rounds + 1):
+        for name, arguments in CASES.items():
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            if n:
+                took[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(seconds) for name, seconds in took.items()}
+    medians["import equipoise.api beyond torch"] = medians["import equipoise.api"] - medians["import torch"]
+    return medians
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    medians = measure(given.rounds)
+    for name, seconds in medians.items():
+        goal = f"   goal {GOALS[name]:.1f} s{'' if seconds <= GOALS[name] else ', MISSED'}" if name in GOALS else ""
+        print(f"{name:<36}{seconds:7.3f} s{goal}")
+    if given.json:
+        given.json.write_text(json.dumps({"rounds": given.rounds, "median_s": medians}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Reports to Weights & Biases (the extra ``wandb``, imported when a run asks for it)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PROJECT, ID = "project", "id"
+
+
+def load() -> Any:
+    """The package, or an ImportError that says what to install."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError(f'--wandb needs the package wandb: pip install "equipoise[wandb]" ({error})') from error
+    return wandb
+
+
+def new(project: str) -> dict[str, str]:
+    """What run.json keeps, so that a resume goes on with the same W&B run."""
+    if not project.strip():
+        raise ValueError("wandb: expected the name of a project, got an empty one")
+    return {PROJECT: project, ID: secrets.token_hex(4)}
+
+
+class WandbLog:
+    """One W&B run, whose step is the env step; what it has of a step stays, so a rewound run tells only what is new.
+
+    ``told``: the last step that it has already.
+    """
+
+    def __init__(self, known: Mapping[str, str], directory: Path, config: Mapping[str, Any], *, told: int = -1) -> None:
+        wandb = load()
+        self._told, self._after = told, told
+        try:
+            self._run = wandb.init(
+                project=known[PROJECT], id=known[ID], name=directory.name, dir=str(directory), config=dict(config),
+                resume="allow", settings=wandb.Settings(console="off", silent=True),  # the terminal is the live view's
+            )  # fmt: skip
+        except wandb.Error as error:
+            raise ValueError(f"wandb: no run begins in project {known[PROJECT]!r}: {error}") from error
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        if step > self._after:
+            self._told = step
+            self._run.log(dict(values), step=step)
+
+    def rewind(self) -> None:
+        """The run goes back: what follows is told already up to the last step told."""
+        self._after = self._told
+
+    def close(self, *, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))

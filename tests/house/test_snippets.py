@@ -1,0 +1,64 @@
+"""What the documents show of Equipoise's Python works: their ``python`` blocks run, one after the other, in one namespace.
+
+Runs are made small: serial, two updates, evaluations of two episodes. A block that begins with a file's name becomes that file.
+Blocks of other libraries have their name behind ``python`` and are not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.run import Run
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = {
+    "watching.md": 1, "migrate/stable-baselines3.md": 3, "migrate/rllib.md": 2, "migrate/sample-factory.md": 2,
+}  # fmt: skip
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whatever is trained is short; the programs that were asked for."""
+    programs: list[Any] = []
+
+    class Small(Run):
+        def __init__(self, program: Any, **options: Any) -> None:
+            programs.append(program)
+            steps = 2 * program.policies["main"].unroll * program.policies["main"].batch
+            if (going_on := options.get("resume")) is not None:
+                steps += going_on.program.steps
+            every = None if program.evaluate_every is None else 1
+            short = dataclasses.replace(program, steps=steps, evaluate_episodes=2, evaluate_every=every)
+            super().__init__(short, **{**options, "on": "serial"})
+
+    monkeypatch.setattr(api, "Run", Small)
+    evaluate = api.evaluate
+    monkeypatch.setattr(api, "evaluate", lambda directory, *, episodes=2, **options: evaluate(directory, episodes=2, **options))
+    return programs
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    programs = small(monkeypatch)
+    blocks = BLOCK.findall((DOCS / page).read_text())
+    assert len(blocks) == PAGES[page]
+    namespace: dict[str, Any] = {"__name__": "snippet"}
+    for number, block in enumerate(blocks):
+        first = block.split("\n", 1)[0]
+        if first.startswith("# ") and first.endswith(".py"):
+            (tmp_path / first[2:]).write_text(block)
+            continue
+        exec(compile(block, f"{page}, block {number + 1}", "exec"), namespace)
+    assert programs, "something was trained"
+    assert all(run.summary() is not None for run in map(RunDirectory.open, (tmp_path / "runs").iterdir()))
+    sys.modules.pop("my_envs", None)

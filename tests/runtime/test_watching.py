@@ -1,0 +1,148 @@
+"""What a run reports beside returns: numbers of the env's info, evaluations and the best weights; through a resume, too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+from equipoise import api
+from equipoise.runtime import checkpoint
+from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.report import DETERMINISTIC
+
+ENV = "tests.envs.telling:Wandering"
+NAMES = ("place/last", "place/mean", "end/right/last", "end/right/mean")
+
+
+def program(**options: Any) -> Any:
+    given: dict[str, Any] = {
+        "actors": 2, "envs_per_actor": 4, "unroll": 8, "steps": 2048, "evaluate_episodes": 0, "max_lag": 0,
+        "metrics": ("place", "end/right"), "settings": ["algorithm.epochs=1"],
+    }  # fmt: skip
+    return api.program(ENV, **{**given, **options})
+
+
+def finish(run: Any) -> Any:
+    reports = list(run)
+    assert run.summary is not None
+    return run.summary | {"reports": reports, "path": run.directory}
+
+
+def told(reports: list[Any]) -> list[Any]:
+    return [[getattr(r, key) for key in DETERMINISTIC] for r in reports if r.recorded and not r.final]
+
+
+def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> None:
+    serial, process = (finish(api.train(program(), on=on, out=tmp_path / on)) for on in ("serial", "process"))  # type: ignore[arg-type]
+    assert told(serial["reports"]) == told(process["reports"]), "to the bit"
+    info = serial["info"]
+    assert tuple(info) == NAMES
+    assert abs(info["place/last"]) < 15 and info["place/last"] != info["place/mean"], "and not what resets say"
+    assert 0 < info["end/right/last"] < 1 and info["end/right/mean"] == info["end/right/last"]
+    assert serial["reports"][-1].info == info
+    lines = RunDirectory.open(serial["path"]).metrics()
+    assert lines[-1]["info"] == info
+    assert json.loads((serial["path"] / "summary.json").read_text())["info"] == info
+
+
+def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
+    long = finish(api.train(program(steps=4096), on="serial", out=tmp_path / "long"))
+    short = finish(api.train(program(steps=2048, schedule_steps=4096), on="serial", out=tmp_path / "short"))
+    on = finish(api.resume(short["path"], steps=4096))
+    # Reports come at other steps, since their spacing follows the length of the run.
+    common = {r[0]: r for r in told(long["reports"])}
+    found = [r for r in told(on["reports"]) if r[0] in common]
+    assert found and all(r[DETERMINISTIC.index("info")] == common[r[0]][DETERMINISTIC.index("info")] for r in found)
+    assert on["info"] == long["info"] and on["params_sha256"] == long["params_sha256"]
+    with pytest.raises(ValueError, match="cannot change metrics"):
+        api.resume(short["path"], metrics=("place",), steps=8192)
+
+
+def test_a_name_that_nobody_says_is_warned_of_and_null(tmp_path: Path) -> None:
+    summary = finish(api.train(program(metrics=("plaice",), steps=256), on="serial", out=tmp_path / "run"))
+    assert summary["info"] == {"plaice/last": None, "plaice/mean": None}
+    (note,) = summary["notes"]
+    assert note.startswith("warning: metrics: no 'plaice' in the env's info within") and "did you mean 'place'?" in note
+
+
+def test_what_is_no_number_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"info\['place'\], got str"):
+        api.train(program(env_kwargs={"spoilt": 1}), on="serial", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_becomes_no_number_ends_the_run_at_once(tmp_path: Path) -> None:
+    """And costs no actor three lives."""
+    with pytest.raises(WorkerFailed, match=r"NoNumber: metrics: expected a number in the env's info\['place'\], got str"):
+        finish(api.train(program(env_kwargs={"spoilt": 20}, steps=100_000), on="process", out=tmp_path / "run"))
+    notes = json.loads((tmp_path / "run" / "summary.json").read_text())["notes"]
+    assert not [note for note in notes if "replaced" in note or "again" in note]
+
+
+@pytest.mark.parametrize("metrics", [("",), ("a", "a"), ("/",)])
+def test_names_have_to_be_names(metrics: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="metrics: expected different names of the env's info"):
+        program(metrics=metrics)
+
+
+# -------------------------------------------------------------------------------------------------- evaluations, the best
+
+
+def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
+    made = program(steps=4096, evaluate_every=512, evaluate_episodes=3, metrics=())
+    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    found = [r.evaluation for r in run["reports"] if r.evaluation is not None]
+    assert len(found) >= 5
+    best = max(found, key=lambda e: e.mean)
+    kept = RunDirectory.open(run["path"]).best_checkpoint()
+    assert kept is not None and len(list(kept.parent.iterdir())) == 1
+    _, meta = checkpoint.load(kept)
+    assert meta["evaluation"]["mean"] == best.mean and meta["env_steps"] == best.env_steps
+    assert eq.load(run["path"], best=True).meta == meta
+    assert eq.evaluate(run["path"], episodes=3, best=True).version == meta["version"]
+    assert eq.evaluate(run["path"], episodes=3).env_steps == 4096, "without best the newest"
+
+
+def test_only_a_better_one_replaces_it_also_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program(steps=1024, evaluate_every=512, evaluate_episodes=2, metrics=())
+    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    files = RunDirectory.open(run["path"])
+    kept = files.best_checkpoint()
+    assert kept is not None
+    params, meta = checkpoint.load(kept)
+    files.save_best(7, params, meta | {"evaluation": {"mean": 1e9}})
+    finish(api.resume(run["path"], steps=2048))
+    assert files.best_mean() == 1e9
+    files.save_best(8, params, meta | {"evaluation": {"mean": -1.0}})
+    finish(api.resume(run["path"], steps=3072))
+    assert files.best_mean() >= 0
+
+
+def test_without_an_evaluation_there_is_no_best(tmp_path: Path) -> None:
+    run = finish(api.train(program(steps=128), on="serial", out=tmp_path / "run"))
+    with pytest.raises(FileNotFoundError, match="expected the weights of an evaluation, got none; train with --eval"):
+        eq.load(run["path"], best=True)
+    with pytest.raises(ValueError, match="evaluate_every: expected evaluate_episodes of at least 1"):
+        program(evaluate_every=100)
+
+
+def test_evaluate_says_that_it_skips_a_damaged_checkpoint(tmp_path: Path) -> None:
+    run = finish(api.train(program(steps=512, checkpoint_every=128), on="serial", out=tmp_path / "run"))
+    newest = run["path"] / "checkpoints" / "step_512"
+    (newest / checkpoint.WEIGHTS).write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match=r"step_512/weights.safetensors: .*step_384 is taken instead"):
+        assert eq.evaluate(run["path"], episodes=2).env_steps == 384
+    shutil.rmtree(newest)
+
+
+def test_wandb_that_is_missing_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ImportError, match=r"pip install \"equipoise\[wandb\]\""):
+        api.train(program(), on="serial", out=tmp_path / "run", wandb="ring")
+    assert not (tmp_path / "run").exists()
