@@ -83,7 +83,7 @@ def broken(contract: Contract, work: Mapping[str, Any]) -> list[str]:
 def differences(contract: Contract, work: Mapping[str, Any]) -> list[str]:
     """What is accepted and has to be said beside the figure."""
     said = [contract.envs.get(work["env"], "")]
-    if work["precision"] != "float32":
+    if work["precision"] != "fp32":
         said.append(f"precision {work['precision']}")
     return [text for text in said if text]
 
@@ -110,7 +110,7 @@ def ours(directory: Path) -> dict[str, Any]:
         "actions": int(getattr(action, "n", 0)) or int((action.shape or (0,))[0]),
         "parameters": sum(p.numel() for p in first.values()),
         "shapes": sorted((list(p.shape) for p in first.values()), reverse=True),
-        "precision": getattr(program, "precision", "float32"),
+        "precision": getattr(program, "precision", "fp32"),
         "passes": round(rows / summary["env_steps"], 3),
         "updates": summary["updates"],
         "moved": moved,

@@ -61,23 +61,21 @@ class Parameters:
 
 def pong(stack):
     """One Python env of the work that all do: no sticky actions, 4 frames a step, 84 x 84 grey, stacked with ``stack``."""
+    import ale_py.env
     import gymnasium as gym
 
-    try:
-        import ale_py
-
+    if hasattr(gym, "register_envs"):
         gym.register_envs(ale_py)
+    if "ALE/Pong-v5" in gym.registry:
         env = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
-    except AttributeError:  # Gymnasium before 1.0, which knows of no such ids
-        from ale_py.env import AtariEnv
-
-        env = AtariEnv("pong", frameskip=1, repeat_action_probability=0.0)
+    else:  # Gymnasium before 1.0 and this ale_py do not know each other
+        env = ale_py.env.AtariEnv("pong", frameskip=1, repeat_action_probability=0.0)
         env.spec = type(gym.spec("CartPole-v1"))("PongNoFrameskip-v4")
     return stack(gym.wrappers.AtariPreprocessing(env, frame_skip=4, screen_size=84), 4)
 
 
 def emit(a, distribution, window, parameters, *, env, observation, actions, minibatch, after=None, frame_skip=1, sticky=None,
-         precision="float32", **settings):  # fmt: skip
+         precision="fp32", **settings):  # fmt: skip
     """The result. ``observation``: the shape of one; ``minibatch``: rows of an optimiser step; ``after``: the last weights."""
     (t0, s0, u0), (t1, s1, u1) = window.first, window.last
     steps, updates = s1 - s0, u1 - u0

@@ -1,7 +1,7 @@
 """A lean PPO in one file, in the style of CleanRL, with every lever that Equipoise has: EnvPool, bfloat16, compiled, channels last.
 
 The yardstick of Pong: what a careful person gets without a framework, on the same work and with our own torch. One process,
-one loop: act, step, learn. ``--precision float32 --eager`` are without the levers, ``--envs 8 --rollout 128 --minibatches 4``
+one loop: act, step, learn. ``--precision fp32 --eager`` are without the levers, ``--envs 8 --rollout 128 --minibatches 4``
 CleanRL's sizes.
 """
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 parser = common.options(__doc__, ["pong"], envs=64, rollout=32, minibatches=2, epochs=1, threads=2)
-parser.add_argument("--precision", choices=["bfloat16", "float32"], default="bfloat16")
+parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
 parser.add_argument("--eager", action="store_true", help="without torch.compile")
 a = parser.parse_args()
 GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM, RATE = 0.99, 0.95, 0.1, 0.01, 0.5, 0.5, 2.5e-4
@@ -53,7 +53,7 @@ def main():
     now, ended = torch.as_tensor(envs.reset()[0]), torch.zeros(n)
 
     def net(frames):
-        with torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bf16"):
             return forward(frames.contiguous(memory_format=torch.channels_last))
 
     steps = updates = 0

@@ -97,16 +97,18 @@ def main():
     class Model(EventLoopObject):
         """Receives the learner's parameters when they are made; on a CPU they stay where every process sees them."""
 
-        parameters = None
+        parameters = learner = None
 
         def keep(self, data):
-            self.parameters = common.Parameters((name, p) for name, p in data[1].items() if "normalizer" not in name)
+            state = data[1] if data[1] is not None else self.learner.learner.actor_critic.state_dict()  # None: the same process
+            self.parameters = common.Parameters((name, p) for name, p in state.items() if "normalizer" not in name)
 
     class Meter(AlgoObserver):
         model = None
 
         def on_connect_components(self, runner):
             self.model = Model(runner.event_loop, "keeper of the model")
+            self.model.learner = runner.learners[0]
             runner.learners[0].model_initialized.connect(self.model.keep)
 
         def on_training_step(self, runner, iteration):

@@ -29,29 +29,29 @@ def make_half():
     return make_env(a.envs // 2)
 
 
+class Gaussian(nn.Module):
+    def __init__(self, actions):
+        super().__init__()
+        self.mean, self.log_std = nn.Linear(64, actions), nn.Parameter(torch.zeros(actions))
+
+    def forward(self, x):
+        mean = self.mean(x)
+        return mean, self.log_std.exp().expand_as(mean)
+
+
 def make_policy(probe):
-    from tensordict.nn import NormalParamExtractor, TensorDictModule
-    from torchrl.modules import ActorValueOperator, ProbabilisticActor, ValueOperator
-    from torchrl.modules import TanhNormal
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import ActorValueOperator, ProbabilisticActor, TanhNormal, ValueOperator
 
     continuous = a.case == "halfcheetah"
     size = probe.observation_spec["observation"].shape[-1]
     actions = probe.action_spec.shape[-1] if continuous else probe.action_spec.space.n
     torso = nn.Sequential(nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
 
-    class Gaussian(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mean, self.log_std = nn.Linear(64, actions), nn.Parameter(torch.zeros(actions))
-
-        def forward(self, x):
-            mean = self.mean(x)
-            return mean, self.log_std.exp().expand_as(mean)
-
     common_part = TensorDictModule(torso, in_keys=["observation"], out_keys=["hidden"])
     if continuous:
         low, high = probe.action_spec.space.low[0], probe.action_spec.space.high[0]
-        head = TensorDictModule(Gaussian(), in_keys=["hidden"], out_keys=["loc", "scale"])
+        head = TensorDictModule(Gaussian(actions), in_keys=["hidden"], out_keys=["loc", "scale"])
         actor = ProbabilisticActor(head, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True,
                                    distribution_kwargs=dict(low=low, high=high))  # fmt: skip
     else:
@@ -63,7 +63,7 @@ def make_policy(probe):
 
 
 def main():
-    from torchrl.collectors import MultiSyncCollector, Collector
+    from torchrl.collectors import Collector, MultiSyncCollector
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 

@@ -23,7 +23,7 @@ def work(case: str, **changes: Any) -> dict[str, Any]:
     return {
         "env": next(iter(contract.envs)), "frame_skip": contract.frame_skip, "sticky": contract.sticky,
         "observation": list(contract.observation), "actions": contract.actions, "parameters": contract.parameters,
-        "precision": "float32", "passes": 1.0, "updates": 10, "moved": 0.5,
+        "precision": "fp32", "passes": 1.0, "updates": 10, "moved": 0.5,
     } | changes  # fmt: skip
 
 
@@ -59,8 +59,8 @@ def test_other_work_is_named(changes: dict[str, Any], named: str) -> None:
 
 
 def test_accepted_differences_are_said() -> None:
-    said = differences(CONTRACTS["halfcheetah"], work("halfcheetah", env="HalfCheetah-v4", precision="bfloat16"))
-    assert len(said) == 2 and "v4" in said[0] and "bfloat16" in said[1]
+    said = differences(CONTRACTS["halfcheetah"], work("halfcheetah", env="HalfCheetah-v4", precision="bf16"))
+    assert len(said) == 2 and "v4" in said[0] and "bf16" in said[1]
     assert differences(CONTRACTS["halfcheetah"], work("halfcheetah")) == []
 
 
@@ -196,6 +196,7 @@ RUNS = [
     result("halfcheetah-sb3", 0, 50.0), result("halfcheetah-sb3", 1, 50.0), result("halfcheetah-sb3", 2, 50.0),
     result("halfcheetah-sf-async", 0, 100.0, differs=["another version"], peer="sample-factory", version="2.1"),
     result("halfcheetah-sf-async", 1, None), result("halfcheetah-sf-async", 2, 80.0),
+    result("halfcheetah", 3, None), result("halfcheetah-sf-async", 3, 90.0),
     result("halfcheetah-rllib", 0, None),
 ]  # fmt: skip
 RECORD = {
@@ -207,17 +208,17 @@ RECORD = {
 def test_ratios_are_taken_within_rounds_beside_the_best() -> None:
     (found,) = report.ratios(RUNS)
     assert (found["ours"], found["with"], found["of"]) == ("halfcheetah", "halfcheetah-sf-async", 2)
-    assert found["rounds"] == [3.0, 1.25]  # round 1 has no figure of the peer
+    assert found["rounds"] == [3.0, 1.25]  # round 1 has no figure of the peer, round 3 none of ours
     assert found["ratio"] == 2.125
 
 
 def test_the_page_has_every_row_and_says_what_is_missing() -> None:
     text = report.page([RECORD], {})
     lines = {line.split("|")[1].strip(" `"): line for line in text.splitlines() if line.startswith("| `")}
-    assert "| 200 | 100 | 300 | 1 of 3 | 0 | 1.00 | 5,773 |" in report.rows_table(RUNS, "halfcheetah")[0]
+    assert "| 200 | 100 | 300 | 1 of 3 | 1 | 1.00 | 5,773 |" in report.rows_table(RUNS, "halfcheetah")[0]
     assert lines.keys() >= {"halfcheetah", "halfcheetah-sb3", "halfcheetah-sf-async", "halfcheetah-rllib"}
     assert "| - | - | - | 0 of 0 | 1 |" in lines["halfcheetah-rllib"]
-    assert "sample-factory 2.1 | 90 | 80 | 100 | 0 of 2 | 1 |" in lines["halfcheetah-sf-async"]
+    assert "sample-factory 2.1 | 90 | 80 | 100 | 0 of 3 | 1 |" in lines["halfcheetah-sf-async"]
     assert "[1] another version" in text and "batch 1024 [1]" in lines["halfcheetah-sf-async"]
     assert "matrix.py --cases halfcheetah" in text
     assert "| 2.12 | 1.25 | 3.00 | 2.00 | yes |" in text
