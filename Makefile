@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench envpool lock clean
+.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers envpool lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -51,6 +51,13 @@ test-bench: setup ## tests that assert a figure; on a quiet machine
 
 bench: setup ## what the pieces cost on this machine, and the bound they give
 	@$(BIN)/python benchmarks/pieces.py
+
+PEERS_HOME ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/equipoise-peers
+bench-peers: setup envpool ## ours beside the peers: builds an environment for each (11 GB), then hours; BENCH='--cases pong --rounds 1'
+	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)"
+	@$(BIN)/python -m pip install -qq 'matplotlib>=3.9'
+	@mkdir -p runs
+	@$(BIN)/python benchmarks/matrix.py --peers-home "$(PEERS_HOME)" --json runs/bench-peers.json --page runs/bench-peers.md $(BENCH)
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'

@@ -11,7 +11,7 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 ):  # a shell's background job; what we start would inherit it, deaf to Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
-SINGLE = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "MKL", "OPENBLAS")}
 
 
 # ------------------------------------------------------------------------------------------------------------- the probe
@@ -52,7 +51,42 @@ def spin(processes: int, seconds: float = 0.5) -> float:
 
 def calibrate() -> dict[str, float]:
     """The machine now. Compare only runs whose neighbouring probes agree; two_core tells how much of two cores was free."""
-    return {"one_core": round(spin(1), 2), "two_core": round(spin(2), 2)}
+    return {"one_core": round(spin(1), 2), "two_core": round(spin(2, 1.0), 2)}
+
+
+def moved(before: dict[str, float], after: dict[str, float]) -> float:
+    """How far the machine's speed moved between two probes, as a share of the slower one."""
+    slow, fast = sorted((before["two_core"], after["two_core"]))
+    return fast / slow - 1
+
+
+def bracketed(
+    run: Callable[[], dict[str, Any]],
+    before: dict[str, float],
+    *,
+    probe: Callable[[], dict[str, float]] = calibrate,
+    tolerance: float = 0.05,
+    tries: int = 3,
+) -> dict[str, Any]:
+    """``run`` between two probes; again, at most ``tries`` times in all, where they differ by more than ``tolerance``.
+
+    ``before`` is the probe that was taken last. The result is that of the steadiest try, with "probe_before", "probe_after",
+    "moved", "unsteady" (no try was within the tolerance) and, of the others, "dropped": [...]. A run that fails is not tried
+    again: its result is {"failed": what it said, ...}.
+    """
+    done: list[dict[str, Any]] = []
+    while not done or (done[-1]["moved"] > tolerance and "failed" not in done[-1] and len(done) < tries):
+        if done:
+            before = done[-1]["probe_after"]
+        try:
+            result = run()
+        except Failed as error:
+            result = {"failed": str(error)}
+        after = probe()
+        done.append(result | {"probe_before": before, "probe_after": after, "moved": round(moved(before, after), 4)})
+    best = len(done) - 1 if "failed" in done[-1] else min(range(len(done)), key=lambda i: float(done[i]["moved"]))
+    dropped = done[:best] + done[best + 1 :]
+    return done[best] | {"unsteady": done[best]["moved"] > tolerance, "dropped": dropped, "probe_last": done[-1]["probe_after"]}
 
 
 def host() -> dict[str, Any]:
@@ -121,6 +155,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     widths = [max(len(row[i]) for row in text) for i in range(len(head))]
     lines = ["  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths))) for row in text]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The same as a table of Markdown; the first column to the left, the others to the right."""
+    lines = ["| " + " | ".join(str(x).replace("|", "\\|") for x in row) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" + "--:|" * (len(head) - 1), *lines[1:]])
 
 
 def median(values: Sequence[float]) -> float | None:

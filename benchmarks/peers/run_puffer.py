@@ -1,33 +1,42 @@
-"""PufferLib 3.0 PPO on CartPole-v1 through its Gymnasium emulation, serial, MLP 64-64: env steps/s after the warm-up."""
+"""PufferLib 3.0 PPO through its Gymnasium emulation, one pass: env steps/s after the warm-up, learning included."""
 
-import argparse
 import contextlib
 import io
 import os
 import sys
-import time
 
+import common
 import gymnasium as gym
+import numpy as np
 import torch
-from line import emit
 from torch import nn
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--seconds", type=float, default=30)
-parser.add_argument("--warmup", type=float, default=6)
-parser.add_argument("--envs", type=int, default=128)
-parser.add_argument("--rollout", type=int, default=64)
-parser.add_argument("--batch", type=int, default=4096, help="minibatch")
-parser.add_argument("--epochs", type=int, default=1)
-parser.add_argument("--threads", type=int, default=1)
+CASES = {  # envs, worker processes (0: none), rollout, minibatch, threads of torch
+    "cartpole": (128, 0, 64, 4096, 1),
+    "halfcheetah": (64, 2, 64, 2048, 1),
+    "pong": (16, 2, 64, 1024, 2),
+}
+parser = common.options(__doc__, CASES, envs=0, rollout=0, batch=0, threads=0, epochs=1)
+parser.add_argument("--workers", type=int, help="processes that step the envs; 0: none")
 a = parser.parse_args()
 sys.argv = sys.argv[:1]  # PufferLib reads it, too
+envs, workers, rollout, batch, threads = CASES[a.case]
+a.envs, a.rollout, a.batch, a.threads = a.envs or envs, a.rollout or rollout, a.batch or batch, a.threads or threads
+a.workers = workers if a.workers is None else a.workers
+NAME = {"halfcheetah": "HalfCheetah-v4", "pong": "ALE/Pong-v5"}.get(a.case, common.ENVS[a.case])  # its Gymnasium has no v5
 
 
 def make_env(buf=None, seed=0, **kwargs):
+    import pufferlib
     import pufferlib.emulation
 
-    return pufferlib.emulation.GymnasiumPufferEnv(env=gym.make("CartPole-v1"), buf=buf, seed=seed)
+    if a.case == "pong":
+        env = common.pong(gym.wrappers.FrameStack)
+    else:
+        env = gym.make(NAME)
+    if a.case == "halfcheetah":
+        env = pufferlib.ClipAction(env)
+    return pufferlib.emulation.GymnasiumPufferEnv(env=env, buf=buf, seed=seed)
 
 
 class Policy(nn.Module):
@@ -36,17 +45,27 @@ class Policy(nn.Module):
         import pufferlib.pytorch
 
         init = pufferlib.pytorch.layer_init
-
-        def mlp(outputs):
-            return nn.Sequential(
-                init(nn.Linear(4, 64)), nn.Tanh(), init(nn.Linear(64, 64)), nn.Tanh(), init(nn.Linear(64, outputs))
-            )
-
-        self.policy, self.value = mlp(env.single_action_space.n), mlp(1)
+        self.shape, space = env.single_observation_space.shape, env.single_action_space
+        self.continuous = isinstance(space, gym.spaces.Box)
+        actions = space.shape[0] if self.continuous else space.n
+        if a.case == "pong":
+            layers = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
+                      nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()]  # fmt: skip
+        else:
+            layers = [nn.Linear(int(np.prod(self.shape)), 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
+        self.torso = nn.Sequential(*(init(x) if hasattr(x, "weight") else x for x in layers))
+        width = 512 if a.case == "pong" else 64
+        self.policy, self.value = init(nn.Linear(width, actions), std=0.01), init(nn.Linear(width, 1), std=1)
+        if self.continuous:
+            self.log_std = nn.Parameter(torch.zeros(1, actions))
 
     def forward_eval(self, x, state=None):
-        x = x.reshape(-1, 4).float()
-        return self.policy(x), self.value(x)
+        x = x.reshape(-1, *self.shape).float()
+        hidden = self.torso(x / 255.0 if a.case == "pong" else x)
+        out = self.policy(hidden)
+        if self.continuous:
+            out = torch.distributions.Normal(out, self.log_std.expand_as(out).exp())
+        return out, self.value(hidden)
 
     def forward(self, x, state=None):
         return self.forward_eval(x, state)
@@ -57,32 +76,36 @@ def main():
     from pufferlib import pufferl
 
     torch.set_num_threads(a.threads)
-    env = pufferlib.vector.make(make_env, num_envs=a.envs, backend=pufferlib.vector.Serial)
+    window = common.Window(a)
+    how = dict(backend=pufferlib.vector.Serial)
+    if a.workers:
+        how = dict(backend=pufferlib.vector.Multiprocessing, num_workers=a.workers, batch_size=a.envs)
+    env = pufferlib.vector.make(make_env, num_envs=a.envs, **how)
     cfg = pufferl.load_config("default")["train"]
+    minibatch = min(a.batch, a.envs * a.rollout)
     cfg.update(
-        env="cartpole",
-        device="cpu",
-        optimizer="adam",
-        bptt_horizon=a.rollout,
-        batch_size="auto",
-        use_rnn=False,
-        minibatch_size=min(a.batch, a.envs * a.rollout),
-        update_epochs=a.epochs,
-        total_timesteps=10**9,
-        learning_rate=3e-4,
-        checkpoint_interval=10**9,
-        compile=False,
-    )
-    marks, start = [], time.time()
+        env=a.case, device="cpu", optimizer="adam", bptt_horizon=a.rollout, batch_size="auto", use_rnn=False,
+        minibatch_size=minibatch, update_epochs=a.epochs, total_timesteps=10**9, learning_rate=3e-4,
+        checkpoint_interval=10**9, compile=False,
+    )  # fmt: skip
+    updates = 0
+
+    def count(*_):
+        nonlocal updates
+        updates += 1
+
     with contextlib.redirect_stdout(io.StringIO()):
-        trainer = pufferl.PuffeRL(cfg, env, Policy(env.driver_env))
-        while not marks or marks[-1][0] - marks[0][0] < a.seconds:
+        policy = Policy(env.driver_env)
+        parameters = common.Parameters(policy.named_parameters())
+        trainer = pufferl.PuffeRL(cfg, env, policy)
+        trainer.optimizer.register_step_post_hook(count)
+        while not window.mark(trainer.global_step, updates):
             trainer.evaluate()
             trainer.train()
-            if marks or time.time() - start >= a.warmup:
-                marks.append((time.time(), trainer.global_step))
-    (t0, s0), (t1, s1) = marks[0], marks[-1]
-    emit("pufferlib", "pufferlib", (s1 - s0) / (t1 - t0), measured_s=round(t1 - t0, 1), **vars(a))
+    skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
+    actions = policy.policy.out_features
+    common.emit(a, "pufferlib", window, parameters, env=NAME, observation=policy.shape, actions=actions, minibatch=minibatch,
+                frame_skip=skip, sticky=sticky)  # fmt: skip
     env.close()
     os._exit(0)  # its helper threads would keep the process
 

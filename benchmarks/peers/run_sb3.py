@@ -1,45 +1,71 @@
-"""Stable-Baselines3 PPO on CartPole-v1, MLP 64-64, DummyVecEnv: env steps/s after the warm-up, learning included."""
+"""Stable-Baselines3 PPO, DummyVecEnv, one pass: env steps/s after the warm-up, learning included."""
 
-import argparse
-import time
-
+import common
 import torch
-from line import emit
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+from torch import nn
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--seconds", type=float, default=30)
-parser.add_argument("--warmup", type=float, default=6)
-parser.add_argument("--envs", type=int, default=8)
-parser.add_argument("--rollout", type=int, default=256)
-parser.add_argument("--batch", type=int, default=2048)
-parser.add_argument("--epochs", type=int, default=1)
-parser.add_argument("--threads", type=int, default=1)
+parser = common.options(__doc__, common.ENVS, envs=8, rollout=0, batch=0, epochs=1, threads=0)
+parser.add_argument("--subproc", action="store_true", help="an env a process")
 a = parser.parse_args()
+rollout, batch, threads = {"cartpole": (256, 2048, 1), "halfcheetah": (256, 2048, 1), "pong": (128, 256, 2)}[a.case]
+a.rollout, a.batch, a.threads = a.rollout or rollout, a.batch or batch, a.threads or threads
+
+
+class Torso(BaseFeaturesExtractor):
+    """64-64 tanh, of policy and value: as in all the others here; half the work of this peer's two towers."""
+
+    def __init__(self, space):
+        super().__init__(space, 64)
+        self.layers = nn.Sequential(nn.Linear(space.shape[0], 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+
+    def forward(self, x):
+        return self.layers(x)
 
 
 class Meter(BaseCallback):
-    """One mark an iteration, so that whole iterations are counted."""
+    """One mark an iteration. (Its ``_n_updates`` counts epochs, so steps are counted at the optimiser.)"""
 
-    marks, over, start = [], False, time.time()
+    over, updates = False, 0
+
+    def _on_training_start(self):
+        self.model.policy.optimizer.register_step_post_hook(self.count)
+
+    def count(self, *_):
+        self.updates += 1
 
     def _on_rollout_start(self):
-        now = time.time()
-        if self.marks or now - self.start >= a.warmup:
-            self.marks.append((now, self.num_timesteps))
-            self.over = now - self.marks[0][0] >= a.seconds
+        self.over = window.mark(self.num_timesteps, self.updates)
 
     def _on_step(self):
         return not self.over
 
 
 torch.set_num_threads(a.threads)
-env = make_vec_env("CartPole-v1", n_envs=a.envs, seed=0)
-policy = dict(net_arch=[64, 64])
-model = PPO("MlpPolicy", env, n_steps=a.rollout, batch_size=a.batch, n_epochs=a.epochs, policy_kwargs=policy, device="cpu")
-meter = Meter()
-model.learn(10**9, callback=meter, log_interval=1000)
-(t0, s0), (t1, s1) = meter.marks[0], meter.marks[-1]
-emit("stable-baselines3", "stable-baselines3", (s1 - s0) / (t1 - t0), measured_s=round(t1 - t0, 1), **vars(a))
+vec = SubprocVecEnv if a.subproc else DummyVecEnv
+skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
+if __name__ == "__main__":
+    if a.case == "pong":
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        plain = dict(frameskip=1, repeat_action_probability=0.0)  # its own wrapper skips 4
+        env = VecFrameStack(make_atari_env("ALE/Pong-v5", n_envs=a.envs, seed=0, vec_env_cls=vec, env_kwargs=plain), 4)
+        settings = dict(policy="CnnPolicy", learning_rate=2.5e-4, clip_range=0.1, ent_coef=0.01)
+    else:
+        env = make_vec_env(common.ENVS[a.case], n_envs=a.envs, seed=0, vec_env_cls=vec)
+        settings = dict(policy="MlpPolicy", policy_kwargs=dict(features_extractor_class=Torso, net_arch=[]))
+    model = PPO(env=env, n_steps=a.rollout, batch_size=a.batch, n_epochs=a.epochs, device="cpu", **settings)
+    parameters = common.Parameters(model.policy.named_parameters())
+    window, meter = common.Window(a), Meter()
+    model.learn(10**9, callback=meter, log_interval=10**6)
+    space = model.observation_space
+    actions = int(getattr(model.action_space, "n", 0)) or int(model.action_space.shape[0])
+    common.emit(a, "stable-baselines3", window, parameters, env=common.ENVS[a.case], observation=space.shape, actions=actions,
+                minibatch=min(a.batch, a.envs * a.rollout), frame_skip=skip, sticky=sticky)  # fmt: skip
+    env.close()

@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# Build the virtual environments of the peers, outside the project's own:
+# Build the virtual environments of the peers, outside the project and outside its own .venv:
 #
-#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [puffer]      # default: .peers, all three
+#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [rllib] [puffer] [torchrl]    # default: ~/.cache/equipoise-peers, all
 #
-# An environment that is complete is left alone; an unfinished one is built anew. torch comes first and always as its CPU
-# build (a local version, so pip takes that or fails: no CUDA packages). Linux, x86-64; PufferLib needs a C++ compiler.
+# An environment that was made by this very recipe is left alone; one made by an older recipe is brought up to date. torch
+# comes first and always as its CPU build (a local version, so pip takes that or fails: no CUDA packages). Python 3.11 (PYTHON
+# names another one), Linux, x86-64; PufferLib needs a C++ compiler. All five take about 11 GB.
 set -euo pipefail
 
-home=.peers
+home=${XDG_CACHE_HOME:-$HOME/.cache}/equipoise-peers
+all=(sb3 sf rllib puffer torchrl)
 names=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --home) home=$2; shift 2 ;;
     --home=*) home=${1#--home=}; shift ;;
-    sb3 | sf | puffer) names+=("$1"); shift ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    sb3 | sf | rllib | puffer | torchrl) names+=("$1"); shift ;;
+    *) echo "setup.sh: $1: neither --home DIR nor one of ${all[*]}" >&2; sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
-[ ${#names[@]} -gt 0 ] || names=(sb3 sf puffer)
+[ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 here=$(cd "$(dirname "$0")" && pwd)
 base=${PYTHON:-python3.11}
 torch="torch==2.13.0+cpu"
@@ -32,13 +34,19 @@ with_torch() { pip install "$torch" || pip install --extra-index-url "$index" "$
 
 make_sb3() {
   with_torch
-  pip install "gymnasium==1.4.0" envpool==1.2.5 stable-baselines3==2.9.2 psutil
+  pip install "gymnasium==1.4.0" "mujoco==4.0.0" imageio ale-py==0.12.1 envpool==1.2.5 stable-baselines3==2.9.2 \
+    opencv-python-headless psutil
 }
 
-make_sf() { # this peer pins gymnasium < 1.0
+make_sf() { # this peer pins gymnasium < 1.0, whose HalfCheetah needs a mujoco < 3
   with_torch
   pip install sample-factory==2.1.1
-  pip install envpool==1.2.5 "numpy<2" "opencv-python-headless<4.12"
+  pip install envpool==1.2.5 "mujoco<3" imageio ale-py==0.12.1 "numpy<2" "opencv-python-headless<4.12"
+}
+
+make_rllib() { # it brings a Gymnasium that does not start with mujoco 4
+  with_torch
+  pip install "$torch" "ray[rllib]==2.60.0" "mujoco==3.3.7" imageio ale-py==0.12.1 opencv-python-headless psutil
 }
 
 make_puffer() { # a source distribution: built without its own C games (they fetch raylib) and without its CUDA kernels
@@ -47,19 +55,31 @@ make_puffer() { # a source distribution: built without its own C games (they fet
   pip install "setuptools<80" wheel cython "numpy<2" ninja
   NO_OCEAN=1 PYTHONPATH="$here/puffer_build" pip install --no-build-isolation --no-deps pufferlib==3.0.0
   pip install "numpy<2" gymnasium==0.29.1 psutil rich rich_argparse imageio pynvml shimmy gym==0.23 "pettingzoo<=1.24.1" \
-    scipy scikit-learn pandas wandb neptune "opencv-python-headless<4.12"
+    scipy scikit-learn pandas wandb neptune "opencv-python-headless<4.12" "mujoco<3" ale-py==0.12.1
   pip install --no-deps pyro-ppl pyro-api opt_einsum tqdm heavyball
 }
 
+make_torchrl() { # the tensordict that this torchrl was built beside; a newer one conflicts with it
+  with_torch
+  pip install "$torch" torchrl==0.14.1 "tensordict<0.15" "gymnasium==1.4.0" "mujoco==4.0.0" imageio psutil
+}
+
 for name in "${names[@]}"; do
-  if [ -e "$home/$name/.complete" ]; then
+  recipe=$(declare -f "make_$name" with_torch | sha256sum)
+  made="$home/$name/.complete"
+  if [ -e "$made" ] && [ "$(cat "$made")" = "$recipe" ]; then
     echo "$name: already in $home/$name"
     continue
   fi
-  echo "$name: building $home/$name"
-  rm -rf "${home:?}/$name"
-  "$base" -m venv "$home/$name"
+  if [ -e "$made" ]; then
+    echo "$name: $home/$name is of an older recipe, bringing it up to date"
+  else
+    echo "$name: building $home/$name"
+    rm -rf "${home:?}/$name"
+    "$base" -m venv "$home/$name"
+  fi
+  rm -f "$made"
   "make_$name"
   "$home/$name/bin/python" -c 'import torch; assert torch.version.cuda is None, "a CUDA build of torch"'
-  touch "$home/$name/.complete"
+  echo "$recipe" > "$made"
 done
