@@ -251,7 +251,10 @@ def test_a_capsule_is_json_and_arrays(tmp_path: Path) -> None:
         assert sorted(file.name for file in path.iterdir()) == ["arrays.npz", "capsule.json"]
         assert re.fullmatch(r"exception-RuntimeError-faulty.py-\d+-\d\d", path.name)
         data = json.loads((path / "capsule.json").read_text())
-        assert data["env"] == {"target": f"{HERE}:BadEnd", "kwargs": {"how": "raise"}, "action_mask": "auto"} and "BadEnd" in data["wrappers"]
+        assert (
+            data["env"] == {"target": f"{HERE}:BadEnd", "kwargs": {"how": "raise"}, "action_mask": "auto"}
+            and "BadEnd" in data["wrappers"]
+        )
         assert {"python", "equipoise", "gymnasium", "numpy"} <= data["versions"].keys()
         assert "faulty.py" in data["traceback"] and "its close raised OSError: the door is stuck" in data["traceback"]
         with np.load(path / "arrays.npz", allow_pickle=False) as arrays:

@@ -107,7 +107,10 @@ def test_action_spec():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Written", r"observation space Text\(.*\) at obs/own/1 is not supported; supported: Box.*ObservationWrapper .*Box of bytes"),
+        (
+            "Written",
+            r"observation space Text\(.*\) at obs/own/1 is not supported; supported: Box.*ObservationWrapper .*Box of bytes",
+        ),
         ("Sequenced", r"action space Sequence\(.*\) at action/0 is not supported; supported: Box.*ActionWrapper .*pad it"),
         ("Whole", r"action space Box\(.*int64\) is not supported; supported: Box.* can make it a MultiDiscrete"),
         ("Empty", r"observation space Dict\(\) at obs/a is not supported: expected at least one part, got none"),
