@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from typing import Any
 
 import pytest
 
 from equipoise import api
+from tests.envs.doors import BEST, LENGTH, RANDOM
 
 GOALS = {"CartPole-v1": (475.0, 500_000), "Acrobot-v1": (-95.0, 1_000_000)}
 
@@ -33,6 +35,21 @@ def test_cartpole_is_solved(algorithm: str, on: str, tmp_path: Any) -> None:
     goal, steps = GOALS["CartPole-v1"]
     summary = train("CartPole-v1", algorithm, on, 0, tmp_path, stop_at=goal, steps=steps)
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= goal and summary["evaluation"]["episodes"] == 100
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_a_masked_policy_learns_which_of_the_open_doors_is_best(algorithm: str, tmp_path: Any) -> None:
+    """No closed door is ever tried, so that no episode ends early; without the mask one cannot know which are open."""
+    options: dict[str, Any] = {
+        "actors": 1, "envs_per_actor": 16, "unroll": 16, "max_lag": 0, "steps": 30_000, "evaluate_episodes": 50, "recipe": False,
+        "settings": ["algorithm.learning_rate=3e-3", "algorithm.gamma=0.5", f"algorithm.epochs={3 if algorithm == 'ppo' else 1}"],
+    }  # fmt: skip
+    masked = train("tests.envs.doors:Doors", algorithm, "serial", 0, tmp_path / "a", action_mask="info", **options)
+    rows = [json.loads(line) for line in (tmp_path / "a/run/metrics.jsonl").read_text().splitlines()]
+    assert {row["length_mean"] for row in rows if row["length_mean"] is not None} == {LENGTH}
+    assert masked["evaluation"]["mean"] > RANDOM + 0.8 * (BEST - RANDOM), masked["evaluation"]
+    blind = train("tests.envs.doors:Doors", algorithm, "serial", 0, tmp_path / "b", **options | {"steps": 10_000})
+    assert blind["evaluation"]["mean"] < 0.5 * RANDOM
 
 
 @pytest.mark.slow
