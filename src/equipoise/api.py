@@ -61,7 +61,8 @@ def program(
     policy = base.policies["main"]
     if "batch" not in of_policy and not any(s.partition("=")[0].strip() in ("policy.batch", "batch") for s in settings):
         streams = base.actors * base.envs_per_actor
-        if made is None or policy.batch % base.envs_per_actor or streams > policy.batch * ((base.max_lag or 0) + 1):
+        idle = base.max_lag is not None and streams > policy.batch * (base.max_lag + 1)  # some actors always would be
+        if made is None or policy.batch % base.envs_per_actor or idle:
             policy = dataclasses.replace(policy, batch=streams)
     base = dataclasses.replace(base, policies={"main": policy})
     check_program(base)
