@@ -72,7 +72,8 @@ def program(
     envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
     if not whole and "batch" not in of_policy and not any(_sets_batch(setting) for setting in settings):
         for name, policy in learning(base).items():
-            if made is None or policy.batch % base.envs_per_actor or envs > policy.batch * ((base.max_lag or 0) + 1):
+            idle = base.max_lag is not None and envs > policy.batch * (base.max_lag + 1)  # some actors always would be
+            if made is None or policy.batch % base.envs_per_actor or idle:
                 said = {**base.policies, name: dataclasses.replace(policy, batch=envs)}
                 base = dataclasses.replace(base, policies=said)
     check_program(base)
