@@ -182,18 +182,18 @@ def test_one_policy_of_all_agents_has_plain_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_policies_learn_to_understand_each_other(tmp_path: Path) -> None:
-    """A speaker that sees the goal and a listener that hears it; by chance a third of eight steps is right."""
+    """A speaker that sees the goal and a listener that hears it; by chance a third of the last seven steps is right."""
     made = api.program(
         "tests.envs.games:Signal", policies={"speaker": "ppo", "listener": "ppo"},
-        route={"speaker": "speaker", "listener": "listener"}, actors=2, envs_per_actor=8, unroll=32, steps=60_000, seed=0,
+        route={"speaker": "speaker", "listener": "listener"}, actors=2, envs_per_actor=8, unroll=32, steps=16_000, seed=0,
         settings=["algorithm.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )  # fmt: skip
     with api.train(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]
     assert going.summary is not None
-    assert reports[0].return_mean is not None and reports[0].return_mean < 4.0
-    assert going.summary["evaluation"]["mean"] > 7.0 and set(going.summary["evaluation"]["policies"]) == {"speaker", "listener"}
-    assert api.evaluate(tmp_path / "run", episodes=10).mean > 7.0
+    assert reports[0].return_mean is not None and reports[0].return_mean < 3.5
+    assert going.summary["evaluation"]["mean"] > 6.5 and set(going.summary["evaluation"]["policies"]) == {"speaker", "listener"}
+    assert api.evaluate(tmp_path / "run", episodes=10).mean > 6.5
 
 
 def test_settings_reach_one_policy_or_all() -> None:
