@@ -126,9 +126,9 @@ def test_what_is_recorded_is_what_training_sees(tmp_path):
 
 
 def test_a_gymnasium_id(tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        gymnasium.registry, "Counting-v0", gymnasium.envs.registration.EnvSpec("Counting-v0", entry_point=Counting)
-    )
+    """The Python env also where there is a native vector env, which need not draw."""
+    native = gymnasium.envs.registration.EnvSpec("Counting-v0", entry_point=Counting, vector_entry_point=here("nothing"))
+    monkeypatch.setitem(gymnasium.registry, "Counting-v0", native)
     assert record("Counting-v0", act, tmp_path / "a.mp4", episodes=1, seed=3) == [10.0]
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "gymnasium", "rich", "ray", "tensorboard", "wandb")
+HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = ("train", "resume", "evaluate", "check", "replay", "chaos")
 
 
@@ -58,4 +58,4 @@ def test_a_check_imports_no_torch() -> None:
 
 
 def test_the_api_imports_no_extra() -> None:
-    assert imported("import equipoise.api") == {"torch", "numpy", "gymnasium"}
+    assert imported("import equipoise.api") <= {"torch", "numpy", "gymnasium"}

@@ -59,6 +59,13 @@ class OneLineErrors(TyperGroup):
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """False where it is not given: to read a None, typer imports pydantic, most of what a command's --help costs."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         Sections.format_epilog(self, ctx, formatter)  # type: ignore[arg-type]
 
