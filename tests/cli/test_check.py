@@ -70,7 +70,7 @@ def test_arguments_and_the_seed_reach_the_env():
         (["CartPol-v1"], "unknown env id 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ([f"{FAULTY}:Soun"], "unknown env 'Soun' in module 'tests.envs.planted'; did you mean 'Sound'?"),
         (["CartPole-v1", "--set", "env.max_steps=3"], "takes no argument 'max_steps' (did you mean 'max_episode_steps'?)"),
-        (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; what can be set here is of the env"),
+        (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; what can be set here is of the"),
         (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),
         (["CartPole-v1", "--seed", "two"], "--seed: expected a whole number, got 'two'"),
         (["CartPole-v1", "--sed", "2"], "no such option '--sed'; did you mean '--seed'?"),

@@ -38,7 +38,8 @@ class Masked(gymnasium.Env[Any, Any]):
         seen = spaces.Box(-9, 9, (2,), np.float64)
         self.observation_space: Any = seen
         if how == "obs":
-            self.observation_space = spaces.Dict({"observation": seen, "action_mask": mask_space(self.action_space)})
+            mask: Any = mask_space(self.action_space)
+            self.observation_space = spaces.Dict({"observation": seen, "action_mask": mask})
         self.t = 0
 
     def mask(self) -> Any:
@@ -243,3 +244,11 @@ def test_a_check_plays_by_the_rules(how: str, action: str) -> None:
     )
     assert [f.what for f in report.findings if f.severity == "error"] == []
     assert report.facts["action mask"] == "obs/action_mask"
+
+
+def test_a_check_says_that_a_mask_is_not_used() -> None:
+    name = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))
+    envs = {choice: EnvFactory(target=f"python:{name}", action_mask=choice) for choice in ("auto", "none")}
+    facts = {choice: check_env(env, steps=20).facts for choice, env in envs.items()}
+    assert facts["auto"]["action mask"] == "in info['action_mask'], and not used: --set action_mask=info does"
+    assert "action mask" not in facts["none"]

@@ -82,10 +82,10 @@ class Bytes(Nested):
         (spaces.Box(-1, 1, (), np.float16), ArraySpec((), "float32")),
         (spaces.Box(0, 255, (84, 84, 4), np.uint8), ArraySpec((84, 84, 4), "uint8")),
         (spaces.Box(-5, 5, (2,), np.int64), ArraySpec((2,), "int64")),
-        (spaces.Box(0, 1, (2,), np.bool_), ArraySpec((2,), "bool")),
+        (spaces.Box(0, 1, (2,), np.bool_), ArraySpec((2,), "bool")),  # type: ignore[arg-type]
         (spaces.Box(0, 9, (2,), np.uint16), ArraySpec((2,), "uint16")),
         (spaces.Discrete(4, start=2), ArraySpec((), "int64")),
-        (spaces.MultiDiscrete([[2, 3]], dtype=np.uint8), ArraySpec((1, 2), "uint8")),
+        (spaces.MultiDiscrete(np.array([[2, 3]]), dtype="uint8"), ArraySpec((1, 2), "uint8")),
         (spaces.MultiBinary(3), ArraySpec((3,), "int8")),
         (spaces.MultiBinary([3, 2]), ArraySpec((3, 2), "int8")),
     ],
@@ -140,7 +140,10 @@ def hybrid_actions(count: int) -> Any:
     """What a policy gives: beyond the bounds of the Boxes, too."""
     return {
         "0": np.arange(count) % 3 - 1,
-        "1": {"z": np.stack([1 + np.arange(count) % 2, np.arange(count) % 3], 1), "a": np.linspace(-3, 3, count, dtype=np.float32)},
+        "1": {
+            "z": np.stack([1 + np.arange(count) % 2, np.arange(count) % 3], 1),
+            "a": np.linspace(-3, 3, count, dtype=np.float32),
+        },
         "2": np.arange(4 * count).reshape(count, 2, 2).astype(np.int8) % 2,
         "3": np.linspace(-3, 3, 2 * count, dtype=np.float32).reshape(count, 2),
         "4": np.arange(count) % 4,

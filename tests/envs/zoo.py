@@ -20,11 +20,11 @@ def zoo_spaces(case: int) -> tuple[Any, Any, str]:
     """(observation, action, where the mask is: "none", "info" or "obs") of a seed."""
     rng = np.random.default_rng(case)
     observation, action = observed(rng, 0), acted(rng, 0)
-    choice = str(rng.choice(MASKS))
-    if mask_space(action) is None:
-        choice = "none"
+    choice, mask = str(rng.choice(MASKS)), mask_space(action)
+    if mask is None:
+        return observation, action, "none"
     if choice == "obs":
-        observation = spaces.Dict({"observation": observation, "action_mask": mask_space(action)})
+        observation = spaces.Dict({"observation": observation, "action_mask": mask})
     return observation, action, choice
 
 
@@ -40,7 +40,7 @@ def counted(rng: np.random.Generator) -> Any:
     size = shape(rng, 1)
     dtype = str(rng.choice(("int64", "int32", "uint8")))
     start = rng.integers(0 if dtype == "uint8" else -3, 4, size) if rng.random() < 0.5 else None
-    return spaces.MultiDiscrete(rng.integers(1, 5, size), dtype=dtype, start=start)  # type: ignore[arg-type]
+    return spaces.MultiDiscrete(rng.integers(1, 5, size), dtype=dtype, start=start)
 
 
 def common(rng: np.random.Generator) -> Any:
@@ -90,7 +90,7 @@ def acted(rng: np.random.Generator, depth: int) -> Any:
 
 
 class Zoo(gymnasium.Env[Any, Any]):
-    """Observations and episodes are a function of ``np_random``; an action that the space or the mask does not have is refused."""
+    """Observations and episodes are a function of ``np_random``; an action that space or mask do not have is refused."""
 
     def __init__(self, case: int) -> None:
         self.case = case

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -189,7 +190,7 @@ def test_results_are_float32_and_the_same_twice(make):
         (spaces.Discrete(5), 1),
         (spaces.Box(-1, 1, (6,)), 6),
         (spaces.Box(-1, 1, (2, 3)), 6),
-        (spaces.MultiDiscrete([[2, 3], [4, 1]]), 4),
+        (spaces.MultiDiscrete(np.array([[2, 3], [4, 1]])), 4),
         (spaces.MultiBinary((2, 3)), 6),
         (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), "b": spaces.Box(-1, 1, (2,))}), 5),
     ],

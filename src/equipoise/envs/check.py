@@ -26,6 +26,7 @@ from equipoise.envs.infos import paths
 from equipoise.envs.joint import Joint
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
+from equipoise.envs.masks import KEY
 from equipoise.envs.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.spaces import observation_spec
 from equipoise.envs.wrong import UnsupportedSpace
@@ -208,6 +209,8 @@ class _Check:
         held: Flat = {}  # what stood in it
         for answer in probe.walk(actions):
             (self.reset_s if answer.reset else self.step_s).append(answer.seconds)
+            if isinstance(answer.info, dict) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
+                self.facts["action mask"] = f"in info['{KEY}'], and not used: --set action_mask=info does"
             self.judge_kept(before, held, answer.where)
             before = probe.observed(answer)
             judge_row(self.found, spaces_of, before, answer, probe.lead)

@@ -182,7 +182,7 @@ def with_mask(observation: spaces.Space[Any], mask: spaces.Space[Any]) -> spaces
 def one_of(value: Any, i: int) -> Any:
     """One env's mask among those of B."""
     if isinstance(value, Mapping):
-        return {key: one_of(inner, i) for key, inner in value.items() if not key.startswith("_") or key[1:] not in value}
+        return {key: one_of(inner, i) for key, inner in value.items()}
     return tuple(one_of(inner, i) for inner in value) if isinstance(value, tuple | list) else value[i]
 
 
