@@ -196,7 +196,7 @@ class LossOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
-    """Hyper-parameters and a few functions; stateless, picklable, one readable file each.
+    """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
 
     The fields here are those that the learner reads; a subclass adds its own and overrides the defaults.
     """

@@ -7,41 +7,40 @@ from typing import Any
 
 import torch
 
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
-from equipoise.types import Trajectory, Tree
+from equipoise.types import Batch, LossOutput, Trajectory, Tree
 
-BATCHES: list[dict[str, Any]] = []  # obs, first, reward, mask, stream, start as copies; "gap", "count", "scaled"
-
-
-def keep(algorithm: Any, net: Any, data: Trajectory) -> None:
-    """How far the policy that judges is from the one that acted, and which statistics it has, before a batch is learned."""
-    out = net.unroll(data.obs, data.first, data.state)[0]
-    logp = out.policy[: data.shape[0]].logp(data.action)
-    gap = (logp - data.behaviour["logp"])[data.mask].abs().max()
-    fields = {"obs": data.obs, "first": data.first, "reward": data.reward, "mask": data.mask, **data.context}
-    BATCHES.append({name: x.numpy().copy() for name, x in fields.items()})
-    BATCHES[-1] |= {
-        "gap": float(gap), "count": float(net.norm.count), "scaled": algorithm.rewards(net, data).clone(),
-        "factor": float(net.returns.factor),
-    }  # fmt: skip
+BATCHES: list[dict[str, Any]] = []  # copies of what came; how far the policy that judges is from that which acted; statistics
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingPPO(PPO):
+class Recording(ActorCriticAlgorithm):
     normalize_obs: bool = True
     normalize_reward: bool = True
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
-        keep(self, net, data)
+        out = net.unroll(data.obs, data.first, data.state)[0]
+        gap = out.policy[: data.shape[0]].logp(data.action) - data.behaviour["logp"]
+        fields = {"obs": data.obs, "first": data.first, "reward": data.reward, "mask": data.mask, **data.context}
+        BATCHES.append({name: x.numpy().copy() for name, x in fields.items()})
+        BATCHES[-1] |= {"gap": float(gap[data.mask].abs().max()), "counts": {float(net.norm.count)}}
+        BATCHES[-1] |= {"scaled": self.rewards(net, data).numpy().copy(), "factor": float(net.returns.factor)}
         return super().targets(net, target_net, data, rng=rng)
 
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        BATCHES[-1]["counts"] |= {float(net.norm.count), float(net.returns.count)}
+        return super().loss(net, target_net, batch, group=group, step=step, rng=rng)  # type: ignore[safe-super]
+
 
 @dataclass(frozen=True, kw_only=True)
-class RecordingIMPALA(IMPALA):
-    normalize_obs: bool = True
-    normalize_reward: bool = True
+class RecordingPPO(Recording, PPO):
+    pass
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
-        keep(self, net, data)
-        return {}
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingIMPALA(Recording, IMPALA):
+    pass

@@ -87,7 +87,7 @@ def test_a_batch_is_judged_by_the_statistics_that_acted(algorithm: str, tmp_path
     batches = recording.BATCHES
     assert max(b["gap"] for b in batches) < 1e-4, "in lockstep the policy that judges is the one that acted"
     seen = np.cumsum([0, *(b["mask"].sum() for b in batches)])
-    assert [b["count"] for b in batches] == seen[:-1].tolist(), "each version knows the rows of the versions before it"
+    assert [b["counts"] for b in batches] == [{n} for n in seen[:-1]], "each version knows the rows of those before it"
 
 
 def test_rewards_are_scaled_in_the_targets_and_nowhere_else(tmp_path: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -53,6 +54,16 @@ def test_cartpole_is_solved_at_any_lag(algorithm: str, max_lag: int | None, tmp_
     summary = train("CartPole-v1", algorithm, "process", 0, tmp_path, **options)
     assert summary["status"] == "solved", summary
     assert max_lag is None or summary["lag"]["max"] <= max_lag
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_halfcheetah_runs(tmp_path: Any) -> None:
+    """CleanRL's figure for PPO, within its million steps."""
+    pytest.importorskip("mujoco")
+    runs = [train("HalfCheetah-v5", "ppo", "process", seed, tmp_path / str(seed)) for seed in range(3)]
+    assert all(run["env_steps"] <= 1_001_000 for run in runs)
+    assert statistics.median(run["evaluation"]["mean"] for run in runs) >= 1400.0, runs
 
 
 @pytest.mark.slow
