@@ -7,7 +7,7 @@ from equipoise.types import EnvFactory, Policy, Program
 
 
 def halfcheetah_ppo() -> Program:
-    """``_ppo`` with gamma 0.98 and lambda 0.92 as in rl-baselines3-zoo: with 0.99 and 0.95 it got half as far."""
+    """With rl-baselines3-zoo's gamma and lambda: seed 0 had 3,278 at 680k steps; 1,563 with 0.99 and 0.95."""
     return _ppo("HalfCheetah-v5", gamma=0.98, lambda_=0.92)
 
 
