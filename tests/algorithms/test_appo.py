@@ -74,10 +74,16 @@ def test_the_target_network_gets_no_gradient_and_costs_no_pass_without_a_kl() ->
     data = window(algorithm, net)
     learn(APPO(gamma=GAMMA, kl=1.0), net, target_net, data)
     assert all(p.grad is None for p in target_net.parameters())
-    calls = []
-    unroll, target_net.unroll = target_net.unroll, lambda *args: (calls.append(1), unroll(*args))[1]
+    unroll, calls = target_net.unroll, 0
+
+    def counting(*inputs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return unroll(*inputs)
+
+    target_net.unroll = counting
     learn(algorithm, net, target_net, data)
-    assert len(calls) == 1
+    assert calls == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Every algorithm has its page, and the page knows every metric, every option and every default, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api, recipes
+from equipoise.runtime.program import algorithm_class, algorithm_names
+
+PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
+SHOW_ALL = {"appo": ["algorithm.kl=0.1"]}  # settings under which every metric is logged
+HEADINGS = ("Metrics", "Options", "Deviations", "Score")
+
+
+def section(page: str, title: str) -> str:
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{page}.md: no heading {title!r}"
+    return found[1]
+
+
+def table(page: str, title: str) -> dict[str, str]:
+    """The first column, which is code, and the second."""
+    return dict(re.findall(r"^\| `([^`]+)` \| (.*?) \|", section(page, title), re.MULTILINE))
+
+
+def said(value: Any) -> str:
+    """A default as ``--set`` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(said, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_algorithm_has_its_page_and_every_page_its_algorithm() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {*algorithm_names(), "README"}
+    assert all(f"]({name}.md)" in (PAGES / "README.md").read_text() for name in algorithm_names())
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_a_page_says_what_there_is_to_say(name: str) -> None:
+    assert all(section(name, title).strip() for title in HEADINGS)
+    commands = re.findall(r"^ *(equipoise train .*)$", section(name, "Score"), re.MULTILINE)
+    assert commands, f"{name}.md: no command that gives the score"
+    for command in commands:
+        words = shlex.split(command)
+        assert recipes.find(words[2], name) and words[3:5] == ["--algorithm", name], command
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
+    made = api.program(
+        "CartPole-v1", name, recipe=False, actors=1, envs_per_actor=4, unroll=8, steps=64, evaluate_episodes=0,
+        settings=SHOW_ALL.get(name, []),
+    )  # fmt: skip
+    reports = list(api.train(made, on="serial", out=tmp_path / "run"))
+    assert set(table(name, "Metrics")) == set(reports[-1].metrics)
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_a_page_knows_every_option_and_its_default(name: str) -> None:
+    cls = algorithm_class(name)
+    own = table(name, "Options")
+    assert set(own) == set(vars(cls)["__annotations__"]), "its own fields, and those whose default it changes"
+    common = {k: v for t in ("every algorithm", "the actor-critics") for k, v in table("README", f"Options of {t}").items()}
+    assert {**common, **own} == {f.name: said(f.default) for f in dataclasses.fields(cls) if f.init}
