@@ -40,7 +40,7 @@ def told(reports: list[Any]) -> list[Any]:
 
 
 def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> None:
-    serial, process = (finish(api.train(program(), on=on, out=tmp_path / on)) for on in ("serial", "process"))  # type: ignore[arg-type]
+    serial, process = (finish(api.train(program(), on=on, out=tmp_path / on)) for on in ("serial", "process"))
     assert told(serial["reports"]) == told(process["reports"]), "to the bit"
     info = serial["info"]
     assert tuple(info) == NAMES
