@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from equipoise.console.help import OneLineErrors, Sections, plain_errors, printable
+from equipoise.console.help import OneLineErrors, Sections, one_line, plain_errors, printable
 
 if TYPE_CHECKING:
     from equipoise.runtime.run import Run
@@ -508,4 +509,5 @@ def chaos(
 
 def main() -> None:
     sys.path.insert(0, os.getcwd())  # my_envs:make_env is looked for where the command is typed, as by python -m
+    warnings.formatwarning = one_line
     app(prog_name="equipoise")

@@ -59,6 +59,16 @@ def test_frames_are_shown_where_they_are_not_steps():
     assert "493,827 frames/s" in rendered(picture(report(frames=840_000), program(), history(), on="process"))
 
 
+def test_numbers_of_info_are_shown_everywhere():
+    info = {"won/last": 0.75, "won/mean": 0.0125, "episode/r/last": None, "episode/r/mean": None}
+    text = rendered(picture(report(info=info), program(), history(), on="process"))
+    assert "won 0.750 at the end, 0.013 on average" in text and "episode/r — at the end, — on average" in text
+    assert "won 0.750  episode/r —" in compact(report(info=info), program(), history())
+    made = Console(file=io.StringIO(), width=80, highlight=False)
+    print_summary(made, summary(info=info), Path("runs/x"))
+    assert re.search(r"^  won +0.750 at the end, 0.013 on average$", made.file.getvalue(), re.MULTILINE)
+
+
 def test_the_moment_of_solving_is_shown():
     text = rendered(picture(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
     assert "solved after 12.3 s" in text
@@ -100,7 +110,7 @@ EXTREMES = {
     "very much": report(
         env_steps=123_456_789_000, frames=493_827_156_000, updates=10**9, steps_per_s=12_345_678.9, updates_per_s=12_345.6,
         episodes=123_456_789, return_mean=-1_234_567.8, length_mean=108_000.0, remaining_s=999_999.0, wall_s=999_999.0,
-        lag_mean=1234.5, lag_max=99_999,
+        lag_mean=1234.5, lag_max=99_999, info={"n" * 90 + "/last": -1.5e12, "n" * 90 + "/mean": None},
     ),
 }  # fmt: skip
 

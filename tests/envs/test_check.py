@@ -197,7 +197,7 @@ OURS = [
 
 def silent(report: Any) -> None:
     assert report.ok and report.findings == ()
-    assert {"observation", "action", "autoreset", "resume", "episodes", "seeds"} == set(report.facts) - {"settings"}
+    assert {"observation", "action", "autoreset", "resume", "episodes", "seeds"} == set(report.facts) - {"settings", "info"}
     assert report.step_s.p50 <= report.step_s.p99 <= report.step_s.max
 
 
@@ -268,3 +268,10 @@ def test_the_actions_are_in_their_space_and_often_on_its_bounds(lead):
     assert drawn.reshape(-1, 3)[:, 2].min() >= 0
     drawn = sample(spaces.Discrete(3, start=5), 400, lead, seed=1)
     assert drawn.shape == (400, *lead) and set(drawn.ravel().tolist()) == {5, 6, 7}
+
+
+def test_the_names_in_info_are_told():
+    report = check_env(EnvFactory(target="tests.envs.telling:Wandering"), steps=60)
+    assert report.ok, report.findings
+    assert report.facts["info"] == "end/right, place (--metrics reports those that are numbers)"
+    assert "info" not in check_env(EnvFactory(target="CartPole-v1"), steps=60).facts

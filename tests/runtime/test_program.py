@@ -344,6 +344,7 @@ BAD = {
     "a range of one's own": ({"algorithm": Ranged(heat=0.0)}, "algorithm.heat: expected more than 0, got 0.0"),
     "the end of a range": ({"algorithm": Ranged(tilt=2.5)}, "algorithm.tilt: expected -1 to 2, got 2.5"),
     "deadline": ({"deadline_s": 0.0}, "deadline_s: expected more than 0, got 0.0"),
+    "one name": ({"metrics": "won"}, r"metrics: expected a tuple of names, such as \('success',\), got the text 'won'"),
     "evaluate every": ({"evaluate_every": 0}, "evaluate_every: expected at least 1, got 0"),
     "learning rate": ({"algorithm": Toy(learning_rate=float("nan"))}, "algorithm.learning_rate: expected at least 0, got nan"),
     "split unrolls, above": ({"batch": 40}, "batch: expected a multiple of envs_per_actor=16.* got 40; the nearest is 48"),

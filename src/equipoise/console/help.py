@@ -97,6 +97,11 @@ def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
+def one_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning as a person at a terminal needs it; takes the place of ``warnings.formatwarning``."""
+    return f"warning: {printable(str(message))}\n"
+
+
 @contextmanager
 def plain_errors(command: str, debug: bool) -> Iterator[None]:
     """What a user can put right ends in its message, without a traceback."""

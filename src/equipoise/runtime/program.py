@@ -246,7 +246,10 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.precision not in get_args(Precision):
         problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
-    if wrong := [name for name in program.metrics if not name.strip("/") or program.metrics.count(name) > 1]:
+    names: Any = program.metrics
+    if isinstance(names, str):
+        problems.append(f"metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
+    elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
         problems.append(f"metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
