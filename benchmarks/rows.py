@@ -111,7 +111,8 @@ ROWS: dict[str, Row] = {
     # ----------------------------------------------------------------------------------------------------- Pong, 84x84x4
     "pong": Row(
         case="pong", kind="ours", what="ALE's vector env, bfloat16, compiled, channels last", warmup=40,
-        command="ALE/Pong-v5 --actors 2 --envs-per-actor 64 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
+        command="ALE/Pong-v5 --set env.repeat_action_probability=0 --precision bf16 --set compile=true "
+        "--actors 2 --envs-per-actor 128 --unroll 20 --batch 128 --max-lag 1 --steps 2M",  # 2M: a report every 10k steps
     ),
     "pong-bound": Row(case="pong", kind="bound", what="2 cores / (env + act + learn)", command="--case pong OF pong"),
     "pong-lean": Row(
