@@ -31,6 +31,7 @@ from work import CONTRACTS, broken, differences
 
 HERE = Path(__file__).resolve().parent
 SLACK_S = 120.0  # for starting and ending, beyond warm-up and window
+OURS = Path(sys.executable).with_name("equipoise")
 HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "equipoise-peers"  # as in peers/setup.sh
 
 
@@ -205,7 +206,7 @@ def main() -> int:
     parser.add_argument("--tolerance", type=float, default=0.05, help="between the probes before and after a run")
     parser.add_argument("--tries", type=int, default=3, help="of a run whose probes differ by more")
     parser.add_argument("--cores", type=float, default=2, help="of the bound")
-    parser.add_argument("--equipoise", default=f"{shlex.quote(sys.executable)} -m equipoise.cli", metavar="COMMAND")
+    parser.add_argument("--equipoise", default=shlex.quote(str(OURS)), metavar="COMMAND")
     parser.add_argument("--peers-home", type=Path, default=HOME, metavar="DIR", help=f"of peers/setup.sh; default {HOME}")
     parser.add_argument("--command", action="append", default=[], metavar="ROW=ARGUMENTS", help="another command for a row")
     parser.add_argument(

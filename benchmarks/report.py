@@ -143,7 +143,7 @@ def write_page(records: Sequence[Mapping[str, Any]], file: Path) -> None:
     except ModuleNotFoundError:
         print("note: no plots without matplotlib: .venv/bin/python -m pip install -e '.[bench]'", file=sys.stderr)
     else:
-        for case in cases(runs):
+        for case in cases([r for r in runs if "value" in r]):
             plots[case] = f"{file.stem}-{case}.svg"
             plot(runs, case, file.with_name(plots[case]))
     file.write_text(page(records, plots), encoding="utf-8")

@@ -31,7 +31,7 @@ class Ratio:
 
 
 SHARED = "--max-lag 1 --set algorithm.shared=true"  # one torso, as in the peers and in pieces.py
-LONG = "--steps 1000G"
+LONG = "--steps 1000G"  # fewer where envs are slow: a run reports 200 times, or every 50,000 steps
 
 ROWS: dict[str, Row] = {
     # ------------------------------------------------------------------------------------------------------- CartPole-v1
@@ -79,7 +79,7 @@ ROWS: dict[str, Row] = {
     # ---------------------------------------------------------------------------------------------------- HalfCheetah-v5
     "halfcheetah": Row(
         case="halfcheetah", kind="ours", what="Gymnasium's env, one a stream",
-        command=f"HalfCheetah-v5 --actors 2 --envs-per-actor 32 --unroll 32 --batch 64 {SHARED} {LONG}",
+        command=f"HalfCheetah-v5 --actors 2 --envs-per-actor 32 --unroll 32 --batch 64 {SHARED} --steps 4M",
     ),
     "halfcheetah-bound": Row(
         case="halfcheetah", kind="bound", what="2 cores / (env + act + learn)", command="--case halfcheetah OF halfcheetah",
@@ -111,7 +111,8 @@ ROWS: dict[str, Row] = {
     # ----------------------------------------------------------------------------------------------------- Pong, 84x84x4
     "pong": Row(
         case="pong", kind="ours", what="ALE's vector env, bfloat16, compiled, channels last", warmup=40,
-        command="ALE/Pong-v5 --actors 2 --envs-per-actor 64 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
+        command="ALE/Pong-v5 --set env.repeat_action_probability=0 --precision bf16 --set compile=true "
+        "--actors 2 --envs-per-actor 128 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
     ),
     "pong-bound": Row(case="pong", kind="bound", what="2 cores / (env + act + learn)", command="--case pong OF pong"),
     "pong-lean": Row(

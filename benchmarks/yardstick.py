@@ -123,19 +123,21 @@ class _Conv(nn.Module):
         layers: list[nn.Module] = []
         for i, o, kernel, stride in ((4, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)):
             layers += [nn.Conv2d(i, o, kernel, stride), nn.ReLU()]
-        self.torso = nn.Sequential(*layers, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU())
+        self.convs, self.hidden = nn.Sequential(*layers), nn.Linear(3136, 512)
         self.head = nn.Linear(512, actions + 1)
         for p in self.parameters():
             if p.ndim > 1:
                 nn.init.orthogonal_(p, math.sqrt(2))
             else:
                 nn.init.zeros_(p)
-        with torch.no_grad():
-            next(self.parameters()).div_(255.0)  # bytes go in as they are: all of them are exact in bfloat16
+        nn.init.orthogonal_(self.head.weight, 0.01)
 
     def forward(self, x: Tensor) -> Tensor:
-        """uint8 [N, 4, 84, 84] -> float32 [N, actions + 1]."""
-        y: Tensor = self.head(self.torso(x.to(self.dtype, memory_format=torch.channels_last)))
+        """uint8 [N, 4, 84, 84] -> float32 [N, actions + 1]. Bytes are exact in bfloat16; their 1/255 is in the weights."""
+        first: nn.Conv2d = self.convs[0]  # type: ignore[assignment]
+        x = x.to(self.dtype, memory_format=torch.channels_last)
+        x = self.convs[1:](F.conv2d(x, first.weight * (1 / 255), first.bias, first.stride))
+        y: Tensor = self.head(self.hidden(x.permute(0, 2, 3, 1).flatten(1)).relu())  # channels last, so no copy
         return y.float()
 
 

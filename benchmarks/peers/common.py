@@ -37,7 +37,7 @@ class Window:
                 self.first = (now, env_steps, updates)
             return False
         self.last = (now, env_steps, updates)
-        return now - self.first[0] >= self.seconds
+        return now - self.first[0] >= self.seconds and env_steps > self.first[1]
 
 
 class Parameters:
@@ -80,8 +80,8 @@ def emit(a, distribution, window, parameters, *, env, observation, actions, mini
     (t0, s0, u0), (t1, s1, u1) = window.first, window.last
     steps, updates = s1 - s0, u1 - u0
     work = {
-        "env": env, "frame_skip": frame_skip, "sticky": sticky, "observation": list(observation), "actions": actions,
-        "parameters": parameters.count(), "shapes": parameters.shapes(), "precision": precision,
+        "env": env, "frame_skip": frame_skip, "sticky": sticky, "observation": [int(n) for n in observation],
+        "actions": int(actions), "parameters": parameters.count(), "shapes": parameters.shapes(), "precision": precision,
         "passes": round(updates * minibatch / steps, 3), "updates": updates, "moved": parameters.moved(after),
     }  # fmt: skip
     result = {

@@ -1,7 +1,7 @@
 """RLlib (its new API stack) IMPALA, APPO or PPO, one pass: env steps/s after the warm-up, learning included.
 
-The learner lives in the driver's process (no learner actors): the fastest on one machine. Env steps are those sampled; the
-passes say how many of them were trained on. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7 x 7 is
+The learner lives in the driver's process (no learner actors): the fastest on one machine. Its runners may sample what is never
+trained on, so env steps are the fewer of those sampled and those trained on; ``sampled`` is kept beside them. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7 x 7 is
 the layer of 512.
 """
 
@@ -80,12 +80,14 @@ def main():
     while not over:
         result = algorithm.train()
         over = window.mark(result["env_runners"].get("num_env_steps_sampled_lifetime", 0), updates)
+    (t0, s0, u0), (t1, s1, u1) = window.first, window.last
+    window.last = (t1, s0 + min(s1 - s0, (u1 - u0) * a.batch), u1)
     skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
     module = learner.module["default_policy"]
     actions = module.action_space
     common.emit(a, "ray", window, parameters, env=common.ENVS[a.case], observation=module.observation_space.shape,
                 actions=int(getattr(actions, "n", 0)) or int(actions.shape[0]), minibatch=a.batch, frame_skip=skip,
-                sticky=sticky, after=learner_parameters(algorithm))  # fmt: skip
+                sticky=sticky, after=learner_parameters(algorithm), sampled=s1 - s0)  # fmt: skip
     algorithm.stop()
     ray.shutdown()
 

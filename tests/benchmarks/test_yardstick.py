@@ -66,6 +66,7 @@ def test_a_step_lowers_the_error_of_the_value(kind: str) -> None:
     net = NETS[kind]()
     rows = filled(net)
     opt = make_optimizer(net, "adam")
+    opt.param_groups[0]["lr"] = 3e-4
     rows.bootstrap.zero_()  # the targets are the rewards
     rows.mask.fill_(1.0)
     rows.logp.copy_(-net.judge(rows)[0].detach().view(5, 3))
