@@ -11,7 +11,7 @@ import torch
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.noise import uniform
-from equipoise.types import Algorithm, Experience, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.types import Algorithm, Places, Slot, Tick, TimeStep, Tree, WeightStore
 
 KEPT_SLOTS = 16
 
@@ -29,7 +29,7 @@ class LocalAgent:
         *,
         algorithm: Algorithm,
         net: Any,
-        experience: Experience,
+        experience: Places,
         weights: WeightStore,
         episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]],
