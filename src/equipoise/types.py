@@ -160,6 +160,12 @@ class Batch:
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
     targets: Tree  # [T, B] what Algorithm.targets computed once, else {}
 
+    def of(self, policy: str) -> Batch:
+        """The branch of one policy, where ``data`` and ``weight`` have one for each and an item is an env's."""
+        data: Any = self.data
+        columns = len(self.weight[policy]) // len(self.keys)
+        return Batch(data=data[policy], keys=self.keys.repeat(columns, 0), weight=self.weight[policy], targets=self.targets)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
@@ -168,12 +174,22 @@ class Slot:
     keys: Array  # [B, 2] int64
     data: Trajectory
 
+    def of(self, policy: str) -> Slot:
+        """The branch of one policy, where ``data`` has one for each and an item is an env's."""
+        data: Any = self.data
+        return Slot(keys=self.keys, data=data[policy])
 
-class Experience(Protocol):
-    """Nothing blocks: None means "not yet", and only the runtime waits."""
+
+class Places(Protocol):
+    """What an actor needs of an experience."""
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot, priority: Array | None = None) -> None: ...
+
+
+class Experience(Places, Protocol):
+    """Nothing blocks: None means "not yet", and only the runtime waits."""
+
     def cancel(self, streams: Array) -> None: ...  # their owner is verified dead; open slots count as dropped
     def sample(self, n: int) -> Batch | None: ...
     def finish(self, keys: Array, priority: Array | None = None) -> None: ...
@@ -392,7 +408,7 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
-    "LossOutput", "Network", "NonNegative", "OnNonfinite", "Policy", "Positive", "Precision",
+    "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
     "Program", "Range", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
     "Worker",
 ]  # fmt: skip

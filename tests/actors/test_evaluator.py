@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from equipoise.actors.evaluator import Evaluator, Player
 from equipoise.envs import make
 from equipoise.envs.capsule import Failures
+from equipoise.envs.pettingzoo import dealt
 from equipoise.types import EnvFactory
+from tests.envs.games import Duel
 
 
 class Still:
@@ -80,3 +83,42 @@ def test_an_aborted_episode_is_played_again_and_never_counted() -> None:
 
 def test_an_env_that_finishes_no_episode_does_not_keep_an_evaluation_for_ever() -> None:
     assert aborting(every=8, length=10_000).returns == {"main": []}
+
+
+class Late(Duel):
+    """The right agent comes with the third step; "nobody" never does."""
+
+    possible_agents = ["left", "right", "nobody"]
+    observations = dict.fromkeys(possible_agents, Duel.observations["left"])
+    actions = dict.fromkeys(possible_agents, Duel.actions["left"])
+
+    def begin(self) -> None:
+        super().begin()
+        self.agents = ["left"]
+
+    def play(self, actions: Any) -> dict[str, float]:
+        self.both = (0, 0)
+        gain = dict.fromkeys(self.agents, 1.0)
+        if self.t == 3:
+            self.agents = ["left", "right"]
+        return gain
+
+    def seen(self) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("policies", [("main",), ("main", "other")])
+def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> None:
+    made: Any = Left()
+    route = {"right": "other"} if len(policies) > 1 else {}
+    env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
+    player = Player(algorithm=made, net=Still(), noise_columns=1)
+    exam = Evaluator(dict.fromkeys(policies, player), dealt(env, policies=policies, route=route), envs=3, episodes=7, seed=0)
+    for _ in range(100):
+        if exam.done:
+            break
+        exam.tick()
+    exam.close()
+    assert exam.done
+    played = [exam.returns[name].count(worth) for name in policies for worth in (8.0, 5.0)]
+    assert played == ([7, 7] if len(policies) == 1 else [7, 0, 0, 7])

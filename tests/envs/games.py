@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -88,3 +90,16 @@ class Duel(Game):
 
     def seen(self) -> dict[str, Any]:
         return {"left": np.array(self.both, np.float32), "right": np.array(self.both[::-1], np.float32)}
+
+
+class Deadly(Signal):
+    """Env 0 takes its process along, after 150 steps in it."""
+
+    def __init__(self, stream: int) -> None:
+        self.left = 150 if stream == 0 else -1
+
+    def play(self, actions: Any) -> dict[str, float]:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().play(actions)

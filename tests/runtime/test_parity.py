@@ -22,7 +22,8 @@ def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, setting
     for i, on in enumerate(places):
         made = api.program(
             "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
-            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, []), *settings], **options,
+            recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, []), *settings],
+            **options,
         )  # fmt: skip
         with api.train(made, on=on, out=path / f"{i}") as run:
             for _ in run:

@@ -217,3 +217,22 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
         Run(replace(made, route={"b0": "dig"}))
     with pytest.raises(ValueError, match="policies.goats: expected agents with the same observation space"):
         Run(replace(made, policies={"goats": goats}, route={}), on="serial")
+
+
+# ------------------------------------------------------------------------------------------------------------------ kills
+
+
+@pytest.mark.parametrize("max_lag", [0, None])
+def test_an_actor_that_dies_again_and_again_is_replaced_with_all_its_policies(max_lag: int | None, tmp_path: Path) -> None:
+    """Its env kills the process at some row of an unroll; every 150 steps of a process."""
+    made = api.program(
+        "tests.envs.games:Deadly", policies={"speaker": "impala", "listener": "impala"}, unroll=8, actors=2, envs_per_actor=4,
+        route={"speaker": "speaker", "listener": "listener"}, steps=6000, max_lag=max_lag, evaluate_episodes=0,
+    )  # fmt: skip
+    with api.train(made, on="process", out=tmp_path / "run") as going:
+        list(going)
+    assert going.summary is not None and going.summary["status"] == "completed"
+    rows = going.summary["rows"]
+    assert rows["dropped"] > 0 and rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+    assert rows["sampled"] == 2 * going.summary["env_steps"]
+    assert any("was killed by SIGKILL; replaced, for the 2nd time" in note for note in going.summary["notes"])

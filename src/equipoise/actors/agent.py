@@ -12,7 +12,7 @@ from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.noise import uniform
 from equipoise.nets.precision import autocast
-from equipoise.types import Algorithm, Experience, Precision, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.types import Algorithm, Places, Precision, Slot, Tick, TimeStep, Tree, WeightStore
 
 KEPT_SLOTS = 16
 
@@ -30,7 +30,7 @@ class LocalAgent:
         *,
         algorithm: Algorithm,
         net: Any,
-        experience: Experience,
+        experience: Places,
         weights: WeightStore,
         episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]],

@@ -1,4 +1,4 @@
-"""The experience of a policy that does not learn: there is always a place, and nobody reads it."""
+"""The places of a policy that does not learn: there is always a place, and nobody reads it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,17 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.experience.layout import RowSpec, trajectory, trajectory_specs
-from equipoise.types import Array, Batch, Slot, Tree
+from equipoise.types import Array, Slot
 
 
 class Nowhere:
-    """``Experience`` of one actor's streams, whose rows are written over those of the unroll before."""
+    """``Places`` of one actor's streams, whose rows are written over those of the unroll before."""
 
     def __init__(self, row: RowSpec, unroll: int, streams: int) -> None:
         fields = tree.zeros(trajectory_specs(row, unroll, streams))
-        self._slot = Slot(keys=np.zeros((streams, 2), np.int64), data=trajectory(fields))
+        self._slot = Slot(keys=np.zeros((streams, 2), np.int64), data=trajectory(fields, row))
 
     def reserve(self, streams: Array) -> Slot:
         return self._slot
 
     def commit(self, slot: Slot, priority: Array | None = None) -> None: ...
-
-    def cancel(self, streams: Array) -> None: ...
-
-    def sample(self, n: int) -> Batch | None:
-        return None
-
-    def finish(self, keys: Array, priority: Array | None = None) -> None: ...
-
-    def stats(self) -> dict[str, float]:
-        return {}
-
-    def state(self) -> Tree:
-        return {}
-
-    def load(self, state: Tree) -> None: ...

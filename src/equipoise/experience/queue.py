@@ -20,14 +20,14 @@ of the block that a killed actor had taken, is the law of ``tokens.py``. What th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.experience.layout import RowSpec, columns, trajectory, trajectory_specs
+from equipoise.experience.layout import Rows, RowSpec, columns, trajectory, trajectory_specs
 from equipoise.experience.tokens import FREE, FULL, OPEN, READ, Channel, Tokens
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
@@ -44,16 +44,19 @@ class Memory(Protocol):
 class Plan:
     """The sizes of a queue, and where block ``s`` goes.
 
-    ``streams`` are all streams of the policy, ``block`` those of one actor, ``batch`` those of one learner step. ``span``: an
-    actor's streams are numbered from a multiple of it on; more than ``block`` where it has streams of other policies as well.
+    ``streams`` are all streams of the run, ``block`` those of one actor, ``batch`` those of one learner step; where several
+    policies write side by side (``row`` by policy) these three count envs. ``span``: an actor's streams are numbered from a
+    multiple of it on; not ``block`` where an env has several agents, some of which may write nowhere.
     """
 
     def __init__(
-        self, *, row: RowSpec, unroll: int, batch: int, block: int, streams: int, max_lag: int | None, span: int | None = None
+        self, *, row: Rows, unroll: int, batch: int, block: int, streams: int, max_lag: int | None, span: int | None = None
     ) -> None:
         if batch % block:
             raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
         self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
+        self.row = row
+        self.columns = 1 if isinstance(row, RowSpec) else sum(one.columns for one in row.values())  # streams of an item
         self.actors = streams // block
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
@@ -92,13 +95,10 @@ class Queue:
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
-        self._blocks = [
-            columns(self._groups[b // per_group], b % per_group * self._plan.block, (b % per_group + 1) * self._plan.block)
-            for b in range(self._plan.blocks)
-        ]
+        self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
         self._slots: dict[int, Slot] = {}
         self._ready: list[int] = []  # unordered: completed and not yet sampled
-        self._batches: dict[int, tuple[dict[str, Tree], torch.Tensor]] = {}
+        self._batches: dict[int, tuple[dict[str, Tree], Any]] = {}
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._plan, self._memory, self._free, self._full
@@ -122,7 +122,7 @@ class Queue:
         if (slot := self._slots.get(place)) is None:
             keys = np.empty((self._plan.block, 2), np.int64)
             keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
-            slot = self._slots[place] = Slot(keys=keys, data=trajectory(self._blocks[place]))
+            slot = self._slots[place] = Slot(keys=keys, data=trajectory(self._blocks[place], self._plan.row))
         slot.keys[:, 1] = sequence
         return slot
 
@@ -165,7 +165,7 @@ class Queue:
         keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
         keys[:, 1] = np.repeat(sequences, block)
         fields, weight = self._batch(places)
-        return Batch(data=trajectory(fields), keys=keys, weight=weight, targets={})
+        return Batch(data=trajectory(fields, self._plan.row), keys=keys, weight=weight, targets={})
 
     def _ordered(self) -> Sequence[int] | None:
         start = int(self._next[0])
@@ -190,19 +190,28 @@ class Queue:
         full = dict.fromkeys((self._word[self._word % 4 == FULL] // 4).tolist())  # looked at last: it has all that is in order
         self._ready = [s for s in order | full if s in full]
 
-    def _batch(self, places: Sequence[int]) -> tuple[dict[str, Tree], torch.Tensor]:
+    def _batch(self, places: Sequence[int]) -> tuple[dict[str, Tree], Any]:
         """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
         together = self._plan.ordered or self._plan.per_batch == 1
         which = places[0] * self._plan.block // self._plan.width if together else -1
         if which not in self._batches:
             row = self._groups[which] if together else tree.zeros(self._plan.gathered)
-            self._batches[which] = ({k: tree.torch_views(v) for k, v in row.items()}, torch.ones(self._plan.batch))
+            self._batches[which] = ({k: tree.torch_views(v) for k, v in row.items()}, self._weight())
         fields, weight = self._batches[which]
         if not together:
             for i, place in enumerate(places):
-                into = columns(fields, i * self._plan.block, (i + 1) * self._plan.block)
+                into = self._columns(fields, i)
                 tree.map(lambda t, s: np.copyto(t.numpy(), s), into, self._blocks[place])
         return fields, weight
+
+    def _columns(self, fields: Mapping[str, Tree], block: int) -> dict[str, Tree]:
+        """Those of block number ``block`` among several that lie side by side."""
+        return columns(fields, block * self._plan.block, (block + 1) * self._plan.block, self._plan.row)
+
+    def _weight(self) -> Any:
+        """[B] ones."""
+        row, batch = self._plan.row, self._plan.batch
+        return torch.ones(batch) if isinstance(row, RowSpec) else {p: torch.ones(batch * r.columns) for p, r in row.items()}
 
     def finish(self, keys: Array, priority: Array | None = None) -> None:
         """The learner is done with these items: their places are dealt again."""
@@ -212,7 +221,7 @@ class Queue:
 
     def stats(self) -> dict[str, float]:
         """Rows: inserted = sampled + dropped + held (exact while nobody writes)."""
-        rows = self._plan.unroll * self._plan.block
+        rows = self._plan.unroll * self._plan.block * self._plan.columns
         sequence, status = np.divmod(self._word, 4)
         committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
         sampled, dropped = int(self._sampled[0]), int(self._dropped[0])

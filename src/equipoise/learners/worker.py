@@ -19,9 +19,7 @@ class Line:
     """One policy's way through the learner."""
 
     learner: Learner
-    experience: Experience
     weights: WeightStore
-    batch: int  # windows of a batch, [B]
     publish_every: int  # versions
 
 
@@ -33,28 +31,30 @@ def never(version: int) -> bool:
 class LearnerWorker:
     """One step of every policy's learner a tick, until ``updates`` are done: their versions rise together.
 
-    ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batches are
+    ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batch is
     released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime.
 
-    ``gate`` is asked after each version whether the batches are to be withheld still: while they are, no slot becomes free, so
+    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no slot becomes free, so
     every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
     """
 
     def __init__(
         self,
         lines: Mapping[str, Line],
+        experience: Experience,
         *,
+        batch: int,
         past: Mapping[str, Past] | None = None,
         updates: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],
         gate: Callable[[int], bool] = never,
     ) -> None:
-        """``past``: the policies that do not learn."""
-        self.lines, self.past = dict(lines), dict(past or {})
+        """``lines`` by policy; ``experience`` has the rows of all, ``batch`` items a step; ``past``: who does not learn."""
+        self.lines, self.experience, self._batch = dict(lines), experience, batch
+        self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
-        self._batches: dict[str, Batch] = {}  # of policies that have one, while another has none yet
-        self._unfinished: dict[str, tuple[Array, Array | None]] = {}  # keys and priorities of the batches learned last
+        self._unfinished: tuple[Array, Array | None] | None = None  # keys and priorities of the batch learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
 
@@ -64,7 +64,7 @@ class LearnerWorker:
 
     @property
     def done(self) -> bool:
-        return self.version >= self._updates and not self._unfinished
+        return self.version >= self._updates and self._unfinished is None
 
     def params(self) -> dict[str, Tensor]:
         """Those of every policy, by its name where there are several."""
@@ -72,16 +72,19 @@ class LearnerWorker:
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
     def tick(self) -> Tick:
-        if self._unfinished:
+        if self._unfinished is not None:
             return self._finish(Tick.BLOCKED)
-        if self.done or not self._sample():
+        if self.done:
             return Tick.STARVED
-        metrics: dict[str, Mapping[str, tuple[Tensor, Tensor]]] = {}
+        batch = self.experience.sample(self._batch)
+        if batch is None:
+            return Tick.STARVED
+        alone, metrics, priority = len(self.lines) == 1, {}, None
         for name, line in self.lines.items():
-            batch = self._batches.pop(name)
-            self._note_lag(line.learner, batch)
-            out = line.learner.step(batch)
-            metrics[name], self._unfinished[name] = out.metrics, (batch.keys, out.priority)
+            mine = batch if alone else batch.of(name)
+            self._note_lag(line.learner, mine)
+            out = line.learner.step(mine)
+            metrics[name], priority = out.metrics, out.priority if alone else None  # items of several have no one priority
         version, last = self.version, self.version >= self._updates
         for line in self.lines.values():
             if version % line.publish_every == 0 or last:
@@ -93,25 +96,16 @@ class LearnerWorker:
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
         if version % self._record_every == 0 or last:
             self._record(self._take())
+        self._unfinished = batch.keys, priority
         return self._finish(Tick.WORKED)
 
-    def _sample(self) -> bool:
-        """A batch of every policy; those that are there are kept until all are."""
-        for name, line in self.lines.items():
-            if name not in self._batches:
-                batch = line.experience.sample(line.batch)
-                if batch is None:
-                    return False
-                self._batches[name] = batch
-        return True
-
     def _finish(self, withheld: Tick) -> Tick:
-        """Release the batches, after publish: no unroll is born stale. The first policy's last, as ``RoutedAgent`` wants it."""
+        """Release the batch, after publish: no unroll is born stale."""
+        assert self._unfinished is not None
         if self._gate(self.version):
             return withheld
-        for name, (keys, priority) in reversed(self._unfinished.items()):
-            self.lines[name].experience.finish(keys, priority)
-        self._unfinished = {}
+        self.experience.finish(*self._unfinished)
+        self._unfinished = None
         return Tick.WORKED
 
     def _note_lag(self, learner: Learner, batch: Batch) -> None:
@@ -134,7 +128,7 @@ class LearnerWorker:
         return record
 
     def state(self) -> Tree:
-        """While the gate withholds the batches: the learners, and what came together since the last record."""
+        """While the gate withholds a batch: the learners, and what came together since the last record."""
         return {
             "learners": {name: line.learner.state() for name, line in self.lines.items()},
             "past": {name: past.state() for name, past in self.past.items()},

@@ -20,7 +20,7 @@ from equipoise.envs.pettingzoo import dealt
 from equipoise.experience.layout import RowSpec
 from equipoise.runtime import checkpoint
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, unroll_rows
+from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids, unroll_rows
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
@@ -80,6 +80,17 @@ class Blueprint:
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the env."""
         return (self.spec.settings, *self.spec.notes) if self.spec.settings else self.spec.notes
+
+    @property
+    def batch(self) -> int:
+        """The items of a batch: windows of streams, of envs where several policies learn."""
+        roles = list(self.learns.values())
+        return self.policy.batch * (len(roles[0].places) if len(roles) == 1 else 1)
+
+    def streams(self, actor: int) -> Any:
+        """[B] int64, of all agents of an actor."""
+        count = len(self.spec.agents)
+        return agent_streams(stream_ids(actor, self.program.envs_per_actor), count, range(count))
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -172,6 +183,7 @@ def _role(program: Program, spec: EnvSpec, name: str, net: Any) -> Role:
         behaviour=_one(behaviour),
         state=_one(state),
         context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+        columns=len(next(iter(spec.dealt.values()), (0,))),
     )
     frozen = policy if isinstance(policy, Frozen) else None
     return Role(algorithm=algorithm, spec=spec, row=row, noise_columns=columns, frozen=frozen)

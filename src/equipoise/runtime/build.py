@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent, recent_info
-from equipoise.actors.routed import RoutedAgent
+from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.queue import Plan, Queue
@@ -25,11 +25,11 @@ from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.blueprint import Blueprint, Role, derive_seed, load_weights, make_env, network, seed_of
+from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, make_env, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
-from equipoise.types import Experience, learning, stream_ids, unroll_rows
+from equipoise.types import Experience, Places, learning, stream_ids, unroll_rows
 from equipoise.weights.store import WeightPlan, Weights
 
 MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
@@ -37,11 +37,11 @@ MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """What the actors and the learner have of one policy."""
+    """What the actors and the learner have of one policy, besides the queue of all."""
 
-    queue: Queue | None  # None: it does not learn
     weights: Weights
     episodes: Sequence[Episodes]  # one an actor
+    learns: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +49,13 @@ class Shared:
     """What the two halves of a run share, laid over one memory."""
 
     board: Board
+    queue: Queue
     rings: Mapping[str, Ring]  # by policy; those that learn come first
-
-    @property
-    def queues(self) -> dict[str, Queue]:
-        """Of the policies that learn."""
-        return {name: ring.queue for name, ring in self.rings.items() if ring.queue is not None}
 
     @property
     def episodes(self) -> list[Episodes]:
         """Of the policies that learn, of every actor."""
-        return [one for ring in self.rings.values() if ring.queue is not None for one in ring.episodes]
+        return [one for ring in self.rings.values() if ring.learns for one in ring.episodes]
 
     @property
     def actors(self) -> Sequence[Episodes]:
@@ -70,11 +66,6 @@ class Shared:
     def version(self) -> int:
         """The newest; -1 before the first."""
         return next(iter(self.rings.values())).weights.version
-
-    def rows(self) -> dict[str, float]:
-        """The rows of all queues, by what became of them (``Queue.stats``)."""
-        stats = [queue.stats() for queue in self.queues.values()]
-        return {name: sum(one[name] for one in stats) for name in stats[0]}
 
 
 def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
@@ -87,66 +78,67 @@ def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
 
 def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
-    program, agents = blue.program, len(blue.spec.agents)
+    program, plan = blue.program, _plan(blue)
     initial = {name: tree.named_tensors(net) for name, net in first_networks(blue).items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    plans = {name: _plan(blue, role, agents) for name, role in blue.learns.items()}
-    sizes = [tree.nbytes(Board.specs(blue.workers))]
-    for name in blue.roles:
-        sizes += [plans[name].nbytes] if name in plans else []
-        sizes += [weight_plans[name].nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
+    sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes]
+    for weight_plan in weight_plans.values():
+        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board, rings = Board(blue.workers, next(parts)), {}
+    board = Board(blue.workers, next(parts))
+    queue = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
+    rings = {}
     for name, role in blue.roles.items():
-        queue = None
-        if (plan := plans.get(name)) is not None:
-            queue = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
         weights = Weights(weight_plans[name], next(parts))
         columns = program.envs_per_actor * len(role.places)
         episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.actors)]
-        rings[name] = Ring(queue=queue, weights=weights, episodes=episodes)
-    shared = Shared(board=board, rings=rings)
+        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None)
+    shared = Shared(board=board, queue=queue, rings=rings)
     _fill(blue, shared, initial)
     return shared, whole
 
 
-def _plan(blue: Blueprint, role: Role, agents: int) -> Plan:
-    program, columns = blue.program, blue.program.envs_per_actor * len(role.places)
+def _plan(blue: Blueprint) -> Plan:
+    """The queue of the run; where several policies learn their rows lie side by side."""
+    program, roles = blue.program, list(blue.learns.values())
+    alone = len(roles) == 1
+    items = len(roles[0].places) if alone else 1  # of an env
+    block = program.envs_per_actor * items
     return Plan(
-        row=role.row, unroll=blue.policy.unroll, batch=blue.policy.batch * len(role.places), block=columns,
-        streams=program.actors * columns, max_lag=program.max_lag, span=program.envs_per_actor * agents,
+        row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
+        batch=blue.batch, block=block, streams=program.actors * block, max_lag=program.max_lag,
+        span=program.envs_per_actor * len(blue.spec.agents),
     )  # fmt: skip
 
 
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Every queue and weight store as the run begins or goes on."""
+    """The queue and every weight store, as the run begins or goes on."""
     if blue.resume is None:
-        for queue in shared.queues.values():
-            queue.fill()
+        shared.queue.fill()
         for name, ring in shared.rings.items():
             ring.weights.publish(0, initial[name])
         return
     source = Path(blue.resume)
-    held = statefile.parse(checkpoint.read(source, checkpoint.EXPERIENCE))
-    for name, queue in shared.queues.items():
-        queue.load(held[name])
+    shared.queue.load(statefile.parse(checkpoint.read(source, checkpoint.EXPERIENCE)))
     params, meta = checkpoint.load(source)
     for name, mine in tree.parted(params, shared.rings).items():
         shared.rings[name].weights.publish(meta["version"], mine)
 
 
-def actor(
-    blue: Blueprint, index: int, shared: Shared, experience: Mapping[str, Experience], incarnation: int = 0
-) -> ActorWorker:
+def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, incarnation: int = 0) -> ActorWorker:
     """Actor ``index`` of the run, with its own envs, networks and weight handles.
 
     ``incarnation``: how many processes it had before that failed. A successor begins new episodes, with seeds of their own
     and a gap in its streams' row numbers.
     """
     program, envs = blue.program, stream_ids(index, blue.program.envs_per_actor)
-    agents = {name: _agent(blue, name, index, shared, experience) for name in blue.roles}
+    place = Place(experience, len(blue.learns))
+    places: dict[str, Places] = dict.fromkeys(blue.learns, experience)
+    if len(blue.learns) > 1:
+        places = {name: Together(place, name) for name in blue.learns}
+    agents = {name: _agent(blue, name, index, shared, places.get(name)) for name in blue.roles}
     agent = RoutedAgent(agents) if len(agents) > 1 else next(iter(agents.values()))
     seed, counted = program.seed, shared.actors[index]
     if incarnation or (blue.resume is not None and blue.spec.resume == "restart"):
@@ -162,12 +154,13 @@ def actor(
     return worker
 
 
-def _agent(blue: Blueprint, name: str, index: int, shared: Shared, experience: Mapping[str, Experience]) -> LocalAgent:
+def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Places | None) -> LocalAgent:
+    """``places``: where its rows go; None: nowhere."""
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
     streams = role.streams(stream_ids(index, program.envs_per_actor))
     return LocalAgent(
         algorithm=role.algorithm, net=network(program, blue.spec, name),
-        experience=experience[name] if role.frozen is None else Nowhere(role.row, policy.unroll, len(streams)),
+        experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents), unroll=policy.unroll,
         rows_per_update=unroll_rows(policy), noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
@@ -175,9 +168,7 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, experience: M
     )  # fmt: skip
 
 
-def learner(
-    blue: Blueprint, shared: Shared, experience: Mapping[str, Experience], send: Callable[[dict[str, Any]], None]
-) -> LearnerWorker:
+def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None]) -> LearnerWorker:
     """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}."""
     program, several = blue.program, len(blue.roles) > 1
 
@@ -204,7 +195,7 @@ def learner(
         shared.board.cut, every=blue.checkpoint_every, last=blue.updates, announce=lambda version: send({"cut": version})
     )
     worker = LearnerWorker(
-        {name: _line(blue, name, nets[name], shared, experience[name]) for name in blue.learns},
+        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, experience, batch=blue.batch,
         past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
@@ -212,15 +203,13 @@ def learner(
     return worker
 
 
-def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
+def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
     program, policy = blue.program, learning(blue.program)[name]
-    batch = policy.batch * len(blue.roles[name].places)
     core = Learner(
         policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
-        seed=seed_of(program, "learner", name), batch=batch,
+        seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
-    weights = shared.rings[name].weights
-    return Line(learner=core, experience=experience, weights=weights, batch=batch, publish_every=policy.publish_every)
+    return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every)
 
 
 def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:
@@ -232,9 +221,10 @@ def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list
         if isinstance(worker, LearnerWorker):
             if role.frozen is not None:
                 continue
-            line, policy = worker.lines[name], learning(program)[name]
-            net, device = line.learner.net, line.learner.device
-            rows = (policy.unroll + (not line.learner.by_rows)) * line.batch // policy.algorithm.minibatches
+            core, policy = worker.lines[name].learner, learning(program)[name]
+            net, device = core.net, core.device
+            windows = policy.batch * len(role.places)
+            rows = (policy.unroll + (not core.by_rows)) * windows // policy.algorithm.minibatches
         else:
             agents: dict[str, Any] = worker.agent.agents if isinstance(worker.agent, RoutedAgent) else {name: worker.agent}
             net, device, rows = agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)

@@ -7,7 +7,7 @@ completes the checkpoint and releases the learner. At ``max_lag=0`` a run with c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,12 @@ class Cut:
     error: str | None = None
 
 
-def save_worker(place: Path, worker: Worker, index: int, experience: Mapping[str, Experience]) -> dict[str, Entry]:
-    """Write the files of one worker into the checkpoint that is aside -> their entries for the manifest.
-
-    ``experience`` by policy.
-    """
+def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry]:
+    """Write the files of one worker into the checkpoint that is aside -> their entries for the manifest."""
     if isinstance(worker, LearnerWorker):
         return {
             **checkpoint.add(place, LEARNER, statefile.dump(worker.state())),
-            **checkpoint.add(place, EXPERIENCE, statefile.dump({name: one.state() for name, one in experience.items()})),
+            **checkpoint.add(place, EXPERIENCE, statefile.dump(experience.state())),
             **checkpoint.add(place, WEIGHTS, checkpoint.weights_bytes(worker.params())),
         }
     assert isinstance(worker, ActorWorker)

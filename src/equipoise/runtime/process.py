@@ -22,7 +22,7 @@ from equipoise.runtime.cut import Cut
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
-from equipoise.types import learning, stream_ids, unroll_rows
+from equipoise.types import learning, unroll_rows
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 1.0  # for a worker that hangs to say where
@@ -91,9 +91,7 @@ class ProcessRuntime:
         self.done = self.shared.version >= blue.updates
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        self._queues = {
-            name: SharedQueue(queue, learner=bells[0], actors=bells[1:]) for name, queue in self.shared.queues.items()
-        }
+        self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
         self._children = [
             _Child(name=name, index=i - 1, bell=bell, outbox=Outbox(), stack=Pipe())
             for i, (name, bell) in enumerate(zip(blue.workers, bells, strict=True))
@@ -120,7 +118,7 @@ class ProcessRuntime:
         child.start_at, child.said, child.rows = None, "", self._rows(child)
         job = worker.Assignment(
             name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
-            queues=self._queues, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
+            queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
             saved=int(self.shared.board.cut["save_learner" if child.index < 0 else "save_actors"][0]),
         )  # fmt: skip
         start_s = START_S + (COMPILE_S if self._blue.program.compile else 0.0)
@@ -166,7 +164,7 @@ class ProcessRuntime:
                 self._lost(child, _how(child.process.exitcode))
         self._look_for_hangs()
         if self._reconciling:
-            self._reconciling = not all(queue.reconcile() for queue in self._queues.values())
+            self._reconciling = not self._queue.reconcile()
         if self._cutting is not None and self._cutting.missing == 0:
             self._out.append(self._cutting.result())
             self._cutting = None
@@ -227,9 +225,7 @@ class ProcessRuntime:
             raise WorkerFailed(child.name, how, child.said, cause=cause, final=child.final)
         if self._cutting is not None:
             self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
-        envs = stream_ids(child.index, self._blue.program.envs_per_actor)
-        for name, queue in reversed(self._queues.items()):  # as the learner frees them: RoutedAgent counts on it
-            queue.cancel(self._blue.roles[name].streams(envs))
+        self._queue.cancel(self._blue.streams(child.index))
         self._reconciling = True
         if child.failures >= build.MOST_FAILURES:
             raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)

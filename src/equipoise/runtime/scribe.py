@@ -154,7 +154,7 @@ class Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
-            "rows": {name: int(n) for name, n in self._shared.rows().items() if name in ROWS},
+            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
             "notes": self._notes,
             "failures": {
                 f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))

@@ -29,8 +29,8 @@ class SerialRuntime:
         torch.set_num_threads(1)
         self._records: deque[dict[str, Any] | Cut] = deque()
         self._cutting: int | None = None  # the version whose cut is under way
-        self._learner = build.learner(blue, self.shared, self.shared.queues, self._note)
-        actors = [build.actor(blue, i, self.shared, self.shared.queues) for i in range(blue.program.actors)]
+        self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
+        actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
         said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
         self._records.extend({"note": note} for note in said)
         if blue.resume:
@@ -87,7 +87,7 @@ class SerialRuntime:
         try:
             place = checkpoint.begin(directory, step)
             for i, worker in enumerate([*self._workers[1:], self._learner]):
-                files |= save_worker(place, worker, i, self.shared.queues)
+                files |= save_worker(place, worker, i, self.shared.queue)
         except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
             return Cut(step=step, version=version, files={}, error=f"{type(error).__name__}: {error}")
         return Cut(step=step, version=version, files=files)

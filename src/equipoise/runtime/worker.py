@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ class Assignment:
     incarnation: int  # how many processes the worker had before
     blueprint: Blueprint
     shared: Shared
-    queues: Mapping[str, SharedQueue]  # by policy that learns
+    queue: SharedQueue
     bell: Bell
     outbox: Outbox
     stack: Pipe  # where a worker that hangs says where
@@ -104,9 +103,9 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
 def _build(job: Assignment) -> ActorWorker | LearnerWorker:
     if job.index < 0:
         torch.set_num_threads(job.blueprint.program.threads)
-        return build.learner(job.blueprint, job.shared, job.queues, job.outbox.send)
+        return build.learner(job.blueprint, job.shared, job.queue, job.outbox.send)
     torch.set_num_threads(1)
-    return build.actor(job.blueprint, job.index, job.shared, job.queues, job.incarnation)
+    return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
 
 
 def _loop(job: Assignment, worker: Worker) -> None:
@@ -138,7 +137,7 @@ def _save(job: Assignment, worker: Worker, cut: int) -> None:
     """Write this worker's files into the checkpoint that is aside; what stands in the way is for the driver to say."""
     place = checkpoint.aside(Path(job.blueprint.directory), job.step)
     try:
-        files = save_worker(place, worker, job.index, job.queues)
+        files = save_worker(place, worker, job.index, job.queue)
     except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
         job.outbox.send({"saved": cut, "error": f"{type(error).__name__}: {error}"})
     else:
