@@ -91,13 +91,13 @@ def differences(contract: Contract, work: Mapping[str, Any]) -> list[str]:
 def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
-    from equipoise.runtime.build import network
-    from equipoise.types import unroll_rows
+    from equipoise.runtime.blueprint import network
+    from equipoise.types import learning, unroll_rows
 
     player = equipoise.load(directory)
-    program, policy = player.program, player.program.policies["main"]
+    program, policy = player.program, learning(player.program)["main"]
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    first = dict(network(program, player.spec).named_parameters())
+    first = dict(network(program, player.spec, "main").named_parameters())
     last = dict(player._net.named_parameters())
     action = player.spec.action
     rows = summary["updates"] * unroll_rows(policy) * getattr(policy.algorithm, "epochs", 1)

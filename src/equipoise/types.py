@@ -61,7 +61,7 @@ class TimeStep:
 
     def of(self, policy: str) -> TimeStep:
         """The branch of one policy."""
-        return TimeStep(**{name: getattr(self, name)[policy] for name in TimeStep.__slots__})
+        return TimeStep(**{name: getattr(self, name)[policy] for name in TimeStep.__slots__ if name != "info"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

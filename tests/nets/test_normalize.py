@@ -79,7 +79,7 @@ def test_one_hots_stay_as_they_are() -> None:
     net = ActorCritic(EnvSpec(observation=space, action=spaces.Discrete(2)), clip_obs=10.0)
     obs = {"a": torch.arange(300) % 3, "b": torch.randn(300, 2) * 7 + 2, "c": torch.randint(0, 256, (300, 1, 1))}
     net.absorb(obs, torch.ones(300, dtype=torch.bool))
-    encoded, seen = encode(space, obs), net._encode(obs)
+    encoded, seen = encode(space, obs), net._rows(obs, torch.zeros(300, dtype=torch.bool))
     assert torch.equal(seen[:, :3], encoded[:, :3])
     torch.testing.assert_close(seen[:, 3:].mean(0), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(seen[:, 3:].std(0, correction=0), torch.ones(3), atol=1e-4, rtol=0)

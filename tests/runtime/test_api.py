@@ -16,9 +16,9 @@ from equipoise.types import learning
 def test_a_batch_smaller_than_the_run_is_kept_where_nobody_idles() -> None:
     """Free-running actors may each be a batch; with a bound on the lag there must be room for all."""
     made = api.program("CartPole-v1", "a3c")
-    assert made.actors > 1 and made.policies["main"].batch == made.envs_per_actor
+    assert made.actors > 1 and learning(made)["main"].batch == made.envs_per_actor
     made = api.program("CartPole-v1", "a3c", max_lag=0)
-    assert made.policies["main"].batch == made.actors * made.envs_per_actor
+    assert learning(made)["main"].batch == made.actors * made.envs_per_actor
 
 
 def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:

@@ -11,10 +11,10 @@ from equipoise import api
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.nets.vision import Vision
-from equipoise.runtime import build
+from equipoise.runtime.blueprint import network
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
-SMALL = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
+SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
 
 
 def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
@@ -45,6 +45,7 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         return features
 
     options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
+    made, out = None, tmp_path
     for precision in ("fp32", "bf16"):
         out = tmp_path / precision
         made = api.program(PIXELS, "ppo", precision=precision, **options)
@@ -56,7 +57,8 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         params[precision] = dict(api.load(out)._net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
     assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
-    start = dict(build.network(made, api.load(out).spec).named_parameters())
+    assert made is not None
+    start = dict(network(made, api.load(out).spec, "main").named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():
         p, low = parameter.detach(), params["bf16"][name].detach()
@@ -77,8 +79,8 @@ def test_clipped_rewards_are_learned_from_and_not_told(cls: Any) -> None:
         reward = torch.tensor([[-7.0, 0.5], [0.0, 200.0]])
 
     data: Any = Data
-    assert cls().reward(data) is Data.reward
-    assert cls(clip_reward=1.0).reward(data).tolist() == [[-1.0, 0.5], [0.0, 1.0]]
+    assert cls().rewards(None, data) is Data.reward
+    assert cls(clip_reward=1.0).rewards(None, data).tolist() == [[-1.0, 0.5], [0.0, 1.0]]
     assert Data.reward[1, 1] == 200
 
 
