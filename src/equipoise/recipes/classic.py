@@ -108,10 +108,11 @@ def acrobot_appo() -> Program:
 
 
 def acrobot_a3c() -> Program:
+    """Found here: a batch of four actors' unrolls; with an update for each alone the return was still -500 at 2e5 steps."""
     algorithm = A3C(entropy=0.01)
     return Program(
         env=EnvFactory(target="Acrobot-v1"),
-        policies={"main": Policy(algorithm=algorithm, unroll=8, batch=16)},
+        policies={"main": Policy(algorithm=algorithm, unroll=8, batch=64)},
         actors=4,
         envs_per_actor=16,
         max_lag=None,
