@@ -30,7 +30,7 @@ from rows import ROWS, SINGLE, Row
 from work import CONTRACTS, broken, differences
 
 HERE = Path(__file__).resolve().parent
-SLACK_S = 120.0  # for starting and ending, beyond warm-up and window
+SLACK_S = 240.0  # for starting (compiling takes a minute or two) and ending, beyond warm-up and window
 OURS = Path(sys.executable).with_name("equipoise")
 HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "equipoise-peers"  # as in peers/setup.sh
 
@@ -91,7 +91,7 @@ def run_bound(a: argparse.Namespace, row: Row, log: Path) -> dict[str, Any]:
              "--batch", option(ours, "--batch")]  # fmt: skip
     command = [sys.executable, str(HERE / "pieces.py"), *arguments.split(), *sizes, "--rounds", "5", "--seconds", "0.5",
                "--cores", str(a.cores)]  # fmt: skip
-    return run_for_json(command, log, limit_s=2 * SLACK_S, **SINGLE)
+    return run_for_json(command, log, limit_s=SLACK_S, **SINGLE)
 
 
 def run_peer(a: argparse.Namespace, row: Row, log: Path) -> dict[str, Any]:

@@ -70,7 +70,7 @@ ROWS: dict[str, Row] = {
     ),
     "cartpole-rllib": Row(
         case="cartpole", kind="peer", venv="rllib", command="run_rllib.py cartpole",
-        what="RLlib IMPALA, two runners x 64, batch 2000",
+        what="RLlib IMPALA, two runners x 64, a batch of at least 2000",
     ),
     "cartpole-torchrl": Row(
         case="cartpole", kind="peer", venv="torchrl", command="run_torchrl.py cartpole",
@@ -98,7 +98,7 @@ ROWS: dict[str, Row] = {
     ),
     "halfcheetah-rllib": Row(
         case="halfcheetah", kind="peer", venv="rllib", command="run_rllib.py halfcheetah",
-        what="RLlib IMPALA, two runners x 16, batch 1024",
+        what="RLlib IMPALA, two runners x 16, a batch of at least 1024",
     ),
     "halfcheetah-puffer": Row(
         case="halfcheetah", kind="peer", venv="puffer", command="run_puffer.py halfcheetah",
@@ -131,7 +131,8 @@ ROWS: dict[str, Row] = {
         case="pong", kind="peer", venv="sb3", command="run_sb3.py pong", what="Stable-Baselines3 PPO, DummyVecEnv 8, batch 256",
     ),
     "pong-rllib": Row(
-        case="pong", kind="peer", venv="rllib", command="run_rllib.py pong", what="RLlib IMPALA, a runner x 8, batch 512",
+        case="pong", kind="peer", venv="rllib", command="run_rllib.py pong",
+        what="RLlib IMPALA, a runner x 8, a batch of at least 512",
     ),
     "pong-puffer": Row(
         case="pong", kind="peer", venv="puffer", command="run_puffer.py pong",

@@ -1,7 +1,8 @@
 """RLlib (its new API stack) IMPALA, APPO or PPO, one pass: env steps/s after the warm-up, learning included.
 
-The learner lives in the driver's process (no learner actors): the fastest on one machine. Its runners may sample what is never
-trained on, so env steps are the fewer of those sampled and those trained on; ``sampled`` is kept beside them. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7 x 7 is
+The learner lives in the driver's process (no learner actors): the fastest on one machine. Env steps are the fewer of those that
+were sampled and those that were trained on; a batch is made of whole fragments (50 rows of every env of a runner), so it is
+larger than ``--batch``, and it has a row more for the end of each. Its model has no ready-made Nature CNN: a last convolution of 7 x 7 over 7 x 7 is
 the layer of 512.
 """
 
@@ -76,18 +77,23 @@ def main():
 
     for optimizer in learner._named_optimizers.values():
         optimizer.register_step_post_hook(count)
-    over = False
+    over, marks = False, []
     while not over:
         result = algorithm.train()
-        over = window.mark(result["env_runners"].get("num_env_steps_sampled_lifetime", 0), updates)
+        sampled = result["env_runners"].get("num_env_steps_sampled_lifetime", 0)
+        trained = result.get("learners", {}).get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0)
+        over = window.mark(sampled, updates)
+        if window.first is not None:
+            marks.append((sampled, trained))
     (t0, s0, u0), (t1, s1, u1) = window.first, window.last
-    window.last = (t1, s0 + min(s1 - s0, (u1 - u0) * a.batch), u1)
+    sampled, trained = (y - x for x, y in zip(marks[0], marks[-1]))
+    window.last = (t1, s0 + min(sampled, trained), u1)
     skip, sticky = (4, 0.0) if a.case == "pong" else (1, None)
     module = learner.module["default_policy"]
     actions = module.action_space
     common.emit(a, "ray", window, parameters, env=common.ENVS[a.case], observation=module.observation_space.shape,
-                actions=int(getattr(actions, "n", 0)) or int(actions.shape[0]), minibatch=a.batch, frame_skip=skip,
-                sticky=sticky, after=learner_parameters(algorithm), sampled=s1 - s0)  # fmt: skip
+                actions=int(getattr(actions, "n", 0)) or int(actions.shape[0]), minibatch=trained / (u1 - u0), frame_skip=skip,
+                sticky=sticky, after=learner_parameters(algorithm), sampled=sampled, trained=trained)  # fmt: skip
     algorithm.stop()
     ray.shutdown()
 
