@@ -14,7 +14,7 @@ from equipoise.nets.vision import Vision
 from equipoise.runtime import build
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
-SMALL = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
+SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
 
 
 def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
@@ -47,8 +47,9 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
     options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
     for precision in ("fp32", "bf16"):
         out = tmp_path / precision
-        made = api.program(PIXELS, "ppo", precision=precision, **options)
-        run = api.train(made, on="serial", out=out)  # looks at one action already
+        run = api.train(
+            api.program(PIXELS, "ppo", precision=precision, **options), on="serial", out=out
+        )  # looks at one action already
         with monkeypatch.context() as patch:
             patch.setattr(Vision, "forward", recorded)
             for _ in run:
@@ -56,7 +57,8 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         params[precision] = dict(api.load(out)._net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
     assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
-    start = dict(build.network(made, api.load(out).spec).named_parameters())
+    first = build.network(api.program(PIXELS, "ppo", **options), api.load(tmp_path / "fp32").spec)
+    start = dict(first.named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():
         p, low = parameter.detach(), params["bf16"][name].detach()
