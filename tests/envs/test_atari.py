@@ -8,6 +8,7 @@ import pytest
 from equipoise.envs import resume
 from equipoise.envs.atari import AtariSpec, padding, shrink
 from equipoise.envs.check import check_env
+from equipoise.envs.making import resolve
 from equipoise.types import EnvFactory
 from tests.envs.rolling import env_of, rows
 from tests.envs.test_resume_python import answer, same, through_a_file
@@ -75,6 +76,14 @@ def test_the_spec_is_told():
     assert env.spec.frame_skip == 2
     report = check_env(EnvFactory(target="ALE/Pong-v5"), steps=60)
     assert report.facts["settings"] == str(AtariSpec())
+
+
+def test_it_renders_for_a_video():
+    """What a policy sees and what a person sees; arguments of the vector env do no harm."""
+    game = resolve("ALE/Pong-v5")(render_mode="rgb_array", num_threads=2, stack_num=3)
+    obs, _ = game.reset(seed=1)
+    assert obs.shape == (3, 84, 84) and game.render().shape == (210, 160, 3)
+    assert "rgb_array" in game.metadata["render_modes"]
 
 
 def test_no_ops_are_drawn():

@@ -45,11 +45,11 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         return features
 
     options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
-    made, out = None, tmp_path
     for precision in ("fp32", "bf16"):
         out = tmp_path / precision
-        made = api.program(PIXELS, "ppo", precision=precision, **options)
-        run = api.train(made, on="serial", out=out)  # looks at one action already
+        run = api.train(
+            api.program(PIXELS, "ppo", precision=precision, **options), on="serial", out=out
+        )  # looks at one action already
         with monkeypatch.context() as patch:
             patch.setattr(Vision, "forward", recorded)
             for _ in run:
@@ -57,8 +57,8 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         params[precision] = dict(api.load(out)._net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
     assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
-    assert made is not None
-    start = dict(network(made, api.load(out).spec, "main").named_parameters())
+    first = network(api.program(PIXELS, "ppo", **options), api.load(tmp_path / "fp32").spec, "main")
+    start = dict(first.named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():
         p, low = parameter.detach(), params["bf16"][name].detach()

@@ -111,7 +111,7 @@ class Game:
     id: str
 
     def __call__(self, *, render_mode: str | None = None, **kwargs: Any) -> AtariGame:
-        return AtariGame(self._rom, parse(self.id, kwargs), render_mode=render_mode)
+        return AtariGame(self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode)  # it has one
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
         """``num_threads`` (vector env only): of this worker, 1 where it is not said."""
