@@ -79,7 +79,7 @@ def test_with_one_policy_agents_are_plain_streams() -> None:
     env.send(np.array([0, 1, 0, 1, 0, 1]), ts.stream)
     ts = env.recv()
     assert ts.reward.tolist() == [-2.0, 2.0] * 3 and ts.valid.all()
-    assert env.spec.dealt == {"main": (0, 1)} and env.spec.agents == ("left", "right") and env.spec.of("main") is env.spec
+    assert env.spec.places == (0, 1) and env.spec.agents == ("left", "right") and env.spec.of("main") is env.spec
 
 
 @pytest.mark.parametrize("steps", [0, 1, 7, 40])
