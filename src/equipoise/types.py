@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -75,16 +75,13 @@ class EnvSpec:
     frame_skip: int = 1  # frames = frame_skip * steps
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
     settings: str = ""  # what it was made with, in words, where a family has a spec of its own
-    dealt: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # policy -> which agents of an env; {}: it has but one
     agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
+    places: tuple[int, ...] = (0,)  # which of them the policy acts for
+    dealt: Mapping[str, EnvSpec] = field(default_factory=dict)  # what each policy needs to know, where there are several
 
     def of(self, policy: str) -> EnvSpec:
-        """What one policy needs to know: its branch of the spaces where there are several."""
-        if len(self.dealt) < 2:
-            return self
-        observation: Any = self.observation
-        action: Any = self.action
-        return replace(self, observation=observation[policy], action=action[policy], dealt={policy: self.dealt[policy]})
+        """What one policy needs to know."""
+        return self.dealt.get(policy, self)
 
 
 class Env(Protocol):

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import checkpoint, statefile
+from equipoise.runtime import blueprint, checkpoint, statefile
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.report import DETERMINISTIC
 from equipoise.runtime.run import Run
+from equipoise.types import Frozen
 from tests.envs import herd
 from tests.runtime import herding
 from tests.runtime.herding import against_its_past, program
@@ -113,8 +114,6 @@ def ppo(tmp: Path, on: Any, *, steps: int = 1280, frozen: bool = False, **option
     policies: Any = {"speaker": "ppo", "listener": "ppo"}
     env, route = "tests.envs.games:Signal", {"speaker": "speaker", "listener": "listener"}
     if frozen:
-        from equipoise.types import Frozen
-
         env, policies, route = (
             "tests.envs.games:Duel",
             {"main": "ppo", "old": Frozen(of="main", every=3, pool=4)},
@@ -161,10 +160,14 @@ def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert told(tmp_path / "parts")[0] != whole[0]
 
 
-def test_two_policies_have_weights_and_noise_of_their_own(tmp_path: Path) -> None:
-    ppo(tmp_path / "run", "serial", steps=64)
-    params, _ = load_checkpoint(RunDirectory.open(tmp_path / "run").latest_checkpoint())  # type: ignore[arg-type]
-    assert {name.partition("/")[0] for name in params} == {"speaker", "listener"}
+def test_policies_begin_with_weights_of_their_own_and_a_frozen_one_with_its_model() -> None:
+    policies: Any = {"main": "ppo", "right": "ppo"}
+    made = api.program("tests.envs.games:Duel", policies=policies, route={"right": "right"})
+    spec = blueprint.blueprint(made).spec
+    one, other = (blueprint.network(made, spec, name).state_dict()["torso.layers.0.weight"] for name in policies)
+    assert one.shape == other.shape and not one.equal(other)
+    frozen = api.program("tests.envs.games:Duel", policies={"main": "ppo", "old": Frozen(of="main")}, route={"right": "old"})
+    assert one.equal(blueprint.network(frozen, blueprint.blueprint(frozen).spec, "old").state_dict()["torso.layers.0.weight"])
 
 
 def test_one_policy_of_all_agents_has_plain_names(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Evaluator:
         left[: episodes % envs] += 1
         self._sides = {
             name: _Side(
-                player, np.repeat(left, len(env.spec.dealt.get(name, (0,)))), always=len(env.spec.agents) == 1, seed=seed,
+                player, np.repeat(left, len(env.spec.of(name).places)), always=len(env.spec.agents) == 1, seed=seed,
                 deterministic=deterministic,
             )
             for name, player in players.items()

@@ -96,8 +96,13 @@ class PettingZooEnv:
         dealt = deal(joint.names, policies, route)
         self.sides = {policy: self._side(joint, policy, places) for policy, places in dealt.items()}
         self._alone = len(self.sides) == 1
-        observation, action = self._space(joint.observations), self._space(joint.actions)
-        self.spec: EnvSpec = replace(loop.spec, observation=observation, action=action, dealt=dealt, agents=joint.names)
+        specs = {policy: self._spec(joint, places) for policy, places in dealt.items()}
+        self.spec = next(iter(specs.values()))
+        if not self._alone:
+            observation, action = ({p: getattr(spec, of) for p, spec in specs.items()} for of in ("observation", "action"))
+            self.spec = replace(
+                self.spec, observation=spaces.Dict(observation), action=spaces.Dict(action), places=(), dealt=specs
+            )
         self._action = np.zeros((len(loop.envs), joint.numbers), np.float64)
         self.restarted: Array = np.zeros(len(loop.envs) * len(joint.names), np.bool_)
         self.restarts: dict[int, str] = {}
@@ -109,11 +114,11 @@ class PettingZooEnv:
             else TimeStep(**{name: {p: getattr(ts, name) for p, ts in parts.items()} for name in TimeStep.__slots__})
         )
 
-    def _space(self, agents: Mapping[str, spaces.Space[Any]]) -> spaces.Space[Any]:
-        """That of the one policy, or of each."""
-        each = list(agents.values())
-        mine = {policy: each[side.places[0]] for policy, side in self.sides.items()}
-        return next(iter(mine.values())) if self._alone else spaces.Dict(mine)
+    def _spec(self, joint: Joint, places: tuple[int, ...]) -> EnvSpec:
+        """Of the policy of these agents, whose spaces are the same."""
+        name = joint.names[places[0]]
+        observation, action = joint.observations[name], joint.actions[name]
+        return replace(self.loop.spec, observation=observation, action=action, agents=joint.names, places=places)
 
     def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> Side:
         names = [joint.names[place] for place in places]

@@ -39,7 +39,7 @@ class Role:
     @property
     def places(self) -> tuple[int, ...]:
         """Its agents among those of an env."""
-        return next(iter(self.spec.dealt.values()), (0,))
+        return self.spec.places
 
     def streams(self, envs: Any) -> Any:
         """[B] int64, in these envs."""
@@ -183,7 +183,7 @@ def _role(program: Program, spec: EnvSpec, name: str, net: Any) -> Role:
         behaviour=_one(behaviour),
         state=_one(state),
         context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
-        columns=len(next(iter(spec.dealt.values()), (0,))),
+        columns=len(spec.places),
     )
     frozen = policy if isinstance(policy, Frozen) else None
     return Role(algorithm=algorithm, spec=spec, row=row, noise_columns=columns, frozen=frozen)

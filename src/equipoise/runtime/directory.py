@@ -216,8 +216,9 @@ class RunDirectory:
         if summary["status"] not in STATUSES:
             raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
         data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-        if data["evaluation"] is not None:  # of an Evaluation, the three that the design names
-            data["evaluation"] = {key: data["evaluation"][key] for key in ("mean", "std", "episodes")}
+        if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and of each policy
+            keys = ("mean", "std", "episodes", *(("policies",) if data["evaluation"].get("policies") else ()))
+            data["evaluation"] = {key: data["evaluation"][key] for key in keys}
         write_atomic(self.path / SUMMARY, json_bytes(data))
         return data
 
