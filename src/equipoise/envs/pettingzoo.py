@@ -27,6 +27,7 @@ from equipoise.envs import wrong
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.joint import ACTED, CAME, TERMINATED, TRUNCATED, Joint
 from equipoise.envs.loop import LoopEnv
+from equipoise.envs.masks import place_of
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvSpec, TimeStep, Tree, agent_streams
 
@@ -118,7 +119,8 @@ class PettingZooEnv:
         """Of the policy of these agents, whose spaces are the same."""
         name = joint.names[places[0]]
         observation, action = joint.observations[name], joint.actions[name]
-        return replace(self.loop.spec, observation=observation, action=action, agents=joint.names, places=places)
+        mask = place_of(self.loop.origin[0].action_mask, observation, action)
+        return replace(self.loop.spec, observation=observation, action=action, mask=mask, agents=joint.names, places=places)
 
     def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> Side:
         names = [joint.names[place] for place in places]
