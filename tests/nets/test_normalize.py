@@ -76,6 +76,7 @@ def test_using_it_changes_nothing() -> None:
 def test_one_hots_stay_as_they_are() -> None:
     space = spaces.Dict({"b": spaces.Box(-9, 9, (2,)), "a": spaces.Discrete(3), "c": spaces.Box(0, 255, (1, 1), np.uint8)})
     assert measured(space) == [False] * 3 + [True] * 3
+    assert measured(spaces.Tuple([space["b"], space["a"], space])) == [True] * 2 + [False] * 6 + [True] * 3
     net = ActorCritic(EnvSpec(observation=space, action=spaces.Discrete(2)), clip_obs=10.0)
     obs = {"a": torch.arange(300) % 3, "b": torch.randn(300, 2) * 7 + 2, "c": torch.randint(0, 256, (300, 1, 1))}
     net.absorb(obs, torch.ones(300, dtype=torch.bool))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -55,9 +55,13 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
         flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.nvec.size).to(torch.int64)
         return torch.eq(flat.index_select(-1, part), value).to(torch.float32)
     if (inner := tree.branches(space)) is not None:
-        keys = sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
-        return torch.cat([encode(inner[key], obs[key]) for key in keys], -1)
+        return torch.cat([encode(inner[key], obs[key]) for key in _order(space, inner)], -1)
     raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
+
+
+def _order(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:
+    """In which the parts of a Dict, or of a Tuple, follow each other."""
+    return sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,8 +75,8 @@ def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.dev
 
 def measured(space: spaces.Space[Any]) -> list[bool]:
     """[F], which columns of ``encode`` are the numbers of a Box: those that a running norm is of, unlike a one-hot's."""
-    if isinstance(space, spaces.Dict):
-        return [column for key in sorted(space) for column in measured(space[key])]
+    if (inner := tree.branches(space)) is not None:
+        return [column for key in _order(space, inner) for column in measured(inner[key])]
     return [isinstance(space, spaces.Box)] * encoded_size(space)
 
 
