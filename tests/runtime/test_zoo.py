@@ -51,7 +51,7 @@ def visit(on: Any, case: int, path: Path) -> None:
 def the_dtypes_are_kept(case: int, blue: Any) -> None:
     env = make(blue.program.env, streams=np.arange(1), seed=0)
     env.recv()
-    for path, spec in tree.items(blue.row.obs):
+    for path, spec in tree.items(blue.roles["main"].row.obs):
         space: Any = blue.spec.observation
         for key in branch(space, path):
             space = (tree.branches(space) or {})[key]
