@@ -197,7 +197,8 @@ OURS = [
 
 def silent(report: Any) -> None:
     assert report.ok and report.findings == ()
-    assert {"observation", "action", "autoreset", "resume", "episodes", "seeds"} == set(report.facts) - {"settings", "info", "action mask"}
+    known = {"observation", "action", "autoreset", "resume", "episodes", "seeds"}
+    assert known == set(report.facts) - {"settings", "info", "action mask"}
     assert report.step_s.p50 <= report.step_s.p99 <= report.step_s.max
 
 
