@@ -17,6 +17,7 @@ from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
 from equipoise.envs.spaces import ActionForm, member
+from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
@@ -66,7 +67,7 @@ def program(
     factory = EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs), action_mask=mask)
     base = dataclasses.replace(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
-    asked = dict(policies) if isinstance(policies, Mapping) else dict(map(_read_policy, policies))
+    asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
     said = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
     base = apply_settings(dataclasses.replace(base, policies=said), settings)
     envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
@@ -83,6 +84,15 @@ def program(
 def _sets_batch(setting: str) -> bool:
     key = setting.partition("=")[0].strip()
     return key in ("batch", "policy.batch") or (key.startswith("policies.") and key.endswith(".batch"))
+
+
+def _read_policies(texts: Sequence[str]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, what in map(_read_policy, texts):
+        if name in read:
+            raise ValueError(f"policy {name!r}: expected to be given once, got {read[name]!r} and {what!r}")
+        read[name] = what
+    return read
 
 
 def _read_policy(text: str) -> tuple[str, str | Frozen]:
@@ -250,7 +260,7 @@ class Player:
         count = len(tree.leaves(batch)[0])
         first = torch.full((count,), self._state is None)
         state = self._net.initial_state(count) if self._state is None else self._state
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(self.program.precision):
             if deterministic:
                 action, self._state = self._algorithm.best(self._net, batch, first, state)
             else:
@@ -288,7 +298,7 @@ def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: 
     """
     run = RunDirectory.open(directory)
     params, meta = load_checkpoint(_weights(directory, best=best))
-    blue = blueprint.blueprint(run.program)
+    blue = blueprint.blueprint(dataclasses.replace(run.program, device="cpu"))  # wherever it was trained
     return Player(blue, next(iter(blue.roles)) if policy is None else policy, params, meta)
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -262,6 +262,8 @@ class Algorithm(ABC):
     The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. A field's ``Range``
     says what numbers make sense: ``gamma: Share = 0.99``.
     """
+
+    has_target: ClassVar[bool] = False  # does it read ``target_net``
 
     learning_rate: NonNegative = 3e-4
     anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps

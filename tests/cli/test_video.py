@@ -1,5 +1,6 @@
 """A video holds every frame of the episodes, or nothing is left behind."""
 
+import contextlib
 import os
 import sys
 
@@ -110,6 +111,17 @@ def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
     assert path.name == "evaluation-step_32.mp4"
     rate, shown = frames(path)
     assert rate == 50 and shown[0].shape == (400, 600, 3) and len(shown) > 5
+
+
+@pytest.mark.parametrize("target", ["ALE/Pong-v5", "python:ALE/Pong-v5"])
+def test_an_atari_game_is_recorded_as_its_python_env(target, tmp_path):
+    """ALE's vector env does not draw; ``num_threads`` is that one's."""
+    pytest.importorskip("ale_py")
+    env = EnvFactory(target=target, kwargs={"num_threads": 1} if target.startswith("ALE") else {})
+    turns = iter(range(40))
+    with contextlib.suppress(StopIteration):
+        record(env, lambda obs: next(turns) % 6, tmp_path / "a.mp4")
+    assert next(turns, None) is None, "forty frames were asked for"
 
 
 def test_what_is_recorded_is_what_training_sees(tmp_path):

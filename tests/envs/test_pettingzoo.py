@@ -13,6 +13,7 @@ from equipoise import tree
 from equipoise.envs import capsule, make
 from equipoise.envs.capsule import Failures
 from equipoise.envs.check import check_env
+from equipoise.envs.checks import WrongValue
 from equipoise.envs.joint import Joint, blank, is_parallel, is_turns
 from equipoise.envs.pettingzoo import PettingZooEnv, deal, dealt
 from equipoise.envs.replay import replay
@@ -267,3 +268,41 @@ def test_pettingzoo_itself_agrees() -> None:
     assert isinstance(env, PettingZooEnv) and env.spec.agents == ("player_0", "player_1")
     rows = walk(env, 40)
     assert sum(row["valid"].sum() for row in rows) > 100 and any(row["truncated"].any() for row in rows)
+
+
+class Masked(Game):
+    """Both may do everything, but "b" nothing once the third step is done. The mask is called ``legal``."""
+
+    possible_agents = ["a", "b"]
+    space = spaces.Dict({"legal": spaces.MultiBinary(3), "x": spaces.Box(0, 9, (1,), np.float32)})
+    observations = {"a": space, "b": space}
+    actions = {"a": spaces.Discrete(3), "b": spaces.Discrete(3)}
+
+    def play(self, actions: Any) -> dict[str, float]:
+        return dict.fromkeys(self.possible_agents, 1.0)
+
+    def seen(self) -> dict[str, Any]:
+        legal = np.full(3, self.t < 3, np.int8)
+        x = np.full(1, self.t, np.float32)
+        return {"a": {"legal": np.ones(3, np.int8), "x": x}, "b": {"legal": legal, "x": x}}
+
+
+def masked(choice: str) -> Any:
+    factory = EnvFactory(target="tests.envs.test_pettingzoo:Masked", action_mask=choice)
+    return dealt(make(factory, streams=np.arange(2), seed=0), policies=("main",), route={})
+
+
+def test_an_agent_that_may_do_nothing_is_named() -> None:
+    env = masked("obs/legal")
+    assert env.spec.mask == ("legal",)
+    for _ in range(3):
+        env.send(np.zeros(4, np.int64), env.recv().stream)
+    with pytest.raises(WrongValue, match=r"agent 'b', stream 1: obs/legal: expected at least one action allowed, got none"):
+        env.recv()
+    assert env.loop.ts.obs["agents"]["b"]["x"][0] == 3
+    assert masked("none").spec.mask == ()
+
+
+def test_masks_in_infos_of_agents_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'"):
+        masked("info")

@@ -36,6 +36,8 @@ def made(kind, space=STACK):
         ((4, 84, 84), (4, 84, 84)),
         ((84, 84, 3), (3, 84, 84)),
         ((7, 7, 3), (3, 7, 7)),
+        ((7, 7, 21), (21, 7, 7)),
+        ((9, 4, 4), (9, 4, 4)),
         ((5, 9, 5), (5, 9, 5)),
         ((40, 50), (1, 40, 50)),
         ((4, 84, 96, 3), (12, 84, 96)),
@@ -48,7 +50,7 @@ def test_layout(shape, expected):
     assert y.shape == (2, *expected)
     if len(shape) == 4:
         assert torch.equal(y[1, 3 * 2 + 1], x[1, 2, :, :, 1])  # stack 2, colour 1
-    elif shape[0] > shape[-1] and len(shape) == 3:
+    elif len(shape) == 3 and expected[0] == shape[-1] and shape[0] == expected[1]:
         assert torch.equal(y[1, 2], x[1, :, :, 2])
     else:
         assert torch.equal(y.flatten(), x.flatten())
@@ -149,6 +151,21 @@ def test_mixed_observations():
     torch.testing.assert_close(got[:, 512:1024], net.cnns[1](left))
     assert got[:, 1024:1027].argmax(1).tolist() == [0, 1, 2, 0, 1]
     assert torch.equal(got[:, 1027:], speed)
+
+
+def test_an_image_in_a_tuple_is_one():
+    net = made("auto", spaces.Tuple([STACK, spaces.Discrete(3)]))
+    assert isinstance(net, Vision) and net.size_out == 512 + 3
+    got = net({"0": images(STACK), "1": torch.tensor([0, 1, 2, 0, 1])})
+    assert got[:, 512:].argmax(1).tolist() == [0, 1, 2, 0, 1]
+
+
+def test_one_hot_bytes_are_ones():
+    """They count as the space says, not as 255ths."""
+    space = spaces.Box(0, 1, (7, 7, 21), np.uint8)
+    floats = spaces.Box(0, 1, (7, 7, 21), np.float32)
+    bits = torch.randint(0, 2, (5, 7, 7, 21), dtype=torch.uint8)
+    assert torch.equal(made("resnet", space)(bits), made("resnet", floats)(bits.float()))
 
 
 def network(observation=STACK, action=None, **kwargs):

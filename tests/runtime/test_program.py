@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,7 +19,7 @@ from equipoise.runtime.program import (
     from_json,
     to_json,
 )
-from equipoise.runtime.settings import convert, hint, nearest, whole
+from equipoise.runtime.settings import convert, field_types, hint, nearest, whole
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range
 
 
@@ -72,7 +72,7 @@ def test_json_there_and_back_is_the_same_program():
 def test_json_holds_every_field():
     data = to_json(program())
     assert set(data) == set(Program.__dataclass_fields__)
-    assert set(data["policies"]["main"]["algorithm"]["fields"]) == set(Toy.__dataclass_fields__)
+    assert set(data["policies"]["main"]["algorithm"]["fields"]) == {field.name for field in fields(Toy)}
 
 
 @pytest.mark.parametrize(
@@ -427,3 +427,16 @@ def test_a_range_is_no_part_of_the_type_that_a_setting_is_read_by():
 )
 def test_only_a_near_name_is_said_to_be_meant(name, said):
     assert hint(name, ["ppo", "impala"]) == said
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_no_algorithm_loses_the_range_of_a_field(name):
+    """An annotation of one's own takes the place of the base's, and its range with it."""
+    base, mine = field_types(Algorithm, ranges=True), field_types(algorithm_class(name), ranges=True)
+    assert not [field for field in base if hasattr(base[field], "__metadata__") and not hasattr(mine[field], "__metadata__")]
+    assert not [field for field, kind in mine.items() if kind in (int, float) and field != "log_std"], "without a range"
+
+
+def test_a_target_network_that_nobody_reads_is_refused():
+    with pytest.raises(ValueError, match=r"algorithm.target_every: expected 0, since Toy has no target network, got 10"):
+        check(apply_settings(program(), ["algorithm.target_every=10"]))

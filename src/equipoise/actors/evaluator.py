@@ -60,7 +60,9 @@ class Evaluator:
 
     @property
     def done(self) -> bool:
-        return all(side.done for side in self._sides.values())
+        """A policy whose agents never came is not waited for."""
+        sides = self._sides.values()
+        return any(side.seen for side in sides) and not any(side.waits for side in sides)
 
     def close(self) -> None:
         self._env.close()
@@ -97,8 +99,14 @@ class _Side:
         self.returns: list[float] = []
 
     @property
-    def done(self) -> bool:
-        return bool(self._seen.any()) and not self._left[self._seen].any()
+    def seen(self) -> bool:
+        """Was any of its agents ever there."""
+        return bool(self._seen.any())
+
+    @property
+    def waits(self) -> bool:
+        """Are there episodes still to be played, of agents that were there."""
+        return bool(self._left[self._seen].any())
 
     def note(self, ts: TimeStep) -> None:
         self._return += ts.reward

@@ -19,15 +19,15 @@ import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.returns import lambda_returns
-from equipoise.types import Batch, LossOutput
+from equipoise.types import Batch, LossOutput, NonNegative, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
-    lambda_: float = 1.0  # 1: the paper's n-step returns
-    entropy: float = 0.01
-    value: float = 0.5  # weight of the value loss
-    learning_rate: float = 7e-4
+    lambda_: Share = 1.0  # 1: the paper's n-step returns
+    entropy: NonNegative = 0.01
+    value: NonNegative = 0.5  # weight of the value loss
+    learning_rate: NonNegative = 7e-4
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
 
     def loss(

@@ -17,36 +17,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.returns import vtrace
-from equipoise.types import Batch, LossOutput, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class APPO(ActorCriticAlgorithm):
-    lambda_: float = 0.95
-    clip: float = 0.2  # of the probability ratio
-    clip_rho: float = 1.0
-    clip_c: float = 1.0
-    clip_worker: float = 2.0  # how much likelier than under the target policy an action that was taken may count as
-    kl: float = 0.0  # weight of the KL divergence from the target policy; above 0 it costs a pass of the target network
-    entropy: float = 0.01
-    value: float = 0.5  # weight of the value loss
-    normalize_advantage: bool = True
-    target_every: int = 1
-    epochs: int = 2
-    minibatches: int = 4
+    has_target: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.target_every < 1:
-            raise ValueError(f"algorithm.target_every: expected at least 1, for the target policy, got {self.target_every}")
-        if not self.clip_worker >= 1:
-            raise ValueError(f"algorithm.clip_worker: expected at least 1, got {self.clip_worker}")
+    lambda_: Share = 0.95
+    clip: NonNegative = 0.2  # of the probability ratio
+    clip_rho: NonNegative = 1.0
+    clip_c: NonNegative = 1.0
+    # How much likelier than under the target policy an action that was taken may count as.
+    clip_worker: Annotated[float, Range(1)] = 2.0
+    kl: NonNegative = 0.0  # weight of the KL divergence from the target policy; above 0 it costs a pass of the target network
+    entropy: NonNegative = 0.01
+    value: NonNegative = 0.5  # weight of the value loss
+    normalize_advantage: bool = True
+    target_every: Count = 1
+    epochs: Count = 2
+    minibatches: Count = 4
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
         """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""

@@ -21,8 +21,7 @@ DISTANCE = 37  # steps between the troubles of neighbours, so that they do not c
 class Faulty(Ruler):
     """Its observation is (stream, episode, t, life): no two lives of a stream, each begun with a seed, show the same row.
 
-    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file ``flag`` exists. ``raises``: it
-    raises where it would have given nan.
+    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file ``flag`` exists.
     """
 
     snapshot_attributes: tuple[str, ...] = (*Ruler.snapshot_attributes, "life")
@@ -35,13 +34,12 @@ class Faulty(Ruler):
         every: int = 1000,
         among: int = 8,
         flag: str = "",
-        raises: bool = False,
     ) -> None:
         super().__init__(stream=stream, longest=longest)
         self.observation_space = spaces.Box(0, LIVES, (4,), np.float32)
         self.life = 0
         self._trouble = trouble if stream % among == 0 else "none"
-        self._every, self._flag, self._raises = every, Path(flag), raises
+        self._every, self._flag = every, Path(flag)
         self._steps = stream * DISTANCE
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -54,7 +52,7 @@ class Faulty(Ruler):
         due = self._trouble != "none" and self._steps % self._every == 0 and self._flag.exists()
         if due and self._trouble == "hang":
             time.sleep(FOREVER_S)
-        if due and (self._trouble == "raise" or self._raises):
+        if due and self._trouble == "raise":
             raise ArithmeticError("the env was told to fail")
         obs, reward, terminated, truncated, info = super().step(action)
         if due and self._steps // self._every % 2:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from equipoise.chaos import lossy
 from equipoise.chaos.attack import CHECKPOINT_EVERY, ENVS, UNROLL, Attack, Wrong
-from equipoise.types import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +134,7 @@ def raise_env(attack: Attack, seconds: float) -> None:
 
 
 def nonfinite_env(attack: Attack, seconds: float) -> None:
-    """The episode is dropped where the run looks for nan itself; else the env raises in its place."""
-    looks = "on_nonfinite" in Program.__dataclass_fields__
-    how = "on_nonfinite=drop" if looks else "env.raises=true"
-    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", how)
+    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", "on_nonfinite=drop")
     _troubled(attack, seconds)
 
 

@@ -68,6 +68,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
     from gymnasium.envs.registration import EnvSpec as Registered
 
     from equipoise.envs import making
+    from equipoise.envs.atari import Game
 
     factory = env if isinstance(env, EnvFactory) else EnvFactory(target=env if isinstance(env, str) else str(env))
     target, kwargs = factory.target.removeprefix("python:"), {**factory.kwargs, "render_mode": "rgb_array"}
@@ -83,7 +84,8 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
             offer = {"num_envs": 1, "streams": streams, "seed": seed}
             made = making.make_called(target, env, kwargs, offer, python=False, mask=factory.action_mask)
         else:
-            python = isinstance(found, Registered) and found.entry_point is not None  # native vector envs draw less often
+            # Native vector envs draw less often, ALE's not at all.
+            python = isinstance(found, Game) or (isinstance(found, Registered) and found.entry_point is not None)
             named = replace(factory, target=f"python:{target}" if python else target, kwargs=kwargs)
             made = making.make(named, streams=streams, seed=seed)
     except TypeError as error:  # of an env behind an id, without that parameter

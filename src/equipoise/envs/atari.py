@@ -114,10 +114,10 @@ class Game:
         return AtariGame(self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode)  # it has one
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
-        """``num_threads`` (vector env only): of this worker, 1 where it is not said."""
+        """``num_threads``: of the vector env of this worker, 1 where it is not said; a Python env has one."""
         target = f"python:{self.id}" if python else self.id
         made: SyncEnv
-        spec = parse(target, kwargs, ("render_mode",) if python else ("num_threads",))
+        spec = parse(target, kwargs, ("render_mode", "num_threads") if python else ("num_threads",))
         if python:
             one = functools.partial(AtariGame, self._rom, spec, render_mode=kwargs.get("render_mode"))
             made = LoopEnv([one] * len(streams), streams=streams, seed=seed)

@@ -164,8 +164,10 @@ def make_called(
             "the module's parallel_env, or a function of yours that returns pettingzoo.utils.aec_to_parallel(env)"
         )
     if is_parallel(first):
+        if mask == "info":
+            raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
         joints = [partial(Joint, maker) for maker in makers]
-        return loop(joints, offer, mask, made=Joint(lambda: first))
+        return loop(joints, offer, "none", made=Joint(lambda: first))  # each agent has its own mask: PettingZooEnv
     if not isinstance(first, gymnasium.Env):
         raise ValueError(
             f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "

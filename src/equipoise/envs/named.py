@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 
@@ -10,7 +11,9 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs.capsule import Failures
 from equipoise.envs.making import make
+from equipoise.envs.masks import legal
 from equipoise.envs.probe import sample
+from equipoise.envs.spaces import member
 from equipoise.envs.wrong import nearest
 from equipoise.types import EnvFactory
 
@@ -31,7 +34,10 @@ def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]
     try:
         ts = env.recv()
         while steps < STEPS and episodes < EPISODES and time.monotonic() < until and not seen.issuperset(names):
-            env.send(tree.index(actions, steps), ts.stream)
+            action = tree.index(actions, steps)
+            if env.spec.mask:
+                legal(env.spec.action, action, functools.reduce(member, env.spec.mask, ts.obs))
+            env.send(action, ts.stream)
             ts = env.recv()
             steps += 1
             episodes += int(ts.terminated[0] or ts.truncated[0])

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise.nets.heads import at
 from equipoise.nets.precision import autocast
 from equipoise.nets.torso import MLP
 from equipoise.types import Precision, Tree
@@ -27,7 +28,7 @@ def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: 
         inductor.compile_threads = 1
         torso.compile(dynamic=False)
         with torch.set_grad_enabled(gradient), autocast(precision, next(net.parameters()).device):
-            features = torso(obs)
+            features = torso(at(obs, getattr(net, "seen", ())))
         if gradient:
             features.float().sum().backward()
             net.zero_grad(set_to_none=False)  # gradients may be views of one buffer

@@ -55,11 +55,11 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
         flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.nvec.size).to(torch.int64)
         return torch.eq(flat.index_select(-1, part), value).to(torch.float32)
     if (inner := tree.branches(space)) is not None:
-        return torch.cat([encode(inner[key], obs[key]) for key in _order(space, inner)], -1)
+        return torch.cat([encode(inner[key], obs[key]) for key in ordered(space, inner)], -1)
     raise ValueError(f"observation space {space} is not supported; supported are {OBSERVATIONS}")
 
 
-def _order(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:
+def ordered(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:
     """In which the parts of a Dict, or of a Tuple, follow each other."""
     return sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
 
@@ -76,7 +76,7 @@ def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.dev
 def measured(space: spaces.Space[Any]) -> list[bool]:
     """[F], which columns of ``encode`` are the numbers of a Box: those that a running norm is of, unlike a one-hot's."""
     if (inner := tree.branches(space)) is not None:
-        return [column for key in _order(space, inner) for column in measured(inner[key])]
+        return [column for key in ordered(space, inner) for column in measured(inner[key])]
     return [isinstance(space, spaces.Box)] * encoded_size(space)
 
 

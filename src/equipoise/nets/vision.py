@@ -3,12 +3,13 @@
 A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to features [N, ``size_out``]. One
 of your own is a class that is made from the observation space; ``torso="module:Class"`` plugs it in.
 
-Which axis holds the channels is decided by the shape alone (``planes``): of the first and the last axis the shorter one, of two
-that are equal the first. So a stack [4, 84, 84] is four channels, and an image [7, 7, 3] three. [H, W] is one channel, and
-[S, H, W, C] a stack of S images with their channels last: S * C channels.
+Which axis holds the channels is decided by the shape alone (``planes``): two sides of one length are height and width, else the
+shorter of the first and the last axis holds them, of two that are equal the first. So a stack [4, 84, 84] is four channels, and
+an image [7, 7, 3] three. [H, W] is one channel, and [S, H, W, C] a stack of S images with their channels last: S * C channels.
 
-Bytes stay bytes until the first convolution: their scale, 1/255, is folded into its weights each time they are used, and they
-become floats (bf16 under autocast, which holds 0 to 255 exactly) in the layout that it wants, channels last.
+Bytes stay bytes until the first convolution: their scale, one over the highest of their space (255 of a screen, 1 of one-hots),
+is folded into its weights each time they are used, and they become floats (bf16 under autocast, which holds 0 to 255 exactly)
+in the layout that it wants, channels last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from equipoise.nets.torso import MLP, encode, encoded_size, linear
+from equipoise import tree
+from equipoise.nets.torso import MLP, encode, encoded_size, linear, ordered
 from equipoise.types import Tree
 
 SMALLEST = 36  # sides: below it the Nature CNN's strides leave nothing
@@ -37,10 +39,17 @@ def planes(shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) == 2:
         return 1, shape[0], shape[1]
     if len(shape) == 3:
-        return (shape[0], shape[1], shape[2]) if shape[0] <= shape[2] else (shape[2], shape[0], shape[1])
+        return (shape[2], shape[0], shape[1]) if channels_last(shape) else (shape[0], shape[1], shape[2])
     if len(shape) == 4:
         return shape[0] * shape[3], shape[1], shape[2]
     raise ValueError(f"expected an image [H, W], [C, H, W], [H, W, C] or [S, H, W, C], got shape {tuple(shape)}")
+
+
+def channels_last(shape: Sequence[int]) -> bool:
+    """Of an image of rank 3: sides of one length tell, else the shorter of the first and the last axis holds the channels."""
+    if shape[0] == shape[1] or shape[1] == shape[2]:
+        return shape[0] == shape[1] != shape[2]
+    return shape[2] < shape[0]
 
 
 def to_planes(x: Tensor) -> Tensor:
@@ -48,7 +57,7 @@ def to_planes(x: Tensor) -> Tensor:
     if x.ndim == 3:
         return x.unsqueeze(1)
     if x.ndim == 4:
-        return x if x.shape[1] <= x.shape[3] else x.permute(0, 3, 1, 2)
+        return x.permute(0, 3, 1, 2) if channels_last(x.shape[1:]) else x
     return x.permute(0, 2, 3, 1, 4).flatten(3).permute(0, 3, 1, 2)
 
 
@@ -60,9 +69,9 @@ def conv(channels_in: int, channels: int, kernel: int, stride: int = 1, padding:
     return layer
 
 
-def first_conv(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """``layer`` of images [N, C, H, W]; bytes count as 0 to 1."""
-    weight = layer.weight if x.is_floating_point() else layer.weight * (1 / 255)
+def first_conv(layer: nn.Conv2d, x: Tensor, scale: float) -> Tensor:
+    """``layer`` of images [N, C, H, W], of integers times ``scale``."""
+    weight = layer.weight if x.is_floating_point() else layer.weight * scale
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     x = x.to(dtype, memory_format=torch.channels_last)
@@ -77,8 +86,9 @@ def flat(x: Tensor) -> Tensor:
 class Nature(nn.Module):
     """Mnih et al. 2015 (doi:10.1038/nature14236): convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1 and 512 units, all ReLU."""
 
-    def __init__(self, shape: Sequence[int]) -> None:
+    def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
         super().__init__()
+        self.scale = scale
         channels, height, width = planes(shape)
         if min(height, width) < SMALLEST:
             raise ValueError(f"torso 'nature' needs sides of {SMALLEST} and more, got {height}x{width}; take resnet or mlp")
@@ -89,7 +99,7 @@ class Nature(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first, *rest = self.layers
-        x = torch.relu_(first_conv(first, to_planes(x)))  # type: ignore[arg-type]
+        x = torch.relu_(first_conv(first, to_planes(x), self.scale))  # type: ignore[arg-type]
         for layer in rest:
             x = torch.relu_(layer(x))
         return torch.relu_(self.out(flat(x)))
@@ -111,8 +121,9 @@ class ResNet(nn.Module):
     """Espeholt et al. 2018 (arXiv:1802.01561), figure 3 right: sections of 16, 32, 32 channels, each a 3x3 convolution, a
     3x3/2 maximum and two residual blocks; then ReLU and 256 units with ReLU."""
 
-    def __init__(self, shape: Sequence[int], sections: Sequence[int] = (16, 32, 32)) -> None:
+    def __init__(self, shape: Sequence[int], sections: Sequence[int] = (16, 32, 32), *, scale: float = 1 / 255) -> None:
         super().__init__()
+        self.scale = scale
         channels, height, width = planes(shape)
         self.convs, self.blocks = nn.ModuleList(), nn.ModuleList()
         for size in sections:
@@ -125,9 +136,14 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = to_planes(x)
         for n, (layer, blocks) in enumerate(zip(self.convs, self.blocks, strict=True)):
-            x = first_conv(layer, x) if n == 0 else layer(x)  # type: ignore[arg-type]
+            x = first_conv(layer, x, self.scale) if n == 0 else layer(x)  # type: ignore[arg-type]
             x = blocks(F.max_pool2d(x, 3, 2, 1))
         return torch.relu_(self.out(flat(torch.relu(x))))
+
+
+def scale_of(space: Any) -> float:
+    """What makes numbers of 0 to 1 of an image's integers."""
+    return 1.0 / max(float(space.high.max()), 1.0)
 
 
 class Vision(nn.Module):
@@ -136,7 +152,7 @@ class Vision(nn.Module):
     def __init__(self, observation: spaces.Space[Any], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
         super().__init__()
         self.parts = [(path, space, is_image(space)) for path, space in leaves(observation)]
-        cnns = [cnn(space.shape) for _, space, image in self.parts if image]
+        cnns = [cnn(space.shape, scale=scale_of(space)) for _, space, image in self.parts if image]
         self.cnns = nn.ModuleList(cnns)
         self.size_out: int = sum(one.size_out for one in cnns)
         self.size_out += sum(encoded_size(space) for _, space, image in self.parts if not image)
@@ -153,12 +169,12 @@ class Vision(nn.Module):
 
 
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:
-    """(keys, space) of all but Dicts."""
-    if isinstance(space, spaces.Dict):
-        for key in sorted(space):
-            yield from leaves(space[key], (*path, key))
-    else:
+    """(keys, space) of all that has no parts, in the order of ``encode``."""
+    if (inner := tree.branches(space)) is None:
         yield path, space
+        return
+    for key in ordered(space, inner):
+        yield from leaves(inner[key], (*path, key))
 
 
 def is_screen(space: spaces.Space[Any]) -> bool:

@@ -16,7 +16,7 @@ from torch import nn
 from equipoise import tree
 from equipoise.envs import action_spec, make, observation_spec
 from equipoise.envs.capsule import Failures
-from equipoise.envs.pettingzoo import dealt
+from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience.layout import RowSpec
 from equipoise.runtime import checkpoint
 from equipoise.tree import ArraySpec
@@ -114,9 +114,9 @@ def make_env(
     """The envs of these numbers, their agents dealt to the policies."""
     env = make(program.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
     parted = dealt(env, policies=tuple(program.policies), route=program.route)
-    if program.metrics and len(parted.spec.agents) > 1:
+    if program.metrics and isinstance(parted, PettingZooEnv):
         env.close()
-        raise ValueError(f"metrics: expected an env of one agent, got one of {', '.join(parted.spec.agents)}")
+        raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.agents)}")
     return parted
 
 

@@ -102,8 +102,9 @@ class Exam:
         """Take the newest weights."""
         for _ in range(ATTEMPTS):  # until no version was published between two policies
             versions = {name: self._take(name) for name in self._weights}
-            self._version = max(versions.values())
-            if len({versions[name] for name in self._blue.learns}) == 1:
+            learned = {versions[name] for name in self._blue.learns}
+            self._version = max(learned)
+            if len(learned) == 1:
                 return
 
     def _take(self, name: str) -> int:

@@ -310,6 +310,11 @@ def _together_problems(program: Program) -> list[str]:
 
 def _policy_problems(program: Program, policy: Policy) -> list[str]:
     problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm.")]
+    if policy.algorithm.target_every and not policy.algorithm.has_target:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
+        )
     if problems or min(program.envs_per_actor, program.actors) < 1:
         return problems  # the rest divides by these
     problems += _batch_problems(program, policy)
