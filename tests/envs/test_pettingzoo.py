@@ -303,6 +303,13 @@ def test_an_agent_that_may_do_nothing_is_named() -> None:
     assert masked("none").spec.mask == ()
 
 
+@pytest.mark.parametrize("name", ["classic/tictactoe_v3", "classic/rps_v3", "rps_v2"])
+def test_a_name_that_pettingzoo_does_not_have_is_one_error(name: str) -> None:
+    pytest.importorskip("pettingzoo")
+    with pytest.raises(ValueError, match=f"pettingzoo:{name}: .*aec_to_parallel"):
+        make(EnvFactory(target=f"pettingzoo:{name}"), streams=np.arange(1), seed=0)
+
+
 def test_masks_in_infos_of_agents_are_refused() -> None:
     with pytest.raises(ValueError, match="expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'"):
         masked("info")

@@ -96,8 +96,15 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 def parallel(name: str, **kwargs: Any) -> Any:
     """An env of PettingZoo's registry."""
     import pettingzoo
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError
 
-    return pettingzoo.make("parallel", name, **kwargs)
+    try:
+        return pettingzoo.make("parallel", name, **kwargs)
+    except PettingZooRegistryError as error:  # it names what there is
+        raise ValueError(
+            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, a function of "
+            "yours that returns pettingzoo.utils.aec_to_parallel(env)"
+        ) from error
 
 
 def resolve(target: str) -> Registered | Callable[..., Any]:
