@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,11 @@ import torch
 from torch import nn
 
 from equipoise import tree
-from equipoise.envs import action_spec, make, observation_spec
+from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience.layout import RowSpec
+from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids, unroll_rows
@@ -211,7 +211,7 @@ def load_weights(nets: Mapping[str, nn.Module], source: Path) -> None:
 def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
     """Uniforms an action takes: one a dimension, and one for whether to explore where the algorithm does."""
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
-    return sum(int(math.prod(s.shape)) for s in tree.leaves(action_spec(action))) + explores
+    return action_dims(action) + explores
 
 
 def _one(batch: Any) -> Any:
