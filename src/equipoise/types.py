@@ -264,6 +264,7 @@ class Algorithm(ABC):
     """
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
+    needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
 
     learning_rate: NonNegative = 3e-4
     anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps
@@ -275,6 +276,11 @@ class Algorithm(ABC):
     minibatches: Count = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
     target_every: Whole = 0  # updates from one copy of the network into the target network to the next, 0: there is none
     tau: Fraction = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
+
+    @property
+    def window(self) -> int | None:
+        """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
+        return None
 
     @abstractmethod
     def network(self, spec: EnvSpec) -> nn.Module:
@@ -336,12 +342,30 @@ class EnvFactory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is kept of a policy's rows, and how much is learned from them.
+
+    A round is ``unroll`` fresh rows of every stream; ``updates`` updates of ``batch`` items follow it. Both together are the
+    samples per insert: ``updates * batch / (unroll * streams)``.
+    """
+
+    capacity: Count = 1_000_000  # rows, of all streams together
+    memory: Whole = 0  # bytes of rows at most, instead of ``capacity``; 0: as the capacity says
+    file: str = ""  # a directory for the rows, mapped into memory, where they are more than memory holds; "": memory
+    starts_at: Whole = 1_000  # rows before the first update
+    updates: Count = 1  # a round
+    selector: Literal["uniform", "prioritized", "fifo"] = "uniform"
+    alpha: Share = 0.6  # prioritized: the power of a priority
+    beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     algorithm: Algorithm
     unroll: Count  # T
-    batch: Count  # envs' windows a learner step consumes; with several agents an env's window is one of each
-    experience: Literal["queue"] = "queue"
-    publish_every: Count = 1  # updates
+    batch: Count  # envs' windows a learner step consumes (an env's is one of each of its agents); with a replay: items
+    replay: Replay | None = None  # None: a queue, and every row is learned from once
+    publish_every: Count = 1  # updates; with a replay: rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +432,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
     "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
-    "Program", "Range", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
+    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
     "Worker",
 ]  # fmt: skip
