@@ -92,7 +92,7 @@ def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
     from equipoise.runtime.blueprint import network
-    from equipoise.types import learning, unroll_rows
+    from equipoise.types import learning
 
     player = equipoise.load(directory)
     program, policy = player.program, learning(player.program)["main"]
@@ -100,7 +100,7 @@ def ours(directory: Path) -> dict[str, Any]:
     first = dict(network(program, player.spec, "main").named_parameters())
     last = dict(player._net.named_parameters())
     action = player.spec.action
-    rows = summary["updates"] * unroll_rows(policy) * getattr(policy.algorithm, "epochs", 1)
+    rows = summary["updates"] * policy.unroll * policy.batch * getattr(policy.algorithm, "epochs", 1)
     moved = math.sqrt(sum(float((last[name] - p).double().square().sum()) for name, p in first.items()))
     return {
         "env": program.env.target.removeprefix("python:"),

@@ -27,7 +27,7 @@ from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import env_of, hint
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Tree, learning, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
 
@@ -73,6 +73,8 @@ def program(
     envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
     if not whole and "batch" not in of_policy and not any(_sets_batch(setting) for setting in settings):
         for name, policy in learning(base).items():
+            if policy.replay is not None:
+                continue
             idle = base.max_lag is not None and envs > policy.batch * (base.max_lag + 1)  # some actors always would be
             if made is None or policy.batch % base.envs_per_actor or idle:
                 said = {**base.policies, name: dataclasses.replace(policy, batch=envs)}
@@ -148,6 +150,8 @@ def _target(function: Callable[..., Any]) -> str:
 def _default(target: str, algorithm: str) -> Program:
     """What a run without a recipe starts from."""
     cls = algorithm_class(algorithm)
+    if cls.needs_replay:
+        return _default_replay(target, algorithm, cls)
     unroll, max_lag = {"ppo": (64, 0), "a3c": (8, None)}.get(algorithm, (64, 1))
     return Program(
         env=EnvFactory(target=target),
@@ -156,6 +160,13 @@ def _default(target: str, algorithm: str) -> Program:
         envs_per_actor=16,
         max_lag=max_lag,
     )
+
+
+def _default_replay(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
+    """The same of one that learns from a replay: four streams, an update a step, and DQN's customs."""
+    unroll, batch, capacity = {"dqn": (4, 32, 100_000)}.get(algorithm, (1, 256, 1_000_000))
+    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=Replay(capacity=capacity, updates=4))
+    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1)
 
 
 def train(
@@ -331,6 +342,6 @@ def evaluate(
 
         folder = RunDirectory.open(directory).videos
         play = partial(player.act, deterministic=deterministic)
-        steps = version * unroll_rows(player._blue.policy)
+        steps = player._blue.pace.steps(version)
         record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
     return result(player._blue, exam, version)

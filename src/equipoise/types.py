@@ -65,6 +65,14 @@ class TimeStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """An observation that is the last ``frames`` screens along its first axis, the newest last, and what stands before the first."""
+
+    frames: int
+    padding: Literal["zero", "first"]  # black, or the first frame repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
     """What a network and a slot need to know of an env."""
 
@@ -73,6 +81,7 @@ class EnvSpec:
     mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
+    stacks: Mapping[str, Stack] = field(default_factory=dict)  # by the path of the observation's leaf, "" where it is one array
     notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
     settings: str = ""  # what it was made with, in words, where a family has a spec of its own
     agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
@@ -189,7 +198,8 @@ class Experience(Places, Protocol):
 
     def cancel(self, streams: Array) -> None: ...  # their owner is verified dead; open slots count as dropped
     def sample(self, n: int) -> Batch | None: ...
-    def finish(self, keys: Array, priority: Array | None = None) -> None: ...
+    def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
+    def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
     def stats(self) -> dict[str, float]: ...
     def state(self) -> Tree: ...
     def load(self, state: Tree) -> None: ...
@@ -414,11 +424,6 @@ def learning(program: Program) -> dict[str, Policy]:
     return {name: policy for name, policy in program.policies.items() if isinstance(policy, Policy)}
 
 
-def unroll_rows(policy: Policy) -> int:
-    """Env steps that one update of this policy consumes."""
-    return policy.unroll * policy.batch
-
-
 def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """[E] int64, the envs of one actor; where an env has one agent they are its streams."""
     return np.arange(actor * envs_per_actor, (actor + 1) * envs_per_actor, dtype=np.int64)
@@ -432,6 +437,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
     "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
-    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
+    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
     "Worker",
 ]  # fmt: skip

@@ -36,7 +36,6 @@ class LocalAgent:
         streams: np.ndarray[Any, np.dtype[np.int64]],
         total_streams: int,
         unroll: int,
-        rows_per_update: int,
         noise_columns: int,
         seed: int,
         precision: Precision = "fp32",
@@ -44,7 +43,7 @@ class LocalAgent:
         self._algorithm, self.net, self._experience = algorithm, net, experience
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
-        self._rows_per_update, self._noise_columns = rows_per_update, noise_columns
+        self._noise_columns = noise_columns
         self._autocast = autocast(precision)
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = net.initial_state(len(streams))
@@ -144,8 +143,7 @@ class LocalAgent:
         self._obs, self._first, self._action, self._behaviour = self._rows(slot)
         noise = uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns)
         self._noise = torch.from_numpy(noise).unbind(0)
-        step = max(self.version, 0) * self._rows_per_update
-        self._explore = self._algorithm.explore(self.streams, self._total, step)
+        self._explore = self._algorithm.explore(self.streams, self._total, int(self._start[0]) * self._total)
         self._slot, self._t = slot, 0
 
     def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:

@@ -31,7 +31,7 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.seeds import stream_seeds
-from equipoise.types import Array, EnvSpec
+from equipoise.types import Array, EnvSpec, Stack
 
 Padding = Literal["zero", "first"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -131,8 +131,11 @@ class Game:
         return str(gymnasium.registry[self.id].kwargs["game"])
 
 
-def told(env: EnvSpec, spec: AtariSpec) -> EnvSpec:
-    return replace(env, frame_skip=spec.frameskip, settings=str(spec))
+def told(env: EnvSpec, spec: AtariSpec, *, padded: bool = True) -> EnvSpec:
+    """``padded``: every episode begins with a padded stack."""
+    whole = padded and spec.stack_num > 1
+    stacks = {"": Stack(frames=spec.stack_num, padding=spec.stack_padding)} if whole else {}
+    return replace(env, frame_skip=spec.frameskip, settings=str(spec), stacks=stacks)
 
 
 # -------------------------------------------------------------------------------------------------------- ALE's vector env

@@ -53,7 +53,7 @@ def make_pool(
             action_mask=action_mask,
         )  # fmt: skip
     if spec is not None:
-        made.spec, made.mend = atari.told(made.spec, spec), atari.padding(spec, "first", count)
+        made.spec, made.mend = atari.told(made.spec, spec, padded=not spec.episodic_life), atari.padding(spec, "first", count)
     return made
 
 

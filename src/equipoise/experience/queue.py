@@ -213,7 +213,10 @@ class Queue:
         row, batch = self._plan.row, self._plan.batch
         return torch.ones(batch) if isinstance(row, RowSpec) else {p: torch.ones(batch * r.columns) for p, r in row.items()}
 
-    def finish(self, keys: Array, priority: Array | None = None) -> None:
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        """Nothing: every item is learned from once."""
+
+    def finish(self, keys: Array) -> None:
         """The learner is done with these items: their places are dealt again."""
         self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 

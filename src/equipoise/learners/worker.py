@@ -54,7 +54,7 @@ class LearnerWorker:
         self.lines, self.experience, self._batch = dict(lines), experience, batch
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
-        self._unfinished: tuple[Array, Array | None] | None = None  # keys and priorities of the batch learned last
+        self._unfinished: Array | None = None  # keys of the batch learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
 
@@ -96,7 +96,8 @@ class LearnerWorker:
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
         if version % self._record_every == 0 or last:
             self._record(self._take())
-        self._unfinished = batch.keys, priority
+        self.experience.learned(batch.keys, priority)
+        self._unfinished = batch.keys
         return self._finish(Tick.WORKED)
 
     def _finish(self, withheld: Tick) -> Tick:
@@ -104,7 +105,7 @@ class LearnerWorker:
         assert self._unfinished is not None
         if self._gate(self.version):
             return withheld
-        self.experience.finish(*self._unfinished)
+        self.experience.finish(self._unfinished)
         self._unfinished = None
         return Tick.WORKED
 

@@ -17,13 +17,35 @@ from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience.layout import RowSpec
+from equipoise.experience.replay import first_round
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids, unroll_rows
+from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How env steps and versions go together: ``rows`` steps a round, ``updates`` versions after each from the ``begins``-th."""
+
+    rows: int
+    updates: int = 1
+    begins: int = 1
+
+    def steps(self, version: int) -> int:
+        """Env steps that were taken in before ``version`` was made."""
+        return (self.begins - 1 - -version // self.updates) * self.rows if version else 0
+
+    def versions(self, steps: int) -> int:
+        """The last version of so many env steps, rounded up to whole rounds."""
+        return max(-(-steps // self.rows) - self.begins + 1, 0) * self.updates
+
+    def between(self, steps: int) -> int:
+        """Versions from one time to the next, where it comes every so many steps: whole rounds, rounded up."""
+        return -(-steps // self.rows) * self.updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +75,7 @@ class Blueprint:
     program: Program
     spec: EnvSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
+    pace: Pace
     updates: int
     schedule_updates: int
     record_every: int  # updates
@@ -83,7 +106,9 @@ class Blueprint:
 
     @property
     def batch(self) -> int:
-        """The items of a batch: windows of streams, of envs where several policies learn."""
+        """The items of a batch: windows of streams, of envs where several policies learn, of rows where there is a replay."""
+        if self.policy.replay is not None:
+            return self.policy.batch
         roles = list(self.learns.values())
         return self.policy.batch * (len(roles[0].places) if len(roles) == 1 else 1)
 
@@ -141,15 +166,25 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
         load_weights(nets, given)  # refused now, before there is a directory
-    per_update = unroll_rows(next(iter(learning(program).values())))
-    updates = -(-program.steps // per_update)
-    schedule = -(-(program.schedule_steps or program.steps) // per_update)
+    pace = _pace(program, roles)
+    updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
+    if updates == 0:
+        first = (pace.begins - 1) * pace.rows + 1
+        raise ValueError(f"steps: expected at least {first:,}, so that an update follows replay.starts_at, got {program.steps:,}")
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
-        program=program, spec=spec, roles=roles, updates=updates, schedule_updates=schedule,
-        record_every=max(record_steps // per_update, 1), checkpoint_every=-(-(program.checkpoint_every or 0) // per_update),
+        program=program, spec=spec, roles=roles, pace=pace, updates=updates, schedule_updates=schedule,
+        record_every=max(record_steps // pace.rows, 1) * pace.updates, checkpoint_every=pace.between(program.checkpoint_every or 0),
         directory="", weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
     )  # fmt: skip
+
+
+def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
+    name, policy = next(iter(learning(program).items()))
+    if policy.replay is None:
+        return Pace(rows=policy.unroll * policy.batch)
+    rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
+    return Pace(rows=rows, updates=policy.replay.updates, begins=first_round(policy.replay.starts_at, rows))
 
 
 def learns_first(program: Program) -> list[str]:

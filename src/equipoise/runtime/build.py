@@ -19,6 +19,7 @@ from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.replay import Replay, ReplayPlan
 from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
@@ -29,7 +30,7 @@ from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, ma
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
-from equipoise.types import Experience, Places, learning, stream_ids, unroll_rows
+from equipoise.types import Experience, Places, learning, stream_ids
 from equipoise.weights.store import WeightPlan, Weights
 
 MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
@@ -108,7 +109,8 @@ def _plan(blue: Blueprint) -> Plan:
     block = program.envs_per_actor * items
     return Plan(
         row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.batch, block=block, streams=program.actors * block, max_lag=program.max_lag,
+        batch=blue.batch if blue.policy.replay is None else program.actors * block, block=block,
+        streams=program.actors * block, max_lag=program.max_lag,
         span=program.envs_per_actor * len(blue.spec.agents),
     )  # fmt: skip
 
@@ -163,7 +165,7 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Place
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents), unroll=policy.unroll,
-        rows_per_update=unroll_rows(policy), noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
+        noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
         precision=program.precision,
     )  # fmt: skip
 
@@ -192,15 +194,29 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         if role.frozen is not None
     }
     gate = Gate(
-        shared.board.cut, every=blue.checkpoint_every, last=blue.updates, announce=lambda version: send({"cut": version})
+        shared.board.cut, every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates, announce=lambda version: send({"cut": version})
     )
     worker = LearnerWorker(
-        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, experience, batch=blue.batch,
+        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, _experience(blue, experience), batch=blue.batch,
         past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
     return worker
+
+
+def _experience(blue: Blueprint, inbox: Experience) -> Experience:
+    """What the learner samples from: the queue itself, or a replay of what comes through it."""
+    policy, program = blue.policy, blue.program
+    if policy.replay is None:
+        return inbox
+    role = next(iter(blue.learns.values()))
+    plan = ReplayPlan(
+        settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
+        window=policy.algorithm.window or policy.unroll, block=program.envs_per_actor * len(role.places), actors=program.actors,
+        span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
+    )  # fmt: skip
+    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"))
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
@@ -209,7 +225,7 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
         policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
         seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
-    return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every)
+    return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
 
 
 def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:

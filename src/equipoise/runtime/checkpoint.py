@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 WEIGHTS, META, MANIFEST = "weights.safetensors", "meta.json", "manifest.json"
 LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
+REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
-KNOWN = re.compile(r"(weights|learner|experience|actor_\d+)\.safetensors|(meta|driver)\.json")
+KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+)\.safetensors|(meta|driver)\.json")
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.actors.worker import ActorWorker
+from equipoise.experience.replay import Replay
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, WEIGHTS, Entry, actor_file
+from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file
 from equipoise.types import Experience, Worker
 
 
@@ -28,16 +29,18 @@ class Gate:
     and when the driver asks.
     """
 
-    def __init__(self, words: Any, *, every: int, last: int, announce: Callable[[int], None]) -> None:
-        """``words``: the board's counters; ``announce``: called with the version once per cut."""
-        self._words, self._every, self._last, self._announce = words, every, last, announce
+    def __init__(self, words: Any, *, every: int, last: int, announce: Callable[[int], None], round_: int = 1) -> None:
+        """``words``: the board's counters; ``announce``: called with the version once per cut; ``round_``: a cut comes after a
+        multiple of so many versions, when nothing of what the actors wrote is still to be learned from.
+        """
+        self._words, self._every, self._last, self._announce, self._round = words, every, last, announce, round_
         self._passed = -1  # the version whose cut is over
 
     def __call__(self, version: int) -> bool:
         words = self._words
         if words["begun"][0] > words["released"][0]:
             return True
-        if version == self._passed:
+        if version == self._passed or version % self._round:
             return False
         due = version >= self._last or (self._every > 0 and version % self._every == 0)
         if not due and words["asked"][0] <= words["begun"][0]:
@@ -64,10 +67,18 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
         return {
             **checkpoint.add(place, LEARNER, statefile.dump(worker.state())),
             **checkpoint.add(place, EXPERIENCE, statefile.dump(experience.state())),
+            **_replay(place, worker.experience),
             **checkpoint.add(place, WEIGHTS, checkpoint.weights_bytes(worker.params())),
         }
     assert isinstance(worker, ActorWorker)
     return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
+
+
+def _replay(place: Path, experience: Experience) -> dict[str, Entry]:
+    """The rows that a replay keeps, besides its queue."""
+    if not isinstance(experience, Replay):
+        return {}
+    return checkpoint.add(place, REPLAY, statefile.dump(experience.state()))
 
 
 def restored(name: str, worker: Worker) -> str | None:
@@ -84,5 +95,8 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
     name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
     try:
         worker.load(statefile.parse(checkpoint.read(source, name)))
+        if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
+            name = REPLAY
+            worker.experience.load(statefile.parse(checkpoint.read(source, name)))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CannotResume(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error

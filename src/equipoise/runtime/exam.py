@@ -15,7 +15,6 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluation
-from equipoise.types import unroll_rows
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -54,7 +53,7 @@ def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
     several = exam.returns if len(exam.returns) > 1 else {}
     return Evaluation(
         mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in blue.learns),
-        env_steps=version * unroll_rows(blue.policy), version=version,
+        env_steps=blue.pace.steps(version), version=version,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
 

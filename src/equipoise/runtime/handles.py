@@ -35,8 +35,11 @@ class SharedQueue:
     def sample(self, n: int) -> Batch | None:
         return self._queue.sample(n)
 
-    def finish(self, keys: Array, priority: Array | None = None) -> None:
-        self._queue.finish(keys, priority)
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        self._queue.learned(keys, priority)
+
+    def finish(self, keys: Array) -> None:
+        self._queue.finish(keys)
         self._ring_actors()
 
     def _ring_actors(self) -> None:

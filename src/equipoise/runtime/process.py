@@ -22,7 +22,7 @@ from equipoise.runtime.cut import Cut
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
-from equipoise.types import learning, unroll_rows
+from equipoise.types import learning
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 1.0  # for a worker that hangs to say where
@@ -246,7 +246,7 @@ class ProcessRuntime:
 
     def _begin_cut(self, version: int) -> None:
         """The learner holds still: the actors write their files, and it does after them."""
-        directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
+        directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
         words = self.shared.board.cut
         number = int(words["begun"][0])
         self._cutting = cutting = _Cutting(number=number, step=step, version=version, missing=len(self._children))

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
-from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, learning, unroll_rows
+from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, Replay, learning
 
 __all__ = [
     "algorithm_class",
@@ -106,11 +106,12 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     if isinstance(policy, Frozen):
         return data
     fields = {name: _plain(value, f"{where}.algorithm.{name}") for name, value in _fields(policy.algorithm).items()}
+    data["replay"] = None if policy.replay is None else _fields(policy.replay)
     data["algorithm"] = {"name": algorithm_name(type(policy.algorithm)), "fields": fields}
     return data
 
 
-def _fields(instance: Program | Policy | Frozen | Algorithm) -> dict[str, Any]:
+def _fields(instance: Program | Policy | Frozen | Algorithm | Replay) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -164,9 +165,15 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     fields = algorithm.get("fields", {})
     of_algorithm = field_types(cls)
     _known(fields, of_algorithm, f"{at}.fields")
+    replay = data.get("replay")
+    if replay is not None:
+        of_replay = field_types(Replay)
+        _known(replay, of_replay, f"{where}.replay")
+        replay = Replay(**{key: convert(value, of_replay[key], f"{where}.replay.{key}") for key, value in replay.items()})
     return Policy(
+        replay=replay,
         algorithm=cls(**{key: convert(value, of_algorithm[key], f"{at}.fields.{key}") for key, value in fields.items()}),
-        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key != "algorithm"},
+        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key not in ("algorithm", "replay")},
     )
 
 
@@ -204,6 +211,8 @@ def _flat(program: Program) -> dict[str, Any]:
     several = len(data["policies"]) > 1
     for name, policy in data["policies"].items():
         room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
+        if (replay := policy.pop("replay", None)) is not None:
+            flat |= {f"{room}replay.{key}": value for key, value in replay.items()}
         if algorithm is not None:
             flat |= {f"{room}algorithm": algorithm["name"]}
             flat |= {f"{room}algorithm.{key}": value for key, value in algorithm["fields"].items()}
@@ -317,8 +326,12 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
         )
     if problems or min(program.envs_per_actor, program.actors) < 1:
         return problems  # the rest divides by these
+    if policy.replay is not None:
+        return problems + _replay_problems(program, policy, policy.replay)
+    if policy.algorithm.needs_replay:
+        return [*problems, f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got none"]
     problems += _batch_problems(program, policy)
-    rows, parts = unroll_rows(policy), policy.algorithm.minibatches
+    rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
     if rows % parts:
         fits = max(n for n in range(1, parts + 1) if rows % n == 0)
         problems.append(
@@ -330,6 +343,21 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
             f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
+    return problems
+
+
+def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = out_of_range(replay, "replay.")
+    if len(learning(program)) > 1:
+        problems.append(f"replay: expected one policy that learns, got {', '.join(learning(program))}")
+    if not policy.algorithm.needs_replay:
+        name = type(policy.algorithm).__name__
+        problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
+    if policy.publish_every != 1 and program.max_lag is not None:
+        problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
+    for name in ("minibatches", "epochs"):
+        if getattr(policy.algorithm, name) != 1:
+            problems.append(f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates")
     return problems
 
 

@@ -29,7 +29,7 @@ from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import check, differences
 from equipoise.runtime.report import Report
 from equipoise.runtime.scribe import Scribe
-from equipoise.types import EnvSpec, Program, unroll_rows
+from equipoise.types import EnvSpec, Program
 
 On = Literal["serial", "process"]
 X86 = ("x86_64", "AMD64", "i686")
@@ -162,7 +162,7 @@ class Run:
             driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
-            scribe.note(f"resumed at step {self._kept * unroll_rows(blue.policy):,}: {promise(blue.spec)}")
+            scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec)}")
             if blue.policy.algorithm.anneal and self._kept >= blue.schedule_updates:
                 scribe.note(
                     "warning: the schedules have come to their end, so the learning rate is 0; "
@@ -304,7 +304,7 @@ class Run:
     def _finish(self, status: str, ring: _Ring, interrupt: Interrupt, *, whole: bool) -> None:
         """What is still to be saved of the weights, the summary and the last evaluation, also of a run that ended early."""
         params = ring.exam.params()
-        steps = ring.exam.version * unroll_rows(self._blue.policy)
+        steps = self._blue.pace.steps(ring.exam.version)
         meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
         if status == "solved" or not whole:
             self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)

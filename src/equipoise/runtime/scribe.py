@@ -13,7 +13,6 @@ from equipoise.envs.capsule import COUNTED
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluation, Report
-from equipoise.types import unroll_rows
 
 MOST_NOTES = 200  # of a run
 ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
@@ -24,7 +23,6 @@ class Scribe:
 
     def __init__(self, blue: Blueprint, shared: Shared, began: float, on: str) -> None:
         self._blue, self._shared, self._began, self._on = blue, shared, began, on
-        self._per_update = unroll_rows(blue.policy)
         self._balance = shared.board.shares()
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
@@ -47,7 +45,7 @@ class Scribe:
 
     @property
     def env_steps(self) -> int:
-        return int(self._record["version"]) * self._per_update
+        return self._blue.pace.steps(int(self._record["version"]))
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
         if evaluation is not None:
@@ -107,7 +105,7 @@ class Scribe:
             env_steps=self.env_steps,
             frames=self.env_steps * self._blue.spec.frame_skip,
             updates=r["version"],
-            steps_per_s=self._rate * self._per_update,
+            steps_per_s=self._rate * self._blue.pace.rows / self._blue.pace.updates,
             updates_per_s=self._rate,
             episodes=r["episodes"],
             return_mean=r["return_mean"],
@@ -133,7 +131,7 @@ class Scribe:
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shared.board.shares(), version * self._per_update
+        r, balance, steps = self._record, self._shared.board.shares(), self._blue.pace.steps(version)
         e = self._evaluation
         return {
             "status": status,

@@ -15,7 +15,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut, restored, save_worker
 from equipoise.runtime.ipc import Heap
-from equipoise.types import Tick, Worker, unroll_rows
+from equipoise.types import Tick, Worker
 
 
 class SerialRuntime:
@@ -82,7 +82,7 @@ class SerialRuntime:
         return records
 
     def _save(self, version: int) -> Cut:
-        directory, step = Path(self._blue.directory), version * unroll_rows(self._blue.policy)
+        directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
         files: dict[str, Entry] = {}
         try:
             place = checkpoint.begin(directory, step)

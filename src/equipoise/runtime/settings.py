@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Annotated, Any, Literal, Union
 
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, learning
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, Replay, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
@@ -28,7 +28,7 @@ SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9}
 def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys: ``algorithm.*`` for hyper-parameters, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for
+    Keys: ``algorithm.*`` for hyper-parameters, ``replay.*`` for what is kept where there is one, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for
     a field of the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands, ``route.AGENT`` for
     the policy of an agent. Where there are several policies ``policies.NAME.*`` is one's, and without that it is that of all
     that learn.
@@ -75,10 +75,10 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
 
 
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
-    plain = {key: value for key, value in changes.items() if not key.startswith("algorithm.")}
-    if isinstance(policy, Policy) and (deep := changes.keys() - plain.keys()):
-        fields = {key.removeprefix("algorithm."): changes[key] for key in deep}
-        plain["algorithm"] = dataclasses.replace(policy.algorithm, **fields)
+    plain = {key: value for key, value in changes.items() if "." not in key}
+    for room in ("algorithm", "replay"):
+        if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
+            plain[room] = dataclasses.replace(getattr(policy, room), **deep)
     return dataclasses.replace(policy, **plain)
 
 
@@ -122,11 +122,12 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     if isinstance(policy, Frozen):
         return field_types(Frozen)
     of_algorithm = {f"algorithm.{name}": kind for name, kind in field_types(type(policy.algorithm)).items()}
-    return of_algorithm | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
+    of_replay = {} if policy.replay is None else {f"replay.{name}": kind for name, kind in field_types(Replay).items()}
+    return of_algorithm | of_replay | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
 def field_types(
-    cls: type[Policy] | type[Frozen] | type[Program] | type[Algorithm] | type[Any], *, ranges: bool = False
+    cls: type[Policy] | type[Replay] | type[Frozen] | type[Program] | type[Algorithm] | type[Any], *, ranges: bool = False
 ) -> dict[str, Any]:
     """The init fields of a dataclass and their types, annotations resolved; with their ``Range`` where ``ranges``."""
     try:

@@ -1,0 +1,217 @@
+"""Replay: every row is kept once, and learned from as often as its selector likes.
+
+``Experience`` for actors is a queue, the inbox; for the learner it is a ring of rows. A *round* is one block of every actor. The
+law of the limiter, with U updates of N items to a round of R rows:
+
+    updates done = U x rounds taken (after those that reach ``starts_at``),  samples per insert = U N / R
+
+The learner never samples more than was paid for: after U updates it waits for the next round. The actors are never more than
+``max_lag + 1`` rounds ahead: the inbox has no more blocks, and those of a round are dealt again after its last update. Neither
+waits for the other at once, since a round in the inbox is taken whenever the updates of the last are done.
+
+Keys are (place, the stream's row number there). A priority for a row that was overwritten since is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.layout import RowSpec, columns
+from equipoise.experience.ring import Layout, Ring, smallest
+from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform, importance_weights
+from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
+from equipoise.types import Replay as Settings
+
+PER_PLACE = {"uniform": 16, "fifo": 17, "prioritized": 10}  # bytes of a selector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """The sizes of a replay."""
+
+    settings: Settings
+    row: RowSpec
+    unroll: int
+    window: int
+    block: int  # streams of an actor
+    actors: int
+    span: int  # an actor's streams are numbered from a multiple of it on
+    rounds: int  # of the run, for what is annealed
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.row, self.stacks)
+
+    @property
+    def streams(self) -> int:
+        return self.actors * self.block
+
+    @property
+    def rows(self) -> int:
+        """Of a round."""
+        return self.unroll * self.streams
+
+    @property
+    def begins(self) -> int:
+        """The round that the first updates follow, from 1."""
+        return first_round(self.settings.starts_at, self.rows)
+
+    def nbytes(self, slots: int) -> int:
+        selector = PER_PLACE[self.settings.selector] * slots * self.streams
+        return self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll) + selector
+
+    @property
+    def slots(self) -> int:
+        """Of a stream; ValueError where what was asked for is too little."""
+        settings, one = self.settings, self.unroll
+        # What is held before the first update has to fit, and one more block, which is given up while it is written over.
+        least = max(smallest(self.layout, unroll=one, window=self.window), (self.begins + 2) * one)
+        if settings.memory:
+            slots = int(settings.memory / self.nbytes(one)) * one
+            if slots < least:
+                raise ValueError(
+                    f"replay.memory: expected at least {self.nbytes(least):,} bytes ({least} rows of {self.streams} streams, "
+                    f"{self.nbytes(one) // (one * self.streams):,} bytes a row), got {settings.memory:,}"
+                )
+            return slots
+        slots = (1 - -settings.capacity // self.rows) * one  # and the block that is given up
+        if slots < least:
+            raise ValueError(
+                f"replay.capacity: expected at least {(least - one) * self.streams:,} rows, room for starts_at="
+                f"{settings.starts_at:,} and a round of {self.rows:,}, got {settings.capacity:,}"
+            )
+        return slots
+
+
+def first_round(starts_at: int, rows: int) -> int:
+    """The round, from 1, that the first updates follow."""
+    return max(-(-starts_at // rows), 1)
+
+
+class Replay:
+    """``Experience`` of one learner; actors have the inbox itself."""
+
+    def __init__(self, plan: ReplayPlan, inbox: Experience, *, seed: int) -> None:
+        self._plan, self._inbox = plan, inbox
+        self.ring = Ring(
+            plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
+            folder=plan.settings.file,
+        )  # fmt: skip
+        self.selector = _selector(plan.settings, self.ring.places)
+        self._rng = np.random.default_rng(seed)
+        self._rounds = 0
+        self._owed = 0  # updates of this round that are not finished
+        self._taken: Array | None = None  # the keys of the round in the inbox, until then
+        self._sampled = 0  # items
+        self._ones: dict[int, torch.Tensor] = {}
+
+    # ------------------------------------------------------------------------------------------------- the actor's side
+
+    def reserve(self, streams: Array) -> Slot | None:
+        return self._inbox.reserve(streams)
+
+    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+        self._inbox.commit(slot, priority)
+
+    def cancel(self, streams: Array) -> None:
+        self._inbox.cancel(streams)
+
+    # ----------------------------------------------------------------------------------------------- the learner's side
+
+    def sample(self, n: int) -> Batch | None:
+        """``n`` windows, or None until the next round is complete."""
+        while self._owed == 0:
+            if not self._take():
+                return None
+        if not len(self.selector):
+            raise RuntimeError(f"replay: none of the {self._rounds * self._plan.rows:,} rows so far begins a window")
+        places, probability = self.selector.sample(n, self._rng)
+        data = self.ring.gather(places)
+        keys = np.empty((n, 2), np.int64)
+        keys[:, 0], keys[:, 1] = places, data.context["start"]
+        self._sampled += n
+        return Batch(data=data, keys=keys, weight=self._weight(probability), targets={})
+
+    def _take(self) -> bool:
+        """A round out of the inbox, if one is complete."""
+        batch = self._inbox.sample(self._plan.streams)
+        if batch is None:
+            return False
+        self.insert(batch.data)
+        self._rounds += 1
+        if self._rounds < self._plan.begins:
+            self._inbox.finish(batch.keys)
+        else:
+            self._owed, self._taken = self._plan.settings.updates, batch.keys
+        return True
+
+    def insert(self, data: Trajectory) -> None:
+        """Rows of whole blocks [T, k * block], which need not lie in the order of their streams."""
+        block = self._plan.block
+        fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
+        for at in range(0, data.shape[1], block):
+            mine = Trajectory(**columns(fields, at, at + block, self._plan.row))
+            actor = int(mine.context["stream"][0]) // self._plan.span
+            fresh, gone = self.ring.insert(mine, actor * block)
+            self.selector.remove(gone)
+            self.selector.insert(fresh)
+
+    def _weight(self, probability: Any) -> torch.Tensor:
+        settings, n = self._plan.settings, len(probability)
+        if settings.selector != "prioritized":
+            if n not in self._ones:
+                self._ones[n] = torch.ones(n)
+            return self._ones[n]
+        done = min(max(self._rounds - self._plan.begins, 0) / max(self._plan.rounds - self._plan.begins, 1), 1.0)
+        beta = settings.beta + (1.0 - settings.beta) * done
+        return torch.from_numpy(importance_weights(probability, len(self.selector), beta).astype(np.float32))
+
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        """New priorities [n] for items; of rows that are still there."""
+        if priority is None:
+            return
+        there = self.ring.row(keys[:, 0]) == keys[:, 1]
+        self.selector.update(keys[there, 0], np.asarray(priority, np.float64)[there])
+
+    def finish(self, keys: Array) -> None:
+        """The learner is done with this update; after the round's last the actors may write over the round."""
+        self._owed -= 1
+        if self._owed == 0:
+            assert self._taken is not None
+            self._inbox.finish(self._taken)
+            self._taken = None
+
+    # ------------------------------------------------------------------------------------------------------ for anybody
+
+    def stats(self) -> dict[str, float]:
+        """The inbox's rows, and ``items`` that may be sampled."""
+        return self._inbox.stats() | {"items": len(self.selector)}
+
+    def state(self) -> Tree:
+        """Between two rounds, without the inbox: the rows are views, to be written before the next ``sample``."""
+        if self._owed > 1:
+            raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self._owed} updates")
+        return {
+            "rounds": self._rounds, "sampled": self._sampled, "rng": generator_state(self._rng), "ring": self.ring.state(),
+            "selector": self.selector.state(),
+        }  # fmt: skip
+
+    def load(self, state: Tree) -> None:
+        """The inverse, into a replay of the same plan whose inbox was loaded."""
+        self.ring.load(state["ring"])
+        self.selector.load(state["selector"])
+        self._rounds, self._sampled, self._rng = state["rounds"], state["sampled"], generator(state["rng"])
+
+
+def _selector(settings: Settings, places: int) -> Selector:
+    if settings.selector == "prioritized":
+        return Prioritized(places, alpha=settings.alpha)
+    return Uniform(places) if settings.selector == "uniform" else Fifo(places)

@@ -1,0 +1,314 @@
+"""The rows of all streams, each kept once, and windows cut out of them.
+
+Place ``slot * streams + column`` holds one row of one stream; slot ``s`` of a stream is followed by slot ``s + 1``, and the last
+by the first. All that is small lies side by side in a record, so that a row costs one copy to read. An image has memory of its
+own, and of a stack of frames only the newest is kept: a window gathers the frames of all its rows once, and its observations
+are overlapping views of them.
+
+A block is ``unroll`` rows of one actor's streams. Its ``obs[T]`` is written where the next block will begin, so the oldest
+block is given up before that: of ``slots`` rows a stream, ``slots - unroll`` are held.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.experience.layout import RowSpec
+from equipoise.tree import ArraySpec
+from equipoise.types import Stack, Trajectory, Tree
+
+IMAGE = 1024  # bytes from which on a leaf has memory of its own
+NOWHERE = -1  # the row number of a place that no row is at
+OLDEST = 255  # of ages: more is not told apart
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the leaves of a row lie, by path: ``small`` in the record at their offsets, ``large`` by themselves."""
+
+    small: Mapping[str, tuple[int, ArraySpec]]
+    large: Mapping[str, ArraySpec]  # of a stack: of one frame
+    stacks: Mapping[str, Stack]
+    record: int  # bytes
+    state: Tree  # of the recurrent state, at the first row of every block
+
+    @staticmethod
+    def of(row: RowSpec, stacks: Mapping[str, Stack]) -> Layout:
+        """``stacks`` by the path within an observation."""
+        by_path = {f"obs/{path}" if path else "obs": stack for path, stack in stacks.items()}
+        fields = {
+            "row": ArraySpec((), "int64"), "version": ArraySpec((), "int64"), "reward": ArraySpec((), "float32"),
+            "mask": ArraySpec((), "bool"), "bootstrap": ArraySpec((), "bool"), "first": ArraySpec((), "bool"),
+        } | dict(tree.items({"obs": row.obs, "action": row.action, "behaviour": row.behaviour}))  # fmt: skip
+        if by_path:
+            fields["age"] = ArraySpec((), "uint8")  # rows since the first of its episode
+        large = {path: ArraySpec(fields[path].shape[1:], fields[path].dtype) for path in by_path}
+        large |= {path: spec for path, spec in fields.items() if spec.nbytes >= IMAGE and path not in large}
+        small, at = {}, 0
+        for path, spec in sorted(fields.items(), key=lambda item: -np.dtype(item[1].dtype).itemsize):  # so that each is aligned
+            if path not in large:
+                small[path] = at, spec
+                at += spec.nbytes
+        return Layout(small=small, large=large, stacks=by_path, record=-(-at // 8) * 8, state=row.state)
+
+    @property
+    def history(self) -> int:
+        """Rows before its own that a row's observation is made of."""
+        return max((stack.frames - 1 for stack in self.stacks.values()), default=0)
+
+    def nbytes(self, *, slots: int, streams: int, unroll: int) -> int:
+        """Of a ring."""
+        row = self.record + sum(spec.nbytes for spec in self.large.values())
+        return slots * streams * row + slots // unroll * streams * sum(spec.nbytes for spec in tree.leaves(self.state))
+
+
+class Ring:
+    """Rows in, windows of ``window`` rows out; nothing here chooses."""
+
+    def __init__(
+        self, layout: Layout, *, slots: int, block: int, actors: int, unroll: int, window: int, folder: str = ""
+    ) -> None:
+        """``slots`` a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: where a file of the rows may lie."""
+        least = smallest(layout, unroll=unroll, window=window)
+        if slots % unroll or slots < least:
+            raise ValueError(f"slots: expected a multiple of unroll={unroll} and at least {least}, got {slots}")
+        self.layout, self.slots, self.block, self.unroll, self.window = layout, slots, block, unroll, window
+        self.streams = streams = actors * block
+        self.places = slots * streams
+        self._records = _memory((slots, streams, layout.record), "uint8", folder)
+        self._small = {path: _field(self._records, at, spec) for path, (at, spec) in layout.small.items()}
+        # One frame more than there are places: it stays black, for what stands before an episode's first frame.
+        self._large = {path: _memory((self.places + 1, *s.shape), s.dtype, folder) for path, s in layout.large.items()}
+        self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
+        self._keeps_state = bool(tree.leaves(layout.state))
+        self._small["row"][:] = NOWHERE
+        self._head = np.zeros(actors, np.int64)  # the slot where its next block begins
+        self._next_row = np.full(streams, NOWHERE, np.int64)
+        self._run = np.zeros(streams, np.int64)  # rows before the head without a gap
+        self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
+        self._flat = self._records.reshape(self.places, layout.record)
+        self._offsets = np.arange(window + 1)[:, None] * streams
+        self._windows: dict[int, _Window] = {}
+
+    # --------------------------------------------------------------------------------------------------------------- in
+
+    def insert(self, data: Trajectory, column: int) -> tuple[Ints, Ints]:
+        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> the places where a window may begin
+        from now on, and those where none may any more. Take the second out before the first are put in.
+        """
+        actor, unroll, window = column // self.block, self.unroll, self.window
+        columns = slice(column, column + self.block)
+        head, start = int(self._head[actor]), np.asarray(data.context["start"])
+        after = (head + unroll) % self.slots
+        gap = self._next_row[columns] != start
+        gone = [self._starts(after, after + unroll + self.layout.history, columns)]
+        if gap.any():  # what stood at the head is another observation now
+            gone.append(self._starts(head - window, head - window + 1, columns)[gap])
+        self._write(data, head, after, columns)
+        self._run[columns][gap] = 0
+        fresh = self._fresh(head, columns)
+        self._head[actor], self._next_row[columns] = after, start + unroll
+        self._run[columns] += unroll
+        return fresh, np.concatenate(gone)
+
+    def _starts(self, begin: int, end: int, columns: slice) -> Ints:
+        """The places of these slots, slot by slot."""
+        slots = np.arange(begin, end) % self.slots
+        return (slots[:, None] * self.streams + np.arange(columns.start, columns.stop)).reshape(-1)
+
+    def _fresh(self, head: int, columns: slice) -> Ints:
+        """Windows that this block completes and that begin with a real row; none across a gap."""
+        begin, end = head - self.window + 1, head + self.unroll - self.window + 1
+        slots = np.arange(begin, end)
+        may = self._small["mask"][slots % self.slots, columns].copy()
+        may &= (head - slots)[:, None] <= self._run[columns]
+        if self._keeps_state:
+            may &= (slots % self.unroll == 0)[:, None]
+        return self._starts(begin, end, columns)[may.reshape(-1)]
+
+    def _write(self, data: Trajectory, head: int, after: int, columns: slice) -> None:
+        small, unroll, now = self._small, self.unroll, slice(head, head + self.unroll)
+        small["row"][now, columns] = data.context["start"] + np.arange(unroll)[:, None]
+        small["row"][after, columns] = NOWHERE
+        small["mask"][after, columns] = False
+        for path in ("version", "reward", "mask", "bootstrap"):
+            small[path][now, columns] = getattr(data, path)
+        for path, leaf in tree.items({"action": data.action, "behaviour": data.behaviour}):
+            self._put(path, leaf, now, columns)
+        for path, leaf in tree.items({"first": data.first, "obs": data.obs}):
+            self._put(path, leaf[:unroll], now, columns)
+            self._put(path, leaf[unroll], after, columns)
+        if self._keeps_state:
+            tree.map(lambda to, x: np.copyto(to[head // unroll, columns], x), self._recurrent, data.state)
+        if self.layout.stacks:
+            age = self._age[columns]
+            for t in range(unroll + 1):
+                if t:
+                    age += 1
+                age[np.asarray(data.first[t])] = 0
+                small["age"][(head + t) % self.slots, columns] = np.minimum(age, OLDEST)
+
+    def _put(self, path: str, leaf: Any, slots: Any, columns: slice) -> None:
+        if path in self._small:
+            self._small[path][slots, columns] = leaf
+            return
+        if path in self.layout.stacks:
+            lead = leaf.ndim - 1 - len(self.layout.large[path].shape)
+            leaf = leaf[(*[slice(None)] * lead, -1)]
+        large = self._large[path][:-1]
+        large.reshape(self.slots, self.streams, *large.shape[1:])[slots, columns] = leaf
+
+    # -------------------------------------------------------------------------------------------------------------- out
+
+    def row(self, places: Ints) -> Ints:
+        """The stream's row number at each place: it tells whether what a key was of is still there."""
+        slots, columns = np.divmod(places, self.streams)
+        return self._small["row"][slots, columns]  # type: ignore[no-any-return]
+
+    def gather(self, places: Ints) -> Trajectory:
+        """Windows that begin at ``places`` [N], as tensors over memory that the next call for N windows overwrites."""
+        if (window := self._windows.get(len(places))) is None:
+            window = self._windows[len(places)] = _Window(self, len(places))
+        return window.fill(places)
+
+    # ------------------------------------------------------------------------------------------------------------- state
+
+    def state(self) -> Tree:
+        """Everything, as views: to be copied or written before the next ``insert``."""
+        return {
+            "records": self._records, "large": self._large, "recurrent": self._recurrent, "head": self._head,
+            "next_row": self._next_row, "run": self._run, "age": self._age,
+        }  # fmt: skip
+
+    def load(self, state: Tree) -> None:
+        """The inverse; ValueError where a shape differs."""
+        mine = self.state()
+        for path, array in tree.items(mine):
+            other = dict(tree.items(state)).get(path)
+            if other is None or other.shape != array.shape:
+                got = "none" if other is None else other.shape
+                raise ValueError(f"replay, {path}: expected an array of shape {array.shape}, got {got}")
+        tree.copy(mine, tree.like(mine, state))
+
+
+class _Window:
+    """The memory of a batch of N windows, and what a trajectory of it looks like."""
+
+    def __init__(self, ring: Ring, n: int) -> None:
+        self._ring, self._n, layout, rows = ring, n, ring.layout, ring.window + 1
+        self._places = np.empty((rows, n), np.int64)
+        records = np.empty((rows, n, layout.record), np.uint8)
+        self._records = records.reshape(rows * n, layout.record)
+        small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
+        self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
+        self._large: dict[str, Any] = {}
+        self._frames: dict[str, Any] = {}  # of stacks: [N, history + rows, ...]
+        for path, spec in layout.large.items():
+            if (stack := layout.stacks.get(path)) is None:
+                self._large[path] = np.empty((rows, n, *spec.shape), spec.dtype)
+            else:
+                self._frames[path] = np.empty((n, stack.frames - 1 + rows, *spec.shape), spec.dtype)
+        self._stream, self._state = np.empty(n, np.int64), tree.zeros(tree.prepend(layout.state, n))
+        self._leaves = {path: torch.from_numpy(array) for path, array in (*small.items(), *self._large.items())}
+        self._leaves |= {path: self._overlapping(path) for path in self._frames}
+        self._plain = self._trajectory(self._leaves)
+
+    def fill(self, places: Ints) -> Trajectory:
+        ring, rows = self._ring, self._places
+        np.add(ring._offsets, places, out=rows)
+        np.remainder(rows, ring.places, out=rows)
+        flat = rows.reshape(-1)
+        np.take(ring._flat, flat, axis=0, out=self._records, mode="clip")  # clip: numpy would buffer the result otherwise
+        for path, array in self._large.items():
+            np.take(ring._large[path], flat, axis=0, out=array.reshape(len(flat), *array.shape[2:]), mode="clip")
+        np.remainder(places, ring.streams, out=self._stream)
+        if ring._keeps_state:
+            blocks, columns = np.divmod(places, ring.streams)
+            tree.map(lambda to, x: np.copyto(to, x[blocks // ring.unroll, columns]), self._state, ring._recurrent)
+        if not self._frames:
+            return self._plain
+        if self._first[1:].any():  # two rows of a window see different frames where an episode begins between them
+            return self._trajectory(self._leaves | {path: torch.from_numpy(self._apart(path)) for path in self._frames})
+        for path in self._frames:
+            self._together(path, places)
+        return self._plain
+
+    def _trajectory(self, leaves: Mapping[str, torch.Tensor]) -> Trajectory:
+        last = self._ring.window
+
+        def part(name: str, rows: int) -> Tree:
+            mine = {path: leaf[:rows] for path, leaf in leaves.items() if path == name or path.startswith(f"{name}/")}
+            return mine[name] if name in mine else tree.nest({p.removeprefix(f"{name}/"): leaf for p, leaf in mine.items()})
+
+        fields = {name: part(name, last) for name in ("action", "behaviour", "reward", "mask", "bootstrap", "version")}
+        context = {"stream": torch.from_numpy(self._stream), "start": leaves["row"][0]}
+        return Trajectory(
+            obs=part("obs", last + 1), first=leaves["first"], state=tree.torch_views(self._state), context=context, **fields
+        )
+
+    def _overlapping(self, path: str) -> torch.Tensor:
+        """[rows, N, frames, ...]: row t of a window sees the frames t to t + history of those gathered for it."""
+        gathered = torch.from_numpy(self._frames[path])
+        frames = self._ring.layout.stacks[path].frames
+        over, each, *inner = gathered.stride()
+        shape = (self._ring.window + 1, self._n, frames, *gathered.shape[2:])
+        return gathered.as_strided(shape, (each, over, each, *inner))
+
+    def _together(self, path: str, places: Ints) -> None:
+        """The frames of windows within one episode each."""
+        ring, into, stack = self._ring, self._frames[path], self._ring.layout.stacks[path]
+        steps = np.arange(1 - stack.frames, ring.window + 1)
+        assert self._age is not None
+        index = _padded(places[:, None], steps, self._age[0][:, None].astype(np.int64), ring, stack)
+        np.take(ring._large[path], index.reshape(-1), axis=0, out=into.reshape(-1, *into.shape[2:]), mode="clip")
+
+    def _apart(self, path: str) -> Any:
+        """[rows, N, frames, ...], every row's stack by itself."""
+        ring, stack = self._ring, self._ring.layout.stacks[path]
+        assert self._age is not None
+        index = _padded(self._places[..., None], np.arange(1 - stack.frames, 1), self._age[..., None].astype(np.int64), ring, stack)
+        return ring._large[path][index]
+
+
+def _padded(places: Ints, steps: Ints, age: Ints, ring: Ring, stack: Stack) -> Ints:
+    """The places of the frames ``steps`` rows from ``places``, of episodes that are ``age`` rows old there."""
+    if stack.padding == "first":
+        return (places + np.maximum(steps, -age) * ring.streams) % ring.places  # type: ignore[no-any-return]
+    return np.where(steps < -age, ring.places, (places + steps * ring.streams) % ring.places)
+
+
+def smallest(layout: Layout, *, unroll: int, window: int) -> int:
+    """Slots without which no window is whole: the block being written, the one given up for it, and a window's rows."""
+    return (2 + -(-(window + layout.history) // unroll)) * unroll
+
+
+def _field(records: Any, at: int, spec: ArraySpec) -> Any:
+    """One leaf of all records [..., bytes], as a view."""
+    inner = np.empty(spec.shape, spec.dtype).strides
+    return np.ndarray((*records.shape[:-1], *spec.shape), spec.dtype, records, at, (*records.strides[:-1], *inner))
+
+
+def _memory(shape: tuple[int, ...], dtype: str, folder: str) -> Any:
+    """Zeros; where there is a folder, in a file of it that has no name and ends with the process."""
+    if not folder:
+        return np.zeros(shape, dtype)
+    size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # now, or a write into the map would die of a full disk
+        except OSError as error:
+            raise OSError(error.errno, f"{folder}: no room for {size:,} bytes of replay: {error.strerror}") from None
+        return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)

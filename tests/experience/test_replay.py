@@ -1,0 +1,253 @@
+"""Replay: rows, masks and frames as they were written, through every wrap, gap and seam; the law of the limiter; what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.tokens import LocalChannel
+from equipoise.types import Experience, Stack, stream_ids
+from equipoise.types import Replay as Settings
+from tests.experience.history import History
+
+UNROLL, BLOCK, ACTORS = 4, 2, 3
+ROUND = UNROLL * BLOCK * ACTORS
+
+
+class Heap:
+    def __init__(self, size: int) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+
+
+def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Queue:
+    streams = BLOCK * ACTORS
+    plan = Plan(row=history.row, unroll=UNROLL, batch=streams, block=BLOCK, streams=streams, max_lag=max_lag)
+    made = Queue(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+    made.fill() if saved is None else made.load(saved)
+    return made
+
+
+def replay(history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None) -> Replay:
+    plan = ReplayPlan(
+        settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,
+        window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
+    )  # fmt: skip
+    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3)
+
+
+class Writers:
+    """Actors that write whenever there is room; ``skip`` leaves a gap in an actor's rows, as a successor does."""
+
+    def __init__(self, history: History, experience: Experience) -> None:
+        self.history, self.experience, self.next = history, experience, [0] * ACTORS
+
+    def write(self, actor: int) -> bool:
+        streams = stream_ids(actor, BLOCK)
+        if (slot := self.experience.reserve(streams)) is None:
+            return False
+        self.history.write(slot.data, streams, self.next[actor])
+        self.next[actor] += UNROLL
+        self.experience.commit(slot)
+        return True
+
+    def skip(self, actor: int) -> None:
+        """To the next row at which all of the actor's streams begin an episode; the streams of these tests have one."""
+        self.next[actor] += 1
+
+
+def drive(history: History, experience: Any, *, batches: int, n: int, gaps: bool = False) -> int:
+    """Write and sample in turn, and prove every batch -> how many windows were proven."""
+    writers, proven, rng = Writers(history, experience), 0, np.random.default_rng(1)
+    for i in itertools.count():
+        if gaps and i % 7 == 5:
+            writers.skip(i % ACTORS)
+        for actor in rng.permutation(ACTORS):
+            writers.write(int(actor))
+        while (batch := experience.sample(n)) is not None:
+            history.prove(batch)
+            assert bool(batch.data.mask[0].all()) or isinstance(experience, Queue)
+            experience.learned(batch.keys, np.abs(batch.data.reward[0].numpy()) + 0.1)
+            experience.finish(batch.keys)
+            proven += n
+            if proven >= batches * n:
+                return proven
+        assert i < 10_000
+
+
+STACKS = {"vectors": None, "black": Stack(frames=4, padding="zero"), "repeated": Stack(frames=4, padding="first")}
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, None])
+@pytest.mark.parametrize("selector", ["uniform", "prioritized", "fifo", "queue"])
+@pytest.mark.parametrize("window", [1, 5, UNROLL], ids=["transition", "5-step", "sequence"])
+@pytest.mark.parametrize("storage", ["memory", "mmap"])
+@pytest.mark.parametrize("stack", list(STACKS))
+def test_every_window_is_what_was_written(
+    selector: Any, window: int, storage: str, stack: str, max_lag: int | None, tmp_path: Any
+) -> None:
+    recurrent = window == UNROLL
+    history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS[stack], recurrent=recurrent)
+    if selector == "queue":
+        if storage == "mmap" or window != UNROLL:
+            pytest.skip("a queue has whole unrolls in memory")
+        assert drive(history, inbox(history, max_lag=max_lag), batches=20, n=BLOCK * ACTORS)
+        return
+    settings = Settings(
+        capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector, file=str(tmp_path) if storage == "mmap" else ""
+    )
+    made = replay(history, settings, window=window, max_lag=max_lag)
+    assert drive(history, made, batches=60, n=7 if selector != "fifo" else 2)
+    assert not list(tmp_path.iterdir()), "the file has no name"
+
+
+def test_a_gap_is_never_crossed() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=1200)
+    for window in (1, 3, 6):
+        made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2), window=window)
+        assert drive(history, made, batches=100, n=16, gaps=True)
+
+
+def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
+    """Uniform over everything that begins with a real row: as many items as the last rows of the history allow."""
+    history = History(streams=BLOCK * ACTORS, rows=1200)
+    made = replay(history, Settings(capacity=ROUND * 5, starts_at=ROUND, updates=1), window=2)
+    drive(history, made, batches=40, n=4)
+    seen = set()
+    for _ in range(200):
+        places, probability = made.selector.sample(64, np.random.default_rng(len(seen)))
+        data = made.ring.gather(places)
+        seen |= set(zip(data.context["stream"].tolist(), data.context["start"].tolist(), strict=True))
+        assert np.allclose(probability, 1 / len(made.selector))
+    newest = max(start for _, start in seen)
+    held = {
+        (stream, row)
+        for stream in range(BLOCK * ACTORS)
+        for row in range(newest - 5 * UNROLL + 2, newest + 1)
+        if history.mask[row, stream]
+    }
+    assert seen == held and len(made.selector) == len(held)
+
+
+def test_samples_per_insert_are_exact() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=1200)
+    made = replay(history, Settings(capacity=ROUND * 6, starts_at=2 * ROUND + 1, updates=3), max_lag=1)
+    writers, updates = Writers(history, made), []
+    for _ in range(12):
+        while any([writers.write(actor) for actor in range(ACTORS)]):
+            pass
+        assert max(writers.next) * BLOCK * ACTORS <= (max(len(updates) // 3, 0) + 2 + 2) * ROUND, "actors are 2 rounds ahead"
+        if (batch := made.sample(5)) is not None:
+            updates.append(max(writers.next))
+            made.finish(batch.keys)
+    rounds = made.stats()["sampled"] / ROUND
+    assert rounds == 3 - 1 + -(-len(updates) // 3)
+    assert made.stats()["inserted"] == made.stats()["sampled"] + made.stats()["held"] + made.stats()["dropped"]
+
+
+def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=1200)
+    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized", alpha=1.0))
+    writers = Writers(history, made)
+    for actor in range(ACTORS):
+        writers.write(actor)
+    old = made.sample(8)
+    assert old is not None
+    keys = old.keys.copy()
+    made.learned(keys, np.full(8, 0.5))
+    made.finish(keys)
+    assert made.selector.sample(4, np.random.default_rng(0))[1].max() <= 1.0
+    for _ in range(6):
+        for actor in range(ACTORS):
+            writers.write(actor)
+        assert (batch := made.sample(8)) is not None
+        made.finish(batch.keys)
+    before = made.selector.sample(64, np.random.default_rng(0))
+    made.learned(keys, np.full(8, 1e6))
+    after = made.selector.sample(64, np.random.default_rng(0))
+    np.testing.assert_array_equal(before[0], after[0])
+    np.testing.assert_array_equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf])
+def test_a_wrong_priority_is_refused_by_name(bad: float) -> None:
+    history = History(streams=BLOCK * ACTORS, rows=200)
+    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=1, selector="prioritized"))
+    writers = Writers(history, made)
+    for actor in range(ACTORS):
+        writers.write(actor)
+    batch = made.sample(4)
+    assert batch is not None
+    with pytest.raises(ValueError, match="priorit"):
+        made.learned(batch.keys, np.array([1.0, bad, 1.0, 1.0]))
+
+
+def test_importance_weights_follow_the_probabilities() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=400)
+    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=4, selector="prioritized", beta=1.0, alpha=1.0))
+    writers = Writers(history, made)
+    for actor in range(ACTORS):
+        writers.write(actor)
+    for priority in (0.5, 2.0, 7.0):
+        batch = made.sample(6)
+        assert batch is not None and batch.weight.dtype == torch.float32
+        made.learned(batch.keys, np.linspace(priority, 2 * priority, 6))
+        made.finish(batch.keys)
+    batch = made.sample(50)
+    assert batch is not None
+    assert float(batch.weight.max()) == 1.0 and float(batch.weight.min()) < 0.5
+
+
+@pytest.mark.parametrize("selector", ["uniform", "prioritized"])
+def test_a_loaded_replay_goes_on_as_the_other_would_have(selector: Literal["uniform", "prioritized"]) -> None:
+    history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS["black"])
+    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector)
+    made = replay(history, settings, window=3)
+    writers = Writers(history, made)
+    for _ in range(9):
+        for actor in range(ACTORS):
+            writers.write(actor)
+        while (batch := made.sample(5)) is not None:
+            made.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
+            made.finish(batch.keys)
+    other = replay(history, settings, window=3, saved=made._inbox.state())
+    other.load(made.state())
+    again = Writers(history, other)
+    again.next = list(writers.next)
+    for _ in range(9):
+        for actor in range(ACTORS):
+            assert writers.write(actor) == again.write(actor)
+        while (batch := made.sample(5)) is not None:
+            twin = other.sample(5)
+            assert twin is not None
+            np.testing.assert_array_equal(batch.keys, twin.keys)
+            torch.testing.assert_close(batch.data.obs["image"], twin.data.obs["image"], rtol=0, atol=0)
+            for one in (made, other):
+                one.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
+                one.finish(batch.keys)
+
+
+def test_budgets_in_bytes() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=10, stack=STACKS["black"])
+    budget = 3_000_000
+    made = replay(history, Settings(memory=budget, starts_at=ROUND))
+    held = sum(array.nbytes for array in (made.ring._records, *made.ring._large.values()))
+    held += sum(x.nbytes for x in vars(made.selector).values() if isinstance(x, np.ndarray))
+    assert 0.95 * budget <= held <= 1.05 * budget
+    with pytest.raises(ValueError, match=r"replay\.memory: expected at least [\d,]+ bytes") as error:
+        replay(history, Settings(memory=10_000, starts_at=ROUND))
+    least = int(str(error.value).split("at least ")[1].split(" bytes")[0].replace(",", ""))
+    replay(history, Settings(memory=least, starts_at=ROUND))
+    with pytest.raises(ValueError, match="replay"):
+        replay(history, Settings(memory=least - 1, starts_at=ROUND))
+
+
+def test_a_capacity_that_could_deadlock_is_refused() -> None:
+    history = History(streams=BLOCK * ACTORS, rows=10)
+    with pytest.raises(ValueError, match=r"replay\.capacity: expected at least [\d,]+ rows"):
+        replay(history, Settings(capacity=ROUND * 3, starts_at=ROUND * 10))
