@@ -66,10 +66,10 @@ class TimeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """An observation that is the last ``frames`` screens along its first axis, the newest last, and what stands before the first."""
+    """An observation that is the last ``frames`` screens along its first axis, the newest last."""
 
     frames: int
-    padding: Literal["zero", "first"]  # black, or the first frame repeated
+    padding: Literal["zero", "first"]  # what stands before an episode's first: black, or that frame repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +288,7 @@ class Algorithm(ABC):
     tau: Fraction = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
 
     @property
-    def window(self) -> int | None:
+    def item_rows(self) -> int | None:
         """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
         return None
 
@@ -437,6 +437,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
     "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
-    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole",
-    "Worker",
+    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
+    "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ FRAMES, SIDE = 4, 16  # 16 x 16 x 4 bytes are an image
 class History:
     """``rows`` rows of ``streams`` streams: episodes of 1 to ``longest`` steps, then a seam (NEXT_STEP), and so on.
 
-    A vector observation is (stream, row); an image is a stack of frames each of which is all (stream * 41 + row * 7 + 1) % 251 + 1.
+    A vector observation is (stream, row); an image is a stack of frames each of which has one shade.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Replay: rows, masks and frames as they were written, through every wrap, gap and seam; the law of the limiter; what is refused."""
+"""Replay: rows, masks and frames as they were written, through every wrap, gap and seam; the limiter's law; what is refused."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def drive(history: History, experience: Any, *, batches: int, n: int, gaps: bool
             if proven >= batches * n:
                 return proven
         assert i < 10_000
+    raise AssertionError
 
 
 STACKS = {"vectors": None, "black": Stack(frames=4, padding="zero"), "repeated": Stack(frames=4, padding="first")}
@@ -118,7 +119,7 @@ def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200)
     made = replay(history, Settings(capacity=ROUND * 5, starts_at=ROUND, updates=1), window=2)
     drive(history, made, batches=40, n=4)
-    seen = set()
+    seen: set[tuple[int, int]] = set()
     for _ in range(200):
         places, probability = made.selector.sample(64, np.random.default_rng(len(seen)))
         data = made.ring.gather(places)
@@ -137,9 +138,9 @@ def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
 def test_samples_per_insert_are_exact() -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200)
     made = replay(history, Settings(capacity=ROUND * 6, starts_at=2 * ROUND + 1, updates=3), max_lag=1)
-    writers, updates = Writers(history, made), []
+    writers, updates = Writers(history, made), list[int]()
     for _ in range(12):
-        while any([writers.write(actor) for actor in range(ACTORS)]):
+        while sum(writers.write(actor) for actor in range(ACTORS)):
             pass
         assert max(writers.next) * BLOCK * ACTORS <= (max(len(updates) // 3, 0) + 2 + 2) * ROUND, "actors are 2 rounds ahead"
         if (batch := made.sample(5)) is not None:
@@ -165,7 +166,8 @@ def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:
     for _ in range(6):
         for actor in range(ACTORS):
             writers.write(actor)
-        assert (batch := made.sample(8)) is not None
+        batch = made.sample(8)
+        assert batch is not None
         made.finish(batch.keys)
     before = made.selector.sample(64, np.random.default_rng(0))
     made.learned(keys, np.full(8, 1e6))
@@ -189,7 +191,9 @@ def test_a_wrong_priority_is_refused_by_name(bad: float) -> None:
 
 def test_importance_weights_follow_the_probabilities() -> None:
     history = History(streams=BLOCK * ACTORS, rows=400)
-    made = replay(history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=4, selector="prioritized", beta=1.0, alpha=1.0))
+    made = replay(
+        history, Settings(capacity=ROUND * 4, starts_at=ROUND, updates=4, selector="prioritized", beta=1.0, alpha=1.0)
+    )
     writers = Writers(history, made)
     for actor in range(ACTORS):
         writers.write(actor)

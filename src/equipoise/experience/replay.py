@@ -1,7 +1,7 @@
 """Replay: every row is kept once, and learned from as often as its selector likes.
 
-``Experience`` for actors is a queue, the inbox; for the learner it is a ring of rows. A *round* is one block of every actor. The
-law of the limiter, with U updates of N items to a round of R rows:
+For the actors it is a queue, the inbox; for the learner a ring of rows. A *round* is one block of every actor. The law of the
+limiter, with U updates of N items to a round of R rows:
 
     updates done = U x rounds taken (after those that reach ``starts_at``),  samples per insert = U N / R
 

@@ -1,7 +1,7 @@
 """The rows of all streams, each kept once, and windows cut out of them.
 
-Place ``slot * streams + column`` holds one row of one stream; slot ``s`` of a stream is followed by slot ``s + 1``, and the last
-by the first. All that is small lies side by side in a record, so that a row costs one copy to read. An image has memory of its
+Place ``slot * streams + column`` holds one row of one stream; slot ``s`` of a stream is followed by ``s + 1``, and the last by
+the first. All that is small lies side by side in a record, so that a row costs one copy to read. An image has memory of its
 own, and of a stack of frames only the newest is kept: a window gathers the frames of all its rows once, and its observations
 are overlapping views of them.
 
@@ -71,7 +71,8 @@ class Layout:
     def nbytes(self, *, slots: int, streams: int, unroll: int) -> int:
         """Of a ring."""
         row = self.record + sum(spec.nbytes for spec in self.large.values())
-        return slots * streams * row + slots // unroll * streams * sum(spec.nbytes for spec in tree.leaves(self.state))
+        state: int = sum(spec.nbytes for spec in tree.leaves(self.state))
+        return slots * streams * row + slots // unroll * streams * state
 
 
 class Ring:
@@ -136,7 +137,8 @@ class Ring:
         may &= (head - slots)[:, None] <= self._run[columns]
         if self._keeps_state:
             may &= (slots % self.unroll == 0)[:, None]
-        return self._starts(begin, end, columns)[may.reshape(-1)]
+        fresh: Ints = self._starts(begin, end, columns)[may.reshape(-1)]
+        return fresh
 
     def _write(self, data: Trajectory, head: int, after: int, columns: slice) -> None:
         small, unroll, now = self._small, self.unroll, slice(head, head + self.unroll)
@@ -278,8 +280,8 @@ class _Window:
         """[rows, N, frames, ...], every row's stack by itself."""
         ring, stack = self._ring, self._ring.layout.stacks[path]
         assert self._age is not None
-        index = _padded(self._places[..., None], np.arange(1 - stack.frames, 1), self._age[..., None].astype(np.int64), ring, stack)
-        return ring._large[path][index]
+        places, age = self._places[..., None], self._age[..., None].astype(np.int64)
+        return ring._large[path][_padded(places, np.arange(1 - stack.frames, 1), age, ring, stack)]
 
 
 def _padded(places: Ints, steps: Ints, age: Ints, ring: Ring, stack: Stack) -> Ints:

@@ -29,7 +29,7 @@ RECORD_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How env steps and versions go together: ``rows`` steps a round, ``updates`` versions after each from the ``begins``-th."""
+    """How steps and versions go together: ``rows`` env steps a round, and ``updates`` versions after each from ``begins`` on."""
 
     rows: int
     updates: int = 1
@@ -170,12 +170,15 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
-        raise ValueError(f"steps: expected at least {first:,}, so that an update follows replay.starts_at, got {program.steps:,}")
+        raise ValueError(
+            f"steps: expected at least {first:,}, so that an update follows replay.starts_at, got {program.steps:,}"
+        )
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, updates=updates, schedule_updates=schedule,
-        record_every=max(record_steps // pace.rows, 1) * pace.updates, checkpoint_every=pace.between(program.checkpoint_every or 0),
-        directory="", weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
+        record_every=max(record_steps // pace.rows, 1) * pace.updates,
+        checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
+        weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
     )  # fmt: skip
 
 

@@ -194,7 +194,11 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         if role.frozen is not None
     }
     gate = Gate(
-        shared.board.cut, every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates, announce=lambda version: send({"cut": version})
+        shared.board.cut,
+        every=blue.checkpoint_every,
+        last=blue.updates,
+        round_=blue.pace.updates,
+        announce=lambda version: send({"cut": version}),
     )
     worker = LearnerWorker(
         {name: _line(blue, name, nets[name], shared) for name in blue.learns}, _experience(blue, experience), batch=blue.batch,
@@ -213,7 +217,8 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
     role = next(iter(blue.learns.values()))
     plan = ReplayPlan(
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-        window=policy.algorithm.window or policy.unroll, block=program.envs_per_actor * len(role.places), actors=program.actors,
+        window=policy.algorithm.item_rows or policy.unroll, actors=program.actors,
+        block=program.envs_per_actor * len(role.places),
         span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
     )  # fmt: skip
     return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"))

@@ -173,7 +173,11 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     return Policy(
         replay=replay,
         algorithm=cls(**{key: convert(value, of_algorithm[key], f"{at}.fields.{key}") for key, value in fields.items()}),
-        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key not in ("algorithm", "replay")},
+        **{
+            key: convert(value, kinds[key], f"{where}.{key}")
+            for key, value in data.items()
+            if key not in ("algorithm", "replay")
+        },
     )
 
 
@@ -357,7 +361,9 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
-            problems.append(f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates")
+            problems.append(
+                f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
+            )
     return problems
 
 
