@@ -366,6 +366,7 @@ class Replay:
     updates: Count = 1  # a round
     selector: Literal["uniform", "prioritized", "fifo"] = "uniform"
     alpha: Share = 0.6  # prioritized: the power of a priority
+    epsilon: NonNegative = 1e-6  # prioritized: added to a priority, so that nothing is out for ever
     beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
 
 

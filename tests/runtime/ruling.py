@@ -8,14 +8,14 @@ version that is written beside it. ``fault`` plants an off-by-one in one place, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
 from equipoise.envs import ruler
-from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Policy, Program, Trajectory
+from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Policy, Program, Replay, Trajectory
 from tests.envs.faulty import fails
 
 Fault = Literal["none", "state", "version", "reward", "mask", "obs", "action", "first"]
@@ -79,18 +79,66 @@ class Doomed(Ruling):
         return LossOutput(loss=-net.updates.sum() * count, count=count)
 
 
+class Blank(Counter):
+    """Without a state, so that a window may begin at any row."""
+
+    def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembering(Ruling):
+    """The same of windows of ``rows`` rows out of a replay; each item's priority is the row of its episode that it begins at."""
+
+    needs_replay: ClassVar[bool] = True
+    rows: int = 1
+
+    @property
+    def item_rows(self) -> int:
+        return self.rows
+
+    def network(self, spec: Any) -> nn.Module:
+        return Blank()
+
+    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+        return (noise[:, 0] * 8).long(), {"updates": net.updates.expand(len(first)).clone(), "noise": noise[:, 0].clone()}, state
+
+    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+        return torch.zeros(len(first), dtype=torch.int64), state
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        data = plant(batch.data, self.fault)
+        wrong = ruler.verify(data) + misversioned(data) + misacted(data)
+        if wrong or not bool(data.mask[0].all()):
+            raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
+        count = torch.tensor(float(data.mask.numel()))
+        return LossOutput(
+            loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))},
+            priority=data.obs[0, :, 2].float(),
+        )  # fmt: skip
+
+
 LEDGER = ruler.Ledger()  # of this process: the learner's
+
+
+def misversioned(data: Trajectory) -> list[str]:
+    """Rows whose version is not that of the weights that acted."""
+    version, by_weights = data.version.numpy(), np.rint(data.behaviour["updates"].numpy())
+    return [
+        f"version{tuple(i)}: written {version[tuple(i)]}, acted with {by_weights[tuple(i)]}"
+        for i in np.argwhere(by_weights != version)
+    ]
+
+
+def misacted(data: Trajectory) -> list[str]:
+    chosen = (data.behaviour["noise"].numpy() * 8).astype(np.int64)
+    return [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
 
 
 def violations(data: Trajectory, *, gaps: bool, fails: Any = None) -> list[str]:
     """What the ruler, the counter and the versions say about a batch."""
     wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails)
-    version = data.version.numpy()
-    by_weights = np.rint(data.behaviour["updates"].numpy())
-    wrong += [
-        f"version{tuple(i)}: written {version[tuple(i)]}, acted with {by_weights[tuple(i)]}"
-        for i in np.argwhere(by_weights != version)
-    ]
+    wrong += misversioned(data) + misacted(data)
     t = data.obs.numpy()[..., 2]
     seen = data.behaviour["seen"].numpy()
     wrong += [
@@ -99,8 +147,6 @@ def violations(data: Trajectory, *, gaps: bool, fails: Any = None) -> list[str]:
     ]
     stored = np.where(data.first.numpy()[0], 0.0, data.state["seen"].numpy())
     wrong += [f"stored state of column {i}: {stored[i]}, at t {t[0, i]}" for i in np.flatnonzero(stored != t[0])]
-    chosen = (data.behaviour["noise"].numpy() * 8).astype(np.int64)
-    wrong += [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
     return wrong
 
 
@@ -115,10 +161,10 @@ def plant(data: Trajectory, fault: Fault) -> Trajectory:
 
 def program(
     *, target: str = "equipoise/Ruler-v0", actors: int = 2, envs: int = 8, unroll: int = 5, batch: int | None = None,
-    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None, **env: Any,
+    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None, replay: Replay | None = None, **env: Any,
 ) -> Program:  # fmt: skip
     return Program(
         env=EnvFactory(target=target, kwargs=env),
-        policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs)},
+        policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs, replay=replay)},
         actors=actors, envs_per_actor=envs, max_lag=max_lag, steps=steps, evaluate_episodes=0,
     )  # fmt: skip

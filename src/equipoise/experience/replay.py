@@ -29,7 +29,7 @@ from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform,
 from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
-PER_PLACE = {"uniform": 16, "fifo": 17, "prioritized": 10}  # bytes of a selector
+PER_PLACE = {"uniform": 16, "fifo": 24, "prioritized": 17}  # bytes of a selector, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,6 @@ class Replay:
         self._rounds = 0
         self._owed = 0  # updates of this round that are not finished
         self._taken: Array | None = None  # the keys of the round in the inbox, until then
-        self._sampled = 0  # items
         self._ones: dict[int, torch.Tensor] = {}
 
     # ------------------------------------------------------------------------------------------------- the actor's side
@@ -131,14 +130,26 @@ class Replay:
         while self._owed == 0:
             if not self._take():
                 return None
-        if not len(self.selector):
-            raise RuntimeError(f"replay: none of the {self._rounds * self._plan.rows:,} rows so far begins a window")
-        places, probability = self.selector.sample(n, self._rng)
+        if isinstance(self.selector, Fifo):
+            places, weight = self._in_turn(n)
+        else:
+            if not len(self.selector):
+                raise RuntimeError(f"replay: none of the {self._rounds * self._plan.rows:,} rows so far begins a window")
+            places, probability = self.selector.sample(n, self._rng)
+            weight = self._weight(probability)
         data = self.ring.gather(places)
         keys = np.empty((n, 2), np.int64)
         keys[:, 0], keys[:, 1] = places, data.context["start"]
-        self._sampled += n
-        return Batch(data=data, keys=keys, weight=self._weight(probability), targets={})
+        return Batch(data=data, keys=keys, weight=weight, targets={})
+
+    def _in_turn(self, n: int) -> tuple[Any, torch.Tensor]:
+        """Every item once: seams are none, so a round has fewer than rows; what is missing has the weight 0."""
+        left = min(n, len(self.selector))
+        places = np.zeros(n, np.int64)
+        places[:left] = self.selector.sample(left, self._rng)[0]
+        weight = torch.zeros(n)
+        weight[:left] = 1.0
+        return places, weight
 
     def _take(self) -> bool:
         """A round out of the inbox, if one is complete."""
@@ -200,7 +211,7 @@ class Replay:
         if self._owed > 1:
             raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self._owed} updates")
         return {
-            "rounds": self._rounds, "sampled": self._sampled, "rng": generator_state(self._rng), "ring": self.ring.state(),
+            "rounds": self._rounds, "rng": generator_state(self._rng), "ring": self.ring.state(),
             "selector": self.selector.state(),
         }  # fmt: skip
 
@@ -208,10 +219,10 @@ class Replay:
         """The inverse, into a replay of the same plan whose inbox was loaded."""
         self.ring.load(state["ring"])
         self.selector.load(state["selector"])
-        self._rounds, self._sampled, self._rng = state["rounds"], state["sampled"], generator(state["rng"])
+        self._rounds, self._rng = state["rounds"], generator(state["rng"])
 
 
 def _selector(settings: Settings, places: int) -> Selector:
     if settings.selector == "prioritized":
-        return Prioritized(places, alpha=settings.alpha)
+        return Prioritized(places, alpha=settings.alpha, epsilon=settings.epsilon)
     return Uniform(places) if settings.selector == "uniform" else Fifo(places)

@@ -359,6 +359,12 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
         problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
     if policy.publish_every != 1 and program.max_lag is not None:
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
+    rows = policy.unroll * program.actors * program.envs_per_actor
+    if replay.selector == "fifo" and replay.updates * policy.batch > rows:
+        problems.append(
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since with fifo the {rows} rows of a "
+            f"round are learned from once, got {replay.updates}"
+        )
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
             problems.append(
