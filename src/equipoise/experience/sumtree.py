@@ -1,0 +1,100 @@
+"""Masses of many places and their sums: set many, and find many places by a running sum, each in O(log places).
+
+A binary tree in one array: the children of node ``i`` are ``2 i`` and ``2 i + 1``, and a level is a few short operations on
+the whole batch. Its upper levels would be as many operations for few nodes, so it has ``ROOTS`` roots or fewer, whose running
+sum is one sorted array. Measured in a batch of 256 at 10^6 places: nodes of 8 to 64 children that keep running sums of their
+own, so that a level is a comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
+
+A sum is always added up anew from the two below it, and never moved by a difference. So nothing drifts, and a tree is a
+function of its masses: loaded from them, it finds the same places bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise.types import Array
+
+ROOTS = 2048  # at most
+
+
+class SumTree:
+    """Masses over ``places``, 0 at first. ``mass`` [places] float64 is read freely, and written by ``set`` and ``load`` alone.
+
+    What the caller answers for: places lie in 0 .. places - 1; masses are finite, not negative, and so is their sum.
+    """
+
+    def __init__(self, places: int) -> None:
+        if places < 1:
+            raise ValueError(f"expected at least 1 place, got {places}")
+        self._levels = max(0, (-(-places // ROOTS) - 1).bit_length())
+        self._roots = -(-places >> self._levels)
+        self._first = self._roots << self._levels  # the node of place 0
+        self._nodes = np.zeros(2 * self._first)  # from node ``_roots`` on; those before it are not used
+        self._pairs = self._nodes.view(np.complex128)  # two children in one gather
+        self._edges = np.zeros(self._roots + 1)  # what lies before each root, and the total
+        self._summed = True  # are the edges those of the roots
+        self.mass: Array = self._nodes[self._first : self._first + places]
+        self.nbytes = self._nodes.nbytes + self._edges.nbytes
+
+    @property
+    def total(self) -> float:
+        if not self._summed:
+            np.cumsum(self._nodes[self._roots : 2 * self._roots], out=self._edges[1:])
+            self._summed = True
+        return float(self._edges[-1])
+
+    def set(self, places: Array, mass: Array) -> None:
+        """[k] int64, [k] float64; where a place comes twice, its last mass holds."""
+        node = places + self._first
+        self._nodes[node] = mass
+        for _ in range(self._levels):
+            node >>= 1
+            pair = self._pairs.take(node)
+            self._nodes[node] = pair.real + pair.imag
+        self._summed = False
+
+    def find(self, value: Array) -> Array:
+        """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k], 0 <= value < total.
+
+        Up to rounding; but never a place of mass 0. Where the total is 0: ValueError.
+        """
+        if not self.total > 0:
+            raise ValueError("expected a total mass above 0, got 0: there is nothing to find")
+        node = self._descend(value, guarded=False)
+        if not self._nodes.take(node).all():
+            node = self._descend(value, guarded=True)
+        return node - self._first
+
+    def _descend(self, value: Array, *, guarded: bool) -> Array:
+        """-> nodes of places. A value less the left sum may round to the right sum or above, and then end at a mass of 0.
+
+        It is rare and a look at each right sum takes time, so only where it happened all go down again, ``guarded``: never into
+        a node whose sum is 0. The root that a value falls into never has that, since its edges differ.
+        """
+        value = np.minimum(value, np.nextafter(self._edges[-1], 0))  # random() * total may round to the total
+        node = self._edges[1:].searchsorted(value, "right")
+        value -= self._edges.take(node)
+        node += self._roots
+        for _ in range(self._levels):
+            node += node
+            left = self._nodes.take(node)
+            right = value >= left
+            if guarded:
+                right &= self._nodes.take(node + 1) > 0
+            left *= right
+            value -= left
+            node += right
+        return node
+
+    def load(self, mass: Array) -> None:
+        """All masses [places] at once."""
+        if mass.shape != self.mass.shape:
+            raise ValueError(f"expected masses of shape {self.mass.shape}, got {mass.shape}")
+        self.mass[:] = mass
+        end = 2 * self._first
+        for _ in range(self._levels):
+            pair = self._pairs[end // 4 : end // 2]
+            self._nodes[end // 4 : end // 2] = pair.real + pair.imag
+            end //= 2
+        self._summed = False
