@@ -300,6 +300,14 @@ class Algorithm(ABC):
         """One optimiser each; a step is taken for each group in this order."""
         return {"all": list(net.parameters())}
 
+    def due(self, group: str, version: int) -> bool:
+        """Is a step to be taken for this group in the update that follows ``version``? (TD3's actor: in every other one.)"""
+        return True
+
+    def followed(self, net: Any) -> nn.Module:
+        """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""
+        return net  # type: ignore[no-any-return]
+
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         """[B] epsilon, sigma and the like: ladders over streams and schedules over steps."""
         return {}

@@ -52,7 +52,7 @@ class Learner:
                 "batch, since the network is recurrent or the loss runs along time"
             )
         every = algorithm.target_every
-        self._target = Target(self.net, every=every, tau=algorithm.tau) if every > 0 else None
+        self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
@@ -88,6 +88,8 @@ class Learner:
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 for group in self._flat:
+                    if not algorithm.due(group, self.version):
+                        continue
                     with self._autocast:
                         out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
                     if out is None:
@@ -97,7 +99,7 @@ class Learner:
                     for name, (total, count) in (*out.metrics.items(), (f"grad_norm/{group}", (norm, one))):
                         old = metrics.get(name)
                         metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
-                    priority = out.priority
+                    priority = priority if out.priority is None else out.priority
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
         with torch.no_grad():

@@ -24,17 +24,17 @@ class Target:
     """
 
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
-        """``net``: on its device, with the parameters that it begins with."""
+        """``net``: the network, or the part that ``Algorithm.followed`` names, on its device, as it begins."""
         self.net = copy.deepcopy(net).requires_grad_(False)
         self._source, self._every, self._tau = net, every, tau
+        self._mine, self._others = list(self.net.parameters()), list(net.parameters())
 
     @torch.no_grad()
     def follow(self, version: int) -> None:
         """Once after every update; ``version`` counts them."""
         if version % self._every:
             return
-        for mine, other in zip(self.net.parameters(), self._source.parameters(), strict=True):
-            mine.lerp_(other, self._tau)  # at tau = 1 the very bits of the other
+        torch._foreach_lerp_(self._mine, self._others, self._tau)  # at tau = 1 the very bits of the others
         for mine, other in zip(self.net.buffers(), self._source.buffers(), strict=True):
             mine.copy_(other)
 

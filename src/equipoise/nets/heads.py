@@ -100,14 +100,7 @@ class BoxHead(Head):
         self.bounds: tuple[Constant, Constant, Constant] | None = None
         if not squash:
             return
-        low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
-        wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(
-                f"algorithm.squash: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
-                f"dimension {i}; bound it (gymnasium.wrappers.RescaleAction), or use algorithm.squash=false"
-            )
+        low, high = finite(space, "algorithm.squash", place, "or use algorithm.squash=false")
         least = np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
         self.bounds = Constant(low), Constant(high), Constant(least)
 
@@ -119,6 +112,19 @@ class BoxHead(Head):
             return DiagonalGaussian(mean, std, self.shape)
         low, high, least = (bound.on(y.device) for bound in self.bounds)
         return SquashedGaussian(mean, std, self.shape, low=low, high=high, least=least)
+
+
+def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:
+    """[d] float32, the bounds of a Box, flat; ValueError by ``who`` where they are none to bend an action into."""
+    low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
+    wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise ValueError(
+            f"{who}: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
+            f"dimension {i}; bound it (gymnasium.wrappers.RescaleAction), {instead}"
+        )
+    return low, high
 
 
 class JointHead(Head):

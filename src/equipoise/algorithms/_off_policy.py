@@ -1,0 +1,99 @@
+"""What the algorithms that learn from a replay share: the windows they want, n-step returns of them, weights and priorities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyAlgorithm(Algorithm):
+    """An item is a window of ``n_step`` rows of one stream, whose first row is learned from; ``targets`` are [B], of it."""
+
+    has_target: ClassVar[bool] = True
+    needs_replay: ClassVar[bool] = True
+
+    hidden: tuple[Count, ...] = (256, 256)
+    activation: Literal["tanh", "relu"] = "relu"
+    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
+    gamma: Share = 0.99
+    n_step: Count = 1  # rewards of the return before it goes on with a value
+    clip_reward: NonNegative = 0.0  # learn from rewards within this of 0; 0: off
+    anneal: bool = False
+    optimizer_epsilon: NonNegative = 1e-8
+    max_grad_norm: NonNegative = 0.0
+    epochs: Annotated[int, Range(1, 1)] = 1  # how often an item is learned from is the replay's: updates
+    minibatches: Annotated[int, Range(1, 1)] = 1
+
+    @property
+    def item_rows(self) -> int | None:
+        return self.n_step
+
+    def ahead(self, data: Trajectory) -> Ahead:
+        """The n-step return of row 0 and where it ends."""
+        return ahead(data, self.gamma, self.n_step, self.clip_reward)
+
+
+class Ahead(NamedTuple):
+    """Of B items: the return is ``reward + discount * V(obs)``."""
+
+    reward: Tensor  # [B] discounted and summed
+    discount: Tensor  # [B] gamma^k, 0 where the episode terminated
+    obs: Tree  # [B, ...] k rows after the first
+
+
+def ahead(data: Trajectory, gamma: float, n: int, clip_reward: float = 0.0) -> Ahead:
+    """What ``returns.nstep`` says of row 0, without a value for every row: one observation an item is left to be judged.
+
+        R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
+
+    obs_k of an episode that a clock cut is its true final observation, which stands at the seam; one that terminated has the
+    discount 0. Row 0 is real.
+    """
+    reward = data.reward[:n].clamp(-clip_reward, clip_reward) if clip_reward > 0 else data.reward[:n]
+    rows, items = reward.shape
+    if rows == 1:
+        return Ahead(reward[0], data.bootstrap[0] * gamma, tree.index(data.obs, 1))
+    mask, bootstrap = data.mask[:n], data.bootstrap[:n]
+    counts = mask.to(torch.int64)
+    counts[1:] *= (mask & bootstrap)[:-1].cumprod(0)
+    k, item = counts.sum(0), torch.arange(items, device=reward.device)
+    gammas = torch.tensor([gamma**i for i in range(rows + 1)], dtype=reward.dtype, device=reward.device)
+    return Ahead(
+        (reward * counts * gammas[:-1, None]).sum(0),
+        gammas[k] * bootstrap[k - 1, item],
+        tree.map(lambda leaf: leaf[k, item], data.obs),
+    )
+
+
+def weighed(weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **shown: Tensor) -> LossOutput:
+    """The loss is the sum of ``terms`` [B], each times its item's weight; each of ``shown`` [B] is a metric, its mean."""
+    count = weight.new_full((), float(len(weight)))
+    with torch.no_grad():
+        sums = torch.stack([x.detach() for x in shown.values()]).sum(1)
+    return LossOutput(
+        loss=(weight * terms).sum(), count=count, priority=None if priority is None else priority.detach(),
+        metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)},
+    )  # fmt: skip
+
+
+def at_random(streams: Array, random_steps: int, step: int) -> Tree:
+    """``explore`` of one that acts uniformly at random for its first env steps: {"random": [B] bool}."""
+    return {"random": torch.full((len(streams),), step < random_steps)} if random_steps else {}
+
+
+def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
+    """action [B, d] from -1 to 1, or uniform noise of that range where ``explore`` says at random."""
+    if "random" not in explore:
+        return action
+    return torch.where(explore["random"].unsqueeze(-1), noise[..., : action.shape[-1]] * 2 - 1, action)
+
+
+def standard_normal(like: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    return torch.randn(like, generator=rng, device=rng.device)

@@ -1,0 +1,75 @@
+"""Behaviour cloning (Pomerleau 1988, ALVINN): the policy under which the recorded actions are likeliest.
+
+    L = -w log pi(a|s) - entropy H(pi(s))
+
+over the real rows of every item, whoever acted in them: states and actions are all it reads, so it learns from a data set
+without an env. The policy is that of the actor-critics, so actions may be of any space, masks hold, and a Box has a Gaussian
+whose deviation does not depend on the state (with equal deviations this is regression on the recorded actions).
+
+Deviations: none to speak of; a recorded action outside of a squashed Box counts as the bound itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import tree
+from equipoise.nets import ActorCritic
+from equipoise.types import Algorithm, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Range, Trajectory, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class BC(Algorithm):
+    needs_replay: ClassVar[bool] = True
+
+    hidden: tuple[Count, ...] = (256, 256)
+    activation: Literal["tanh", "relu"] = "relu"
+    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
+    squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
+    log_std: float = 0.0  # of Box actions, at first
+    normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
+    clip_obs: Positive = 10.0  # of these, in deviations
+    entropy: NonNegative = 0.0
+    anneal: bool = False
+    optimizer_epsilon: NonNegative = 1e-8
+    epochs: Annotated[int, Range(1, 1)] = 1  # how often an item is learned from is the replay's: updates
+    minibatches: Annotated[int, Range(1, 1)] = 1
+
+    @property
+    def item_rows(self) -> int | None:
+        return 1
+
+    def network(self, spec: EnvSpec) -> nn.Module:
+        return ActorCritic(
+            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, squash=self.squash, log_std=self.log_std,
+            clip_obs=self.clip_obs if self.normalize_obs else None, shared=True,
+        )  # fmt: skip
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        policy, state = net.policy(obs, first, state)
+        return policy.sample(noise), {}, state
+
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        policy, state = net.policy(obs, first, state)
+        return policy.mode(), state
+
+    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+        net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask)
+        return memory
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L above, summed over real rows; an item's priority is what its first action is surprising by."""
+        data, rows = batch.data, batch.data.shape[0]
+        policy = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], {})[0].policy
+        surprise, entropy = -policy.logp(data.action), policy.entropy()
+        terms = (surprise - self.entropy * entropy) * data.mask
+        count = data.mask.sum()
+        shown = {"surprise": surprise, "policy_entropy": entropy}
+        metrics = {name: ((x.detach() * data.mask).sum(), count) for name, x in shown.items()}
+        return LossOutput(loss=(terms * batch.weight).sum(), count=count, metrics=metrics, priority=surprise[0].detach())

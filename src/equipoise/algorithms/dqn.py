@@ -1,0 +1,138 @@
+"""DQN (Mnih et al. 2015, doi:10.1038/nature14236) and what became of it, each an option.
+
+With s' the observation ``n_step`` rows on, R the discounted rewards until there, and Q' the target network,
+
+    y = R + gamma^n Q'(s', a*)        a* = argmax_a Q(s', a) with ``double``, else argmax_a Q'(s', a)
+    L = w l(y - Q(s, a)),             l the Huber function with delta 1, or half the square
+
+``double``: van Hasselt et al. 2016, arXiv:1509.06461, Eq. 4. ``dueling``: Wang et al. 2016, arXiv:1511.06581, Eq. 9.
+``n_step``: Hessel et al. 2018, arXiv:1710.02298. w is the weight of prioritized replay (Schaul et al. 2016, arXiv:1511.05952),
+whose priority is |y - Q(s, a)|. ``distribution`` learns the return's distribution Z instead of its mean, acting by the mean:
+
+c51 (Bellemare et al. 2017, arXiv:1707.06887, algorithm 1): Z has ``atoms`` between ``v_min`` and ``v_max``; R + gamma^n Z'
+is projected onto them and L is the cross entropy. quantile (Dabney et al. 2018, arXiv:1710.10044, Eq. 10): Z has
+``quantiles`` of equal weight at tau_i = (i + 1/2) / N, and with u_ij = y_j - theta_i
+
+    L = w sum_i mean_j |tau_i - 1{u_ij < 0}| huber_kappa(u_ij) / kappa
+
+Deviations: priorities are of the means also where Z is learned (Rainbow: the cross entropy); both heads of a dueling network
+stand on one torso; exploration is by epsilon, not by noisy layers; the loss is a mean over the items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equipoise import tree
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, weighed
+from equipoise.nets.q import QNetwork, any_of, greedy
+from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQN(OffPolicyAlgorithm):
+    double: bool = True
+    dueling: bool = False
+    distribution: Literal["none", "c51", "quantile"] = "none"
+    atoms: Count = 51  # c51
+    v_min: float = -10.0  # c51: the lowest return
+    v_max: float = 10.0
+    quantiles: Count = 200  # quantile
+    kappa: Positive = 1.0  # quantile: where the Huber function becomes linear
+    error: Literal["huber", "mse"] = "huber"  # without a distribution
+    epsilon_start: Share = 1.0  # of actions at random, at first
+    epsilon: Share = 0.05  # at last
+    epsilon_steps: Whole = 50_000  # env steps from the one to the other, linearly
+    learning_rate: NonNegative = 1e-4
+    max_grad_norm: NonNegative = 10.0
+    target_every: Count = 250
+
+    def network(self, spec: EnvSpec) -> nn.Module:
+        if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):
+            got = f"v_min={self.v_min:g}, v_max={self.v_max:g}, atoms={self.atoms}"
+            raise ValueError(f"algorithm.distribution=c51: expected v_min < v_max and two atoms or more, got {got}")
+        bins = {"none": 1, "c51": self.atoms, "quantile": self.quantiles}[self.distribution]
+        return QNetwork(spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling, bins=bins)
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0
+        return {"epsilon": torch.full((len(stream),), self.epsilon_start + share * (self.epsilon - self.epsilon_start))}
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        allowed = net.allowed(obs, net.actions)
+        best = greedy(self.mean(net(obs)), allowed)
+        action = torch.where(noise[:, -1] < explore["epsilon"], any_of(noise[:, 0], net.actions, allowed), best)
+        return action + net.start, {}, state
+
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        return greedy(self.mean(net(obs)), net.allowed(obs, net.actions)) + net.start, state
+
+    def mean(self, out: Tensor) -> Tensor:
+        """What the network says, [..., bins], as Q [...]."""
+        if self.distribution == "c51":
+            return (out.softmax(-1) * self.support(out)).sum(-1)
+        return out.mean(-1)
+
+    def support(self, like: Tensor) -> Tensor:
+        """[atoms], the returns that c51 gives probabilities to."""
+        return torch.linspace(self.v_min, self.v_max, self.atoms, device=like.device)
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        """{"target": y [B, bins]}: a value, the probabilities of atoms, or quantiles."""
+        reward, discount, obs = self.ahead(data)
+        out = target_net(obs)
+        judged = self.mean(net(obs) if self.double else out)
+        best = greedy(judged, net.allowed(obs, net.actions))
+        following = target_net.taken(out, best + net.start)
+        if self.distribution != "c51":
+            return {"target": reward.unsqueeze(-1) + discount.unsqueeze(-1) * following}
+        support = self.support(out)
+        returns = reward.unsqueeze(-1) + discount.unsqueeze(-1) * support
+        return {"target": project(returns, following.softmax(-1), support)}
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L above, summed over items; no gradient flows into y."""
+        data, target = batch.data, batch.targets["target"]
+        taken = net.taken(net(tree.index(data.obs, 0)), data.action[0])
+        q = self.mean(taken)
+        wanted = (target * self.support(target)).sum(-1) if self.distribution == "c51" else target.mean(-1)
+        if self.distribution == "c51":
+            terms = -(target * taken.log_softmax(-1)).sum(-1)
+        elif self.distribution == "quantile":
+            terms = quantile_huber(taken, target, self.kappa)
+        else:
+            terms = (F.huber_loss if self.error == "huber" else half_square)(q, wanted, reduction="none")
+        td_error = (wanted - q).abs()
+        return weighed(batch.weight, terms, priority=td_error, loss=terms, td_error=td_error, q=q)
+
+
+def half_square(a: Tensor, b: Tensor, reduction: str = "none") -> Tensor:
+    return 0.5 * (a - b).square()
+
+
+def project(returns: Tensor, probability: Tensor, support: Tensor) -> Tensor:
+    """The distribution of ``returns`` [B, m] with ``probability`` [B, m] on the evenly spaced ``support`` [n] -> [B, n].
+
+    What is beyond the ends goes to them; what is between two atoms is split between them by its distance to each:
+
+        p_i = sum_j [1 - |clip(y_j) - z_i| / dz]_0^1 p_j        (Bellemare et al. 2017, Eq. 7)
+    """
+    spacing = (support[-1] - support[0]) / (len(support) - 1)
+    clipped = returns.clamp(support[0], support[-1])
+    share = (1 - (clipped.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing).clamp(0, 1)  # [B, n, m]
+    return (share * probability.unsqueeze(-2)).sum(-1)
+
+
+def quantile_huber(theta: Tensor, target: Tensor, kappa: float) -> Tensor:
+    """The quantile regression loss of the quantiles ``theta`` [B, n] against samples ``target`` [B, m] -> [B]."""
+    tau = (torch.arange(theta.shape[-1], device=theta.device) + 0.5) / theta.shape[-1]
+    u = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [B, n, m]
+    huber = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) / kappa
+    return ((tau.unsqueeze(-1) - (u < 0).to(u.dtype)).abs() * huber).mean(-1).sum(-1)

@@ -1,0 +1,171 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1801.01290, and with a learned temperature arXiv:1812.05905).
+
+Twin critics Q_i, an actor pi, a temperature alpha; s' is the observation ``n_step`` rows on, R the rewards until there:
+
+    y       = R + gamma^n E_{a' ~ pi(s')} [min_i Q'_i(s', a') - alpha log pi(a'|s')]
+    L_Q     = w sum_i (Q_i(s, a) - y)^2 / 2
+    L_pi    = w E_{a ~ pi(s)} [alpha log pi(a|s) - min_i Q_i(s, a)]
+    L_alpha = w log(alpha) (H(pi(s')) - target entropy)
+
+(1812.05905, Eqs. 5, 9, 18). Box actions: E is of one reparametrised sample of a Gaussian bent into the bounds by tanh,
+entropies are of actions scaled to -1 .. 1, and the target is -dim unless set. Discrete actions (Christodoulou 2019,
+arXiv:1910.07207): E is the sum over all actions, and the target is 0.98 log of the number of actions that are allowed. Actor
+and critics share nothing; the target network is of the critics alone.
+
+Deviations: the temperature is judged at s', where y has needed log pi already, and is learned as its logarithm (as in the
+authors' code); a return of several steps has the entropy of its last one only; the first ``random_steps`` are uniform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from equipoise import tree
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, normal
+from equipoise.nets.distributions import Categorical
+from equipoise.nets.q import any_of
+from equipoise.nets.twin import TwinCritic
+from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, Positive, Trajectory, Tree, Whole
+
+OF_UNIFORM = 0.98  # share of the greatest entropy that a Discrete policy keeps (Christodoulou 2019, code)
+
+
+class SoftActorCritic(nn.Module):
+    """actor, critic and log_temperature; ``bounds`` where actions are a Box, else None."""
+
+    log_temperature: Tensor
+
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, temperature: float, learned: bool
+    ) -> None:
+        super().__init__()
+        shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
+        self.bounds: Bounds | None = None
+        self.actor: Any
+        if isinstance(spec.action, spaces.Box):
+            self.bounds = Bounds(spec.action, "sac")
+            self.actor = GaussianActor(spec, size=self.bounds.size, **shape)
+            self.critic = TwinCritic(spec, action_size=self.bounds.size, **shape)
+        elif isinstance(spec.action, spaces.Discrete):
+            self.actor = CategoricalActor(spec, **shape)
+            self.critic = TwinCritic(spec, actions=self.actor.actions, **shape)
+        else:
+            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}")
+        log_temperature = torch.tensor(math.log(temperature))
+        if learned:
+            self.log_temperature = Parameter(log_temperature)
+        else:
+            self.register_buffer("log_temperature", log_temperature)
+
+    def initial_state(self, batch: int) -> Tree:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAC(OffPolicyAlgorithm):
+    temperature: Positive = 1.0  # at first; for good where it is not learned
+    learn_temperature: bool = True
+    target_entropy: float | None = None  # nats; none: -dim for a Box, 0.98 log(actions) for a Discrete
+    random_steps: Whole = 1_000  # env steps of uniform actions at the start
+    target_every: Count = 1
+    tau: Fraction = 0.005
+
+    def network(self, spec: EnvSpec) -> nn.Module:
+        return SoftActorCritic(
+            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, temperature=self.temperature,
+            learned=self.learn_temperature,
+        )  # fmt: skip
+
+    def groups(self, net: Any) -> dict[str, list[Parameter]]:
+        groups = {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
+        return groups | ({"temperature": [net.log_temperature]} if self.learn_temperature else {})
+
+    def followed(self, net: Any) -> nn.Module:
+        return net.critic  # type: ignore[no-any-return]
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        return at_random(stream, self.random_steps, step)
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        if net.bounds is not None:
+            sampled, _ = net.actor.sample(obs, normal(noise[:, : net.bounds.size]))
+            return net.bounds.to_env(uniform_where(explore, sampled, noise)), {}, state
+        logits, allowed = net.actor(obs)
+        action = Categorical(logits.t()).sample(noise)
+        if "random" in explore:
+            action = torch.where(explore["random"], any_of(noise[:, 0], net.actor.actions, allowed), action)
+        return action + net.actor.start, {}, state
+
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        if net.bounds is not None:
+            return net.bounds.to_env(net.actor(obs)[0].tanh()), state
+        return net.actor(obs)[0].argmax(-1) + net.actor.start, state
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        """{"target": y, "spare": how far the entropy of pi(s') is above its target}, [B] each."""
+        reward, discount, obs = self.ahead(data)
+        temperature = net.log_temperature.exp()
+        if net.bounds is not None:
+            z = standard_normal((len(reward), net.bounds.size), rng)
+            action, logp = net.actor.sample(obs, z)
+            value, entropy = target_net(obs, action).amin(0), -logp
+            aim = torch.full_like(entropy, -float(net.bounds.size))
+        else:
+            logits, allowed = net.actor(obs)
+            p, entropy = policy(logits)
+            value = (p * target_net(obs).amin(0)).sum(-1)
+            aim = OF_UNIFORM * torch.log(torch.full_like(value, net.actor.actions) if allowed is None else allowed.sum(-1))
+        aim = aim if self.target_entropy is None else torch.full_like(aim, self.target_entropy)
+        return {"target": reward + discount * (value + temperature * entropy), "spare": entropy - aim}
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group only."""
+        data, weight = batch.data, batch.weight
+        obs = tree.index(data.obs, 0)
+        if group == "critic":
+            q = self.judged(net, obs, data.action[0])
+            error = q - batch.targets["target"]
+            terms = 0.5 * error.square().sum(0)
+            td_error = error.abs().mean(0)
+            return weighed(weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+        if group == "temperature":
+            terms = net.log_temperature * batch.targets["spare"]
+            return weighed(weight, terms, temperature=net.log_temperature.exp().expand_as(terms))
+        temperature = net.log_temperature.detach().exp()
+        if net.bounds is not None:
+            z = standard_normal((len(weight), net.bounds.size), rng)
+            action, logp = net.actor.sample(obs, z)
+            entropy, value = -logp, net.critic(obs, action, frozen=True).amin(0)
+        else:
+            p, entropy = policy(net.actor(obs)[0])
+            with torch.no_grad():
+                q = net.critic(obs).amin(0)
+            value = (p * q).sum(-1)
+        terms = -value - temperature * entropy
+        return weighed(weight, terms, actor_loss=terms, entropy=entropy)
+
+    def judged(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
+        """Q_i(s, a) [2, B] of actions as the env knows them."""
+        if net.bounds is not None:
+            return net.critic(obs, net.bounds.from_env(action))  # type: ignore[no-any-return]
+        q = net.critic(obs)
+        index = (action - net.actor.start).expand(2, -1).unsqueeze(-1)
+        return q.gather(-1, index).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def policy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities [B, n] and entropy [B] of logits [B, n]."""
+    logp = logits.log_softmax(-1)
+    p = logp.exp()
+    return p, -(p * logp).sum(-1)

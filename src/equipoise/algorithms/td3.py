@@ -1,0 +1,99 @@
+"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1).
+
+Twin critics Q_i and a deterministic actor mu, a target network of each; s' is the observation ``n_step`` rows on, R the rewards
+until there; actions are scaled to -1 .. 1:
+
+    a'   = clip(mu'(s') + clip(N(0, target_noise), -noise_clip, noise_clip), -1, 1)
+    y    = R + gamma^n min_i Q'_i(s', a')
+    L_Q  = w sum_i (Q_i(s, a) - y)^2 / 2
+    L_mu = -w Q_1(s, mu(s)),  in every ``delay``-th update
+
+Actions get normal noise of deviation ``noise`` and are clipped. The targets follow every ``target_every`` updates; the paper's
+d is both numbers. The actor's turn follows from the version, which the learner counts anyway: nothing is remembered here.
+
+Deviations: the first ``random_steps`` of all streams together are uniform; the loss of a critic is half a square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from equipoise import tree
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.nets.actor import Bounds, DeterministicActor, normal
+from equipoise.nets.twin import TwinCritic
+from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, NonNegative, Trajectory, Tree, Whole
+
+
+class ActorAndCritic(nn.Module):
+    """They share nothing; ``bounds`` are those of the actions."""
+
+    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
+        super().__init__()
+        self.bounds = Bounds(spec.action, "td3")
+        shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
+        self.actor = DeterministicActor(spec, size=self.bounds.size, **shape)
+        self.critic = TwinCritic(spec, action_size=self.bounds.size, **shape)
+
+    def initial_state(self, batch: int) -> Tree:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3(OffPolicyAlgorithm):
+    delay: Count = 2  # updates of the critics to one of the actor
+    noise: NonNegative = 0.1  # deviation of what explores, in halves of the Box
+    target_noise: NonNegative = 0.2  # of what smooths the target
+    noise_clip: NonNegative = 0.5  # at most so much of that
+    random_steps: Whole = 1_000  # env steps of uniform actions at the start
+    target_every: Count = 2
+    tau: Fraction = 0.005
+
+    def network(self, spec: EnvSpec) -> nn.Module:
+        return ActorAndCritic(spec, hidden=self.hidden, activation=self.activation, torso=self.torso)
+
+    def groups(self, net: Any) -> dict[str, list[Parameter]]:
+        return {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
+
+    def due(self, group: str, version: int) -> bool:
+        return group == "critic" or (version + 1) % self.delay == 0
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        return at_random(stream, self.random_steps, step)
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        action = net.actor(obs)
+        if self.noise > 0:
+            action = (action + self.noise * normal(noise[:, : net.bounds.size])).clamp(-1.0, 1.0)
+        return net.bounds.to_env(uniform_where(explore, action, noise)), {}, state
+
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        return net.bounds.to_env(net.actor(obs)), state
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+        """{"target": y [B]}."""
+        reward, discount, obs = self.ahead(data)
+        z = standard_normal((len(reward), net.bounds.size), rng)
+        smoothing = (self.target_noise * z).clamp(-self.noise_clip, self.noise_clip)
+        action = (target_net.actor(obs) + smoothing).clamp(-1.0, 1.0)
+        return {"target": reward + discount * target_net.critic(obs, action).amin(0)}
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L_Q or L_mu above, summed over items, each with a gradient to its own group only."""
+        data, obs = batch.data, tree.index(batch.data.obs, 0)
+        if group == "critic":
+            q = net.critic(obs, net.bounds.from_env(data.action[0]))
+            error = q - batch.targets["target"]
+            terms = 0.5 * error.square().sum(0)
+            td_error = error.abs().mean(0)
+            return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+        terms = -net.critic(obs, net.actor(obs), frozen=True)[0]
+        return weighed(batch.weight, terms, actor_loss=terms)

@@ -1,0 +1,118 @@
+"""Actors without a value: a squashed Gaussian or one point of a Box, a categorical of a Discrete.
+
+Continuous ones speak of actions from -1 to 1, whatever the bounds of the env are; ``Bounds`` translates. So a target entropy,
+a noise and a critic's input mean the same in every env.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor
+
+from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, MASKED, SQRT2
+from equipoise.nets.features import Features
+from equipoise.nets.heads import Constant, finite
+from equipoise.nets.precision import exact
+from equipoise.nets.q import discrete
+from equipoise.nets.torso import MLP, linear
+from equipoise.types import EnvSpec, Tree
+
+LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
+GAIN = 0.01  # of the last layer: at first an action is next to the middle, a distribution next to its widest
+
+
+class Bounds:
+    """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for any other space."""
+
+    def __init__(self, space: spaces.Space[Any], who: str) -> None:
+        if not isinstance(space, spaces.Box):
+            raise ValueError(f"action space: {who} expected a Box, got {space}")
+        low, high = finite(space, who, "action", "or take an algorithm without bounds, such as ppo")
+        self.shape, self.size = tuple(space.shape), len(low)
+        self._low, self._high = Constant(low), Constant(high)
+        self._middle, self._half = Constant(low + (high - low) / 2), Constant((high - low) / 2)
+
+    def to_env(self, x: Tensor) -> Tensor:
+        """x [N, size] from -1 to 1 -> [N, *shape], within the bounds to the last bit."""
+        low, high, middle, half = (one.on(x.device) for one in (self._low, self._high, self._middle, self._half))
+        return torch.addcmul(middle, half, x).maximum(low).minimum(high).view(-1, *self.shape)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """[N, *shape] -> [N, size] from -1 to 1: what was recorded beyond a bound counts as what the env made of it."""
+        flat = action.reshape(-1, self.size)
+        return ((flat - self._middle.on(flat.device)) / self._half.on(flat.device)).clamp(-1.0, 1.0)
+
+
+def normal(noise: Tensor) -> Tensor:
+    """Uniform in (0, 1) to standard normal, by the inverse of the distribution function."""
+    return torch.erfinv(noise * 2 - 1).clamp(-ERFINV_MAX, ERFINV_MAX) * SQRT2
+
+
+class Actor(Features):
+    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head."""
+
+    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, outputs: int) -> None:
+        super().__init__(spec, hidden=(), activation=activation, torso=torso)
+        self.body = MLP(self.size_out, hidden, activation)
+        self.head = linear(self.body.size_out, outputs, GAIN)
+
+    def outputs(self, obs: Tree) -> Tensor:
+        """obs [N, ...] -> [N, outputs] float32."""
+        x = self.body(self.features(obs)).float()
+        with exact(x.device):
+            return self.head(x)  # type: ignore[no-any-return]
+
+
+class DeterministicActor(Actor):
+    """mu(s) = tanh(head), [N, size] from -1 to 1."""
+
+    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int) -> None:
+        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=size)
+
+    def forward(self, obs: Tree) -> Tensor:
+        return self.outputs(obs).tanh()
+
+
+class GaussianActor(Actor):
+    """a = tanh(x), x ~ N(mean(s), std(s)), [N, size] from -1 to 1.
+
+        log pi(a|s) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)
+
+    (Haarnoja et al. 2018, arXiv:1801.01290, Eq. 21), the last term as 2 (log 2 - x - softplus(-2 x)), which is exact far out.
+    """
+
+    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int) -> None:
+        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size)
+
+    def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
+        """mean and log_std [N, size] of x."""
+        mean, log_std = self.outputs(obs).chunk(2, -1)
+        return mean, log_std.clamp(*LOG_STD)
+
+    def sample(self, obs: Tree, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The action [N, size] that the standard normal ``z`` [N, size] makes, reparametrised, and its log density [N]."""
+        mean, log_std = self(obs)
+        x = torch.addcmul(mean, log_std.exp(), z)
+        slope = 2 * (math.log(2) - x - F.softplus(-2 * x))
+        logp = -(0.5 * z.square() + log_std + slope).sum(-1) - z.shape[-1] * HALF_LOG_2PI
+        return x.tanh(), logp
+
+
+class CategoricalActor(Actor):
+    """Logits [N, actions]; an action that a mask forbids has ``MASKED``, whose probability is 0."""
+
+    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
+        actions, start = discrete(spec.action)
+        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=actions)
+        self.actions, self.start = actions, start
+
+    def forward(self, obs: Tree) -> tuple[Tensor, Tensor | None]:
+        """The logits, and which actions are allowed."""
+        logits, allowed = self.outputs(obs), self.allowed(obs, self.actions)
+        return (logits if allowed is None else torch.where(allowed, logits, MASKED)), allowed

@@ -1,0 +1,73 @@
+"""Networks of action values: one value, or a distribution of returns, for every action of a Discrete space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from equipoise.nets.distributions import MASKED
+from equipoise.nets.features import Features
+from equipoise.nets.precision import exact
+from equipoise.nets.torso import linear
+from equipoise.types import EnvSpec, Tree
+
+
+class QNetwork(Features):
+    """Torso and a linear head of ``bins`` numbers an action: values, logits of atoms, or quantiles.
+
+    ``dueling`` (Wang et al. 2016, arXiv:1511.06581, Eq. 9) adds a second head, of the state alone:
+
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a')
+
+    for each bin, both heads on the features of one torso (the paper gives each a hidden layer of its own). The heads compute in
+    float32 also under autocast.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, dueling: bool = False, bins: int = 1
+    ) -> None:
+        super().__init__(spec, hidden=hidden, activation=activation, torso=torso)
+        self.actions, self.start = discrete(spec.action)
+        self.bins = bins
+        self.head = linear(self.size_out, self.actions * bins, 1.0)
+        self.value_head = linear(self.size_out, bins, 1.0) if dueling else None
+
+    def forward(self, obs: Tree) -> Tensor:
+        """obs [N, ...] -> [N, actions, bins]."""
+        features = self.features(obs)
+        with exact(features.device):
+            out: Tensor = self.head(features).view(-1, self.actions, self.bins)
+            if self.value_head is not None:
+                out = out - out.mean(1, keepdim=True) + self.value_head(features).unsqueeze(1)
+            return out
+
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return self(obs), state
+
+    def taken(self, out: Tensor, action: Tensor) -> Tensor:
+        """Of each row of [N, actions, bins] the bins of its action [N], in the env's terms -> [N, bins]."""
+        return out[torch.arange(len(out), device=out.device), action - self.start]
+
+
+def discrete(space: spaces.Space[Any]) -> tuple[int, int]:
+    """How many actions, and the first; ValueError for any space but a Discrete."""
+    if not isinstance(space, spaces.Discrete):
+        raise ValueError(f"action space: expected a Discrete, since there is a value for each action, got {space}")
+    return int(space.n), int(space.start)
+
+
+def greedy(q: Tensor, allowed: Tensor | None) -> Tensor:
+    """[N], the place of the best of the actions [N, actions] that are allowed."""
+    return (q if allowed is None else torch.where(allowed, q, MASKED)).argmax(-1)
+
+
+def any_of(u: Tensor, actions: int, allowed: Tensor | None) -> Tensor:
+    """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0, 1)."""
+    if allowed is None:
+        return (u * actions).to(torch.int64).clamp_(max=actions - 1)
+    nth = (u * allowed.sum(-1)).to(torch.int64).clamp(max=allowed.sum(-1) - 1)  # rounding may give the count itself
+    return (allowed.cumsum(-1) <= nth.unsqueeze(-1)).sum(-1)
