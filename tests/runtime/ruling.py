@@ -101,7 +101,11 @@ class Remembering(Ruling):
         return Blank()
 
     def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
-        return (noise[:, 0] * 8).long(), {"updates": net.updates.expand(len(first)).clone(), "noise": noise[:, 0].clone()}, state
+        return (
+            (noise[:, 0] * 8).long(),
+            {"updates": net.updates.expand(len(first)).clone(), "noise": noise[:, 0].clone()},
+            state,
+        )
 
     def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
         return torch.zeros(len(first), dtype=torch.int64), state

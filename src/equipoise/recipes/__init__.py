@@ -18,11 +18,18 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("Acrobot-v1", "impala"): classic.acrobot_impala,
     ("Acrobot-v1", "appo"): classic.acrobot_appo,
     ("Acrobot-v1", "a3c"): classic.acrobot_a3c,
+    ("CartPole-v1", "dqn"): classic.cartpole_dqn,
+    ("CartPole-v1", "sac"): classic.cartpole_sac,
+    ("Pendulum-v1", "sac"): classic.pendulum_sac,
+    ("Pendulum-v1", "td3"): classic.pendulum_td3,
     ("HalfCheetah-v5", "ppo"): mujoco.halfcheetah_ppo,
+    ("HalfCheetah-v5", "sac"): mujoco.halfcheetah_sac,
+    ("HalfCheetah-v5", "td3"): mujoco.halfcheetah_td3,
     ("Hopper-v5", "ppo"): mujoco.hopper_ppo,
     ("Walker2d-v5", "ppo"): mujoco.walker2d_ppo,
     ("ALE/Pong-v5", "impala"): atari.pong_impala,
     ("ALE/Pong-v5", "ppo"): atari.pong_ppo,
+    ("ALE/Pong-v5", "dqn"): atari.pong_dqn,
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
 }
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from equipoise.algorithms.a3c import A3C
 from equipoise.algorithms.appo import APPO
+from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
-from equipoise.types import EnvFactory, Policy, Program
+from equipoise.algorithms.sac import SAC
+from equipoise.algorithms.td3 import TD3
+from equipoise.types import EnvFactory, Policy, Program, Replay
 
 
 def cartpole_ppo() -> Program:
@@ -118,3 +121,43 @@ def acrobot_a3c() -> Program:
         max_lag=None,
         steps=1_000_000,
     )
+
+
+def cartpole_dqn() -> Program:
+    """After rl-baselines3-zoo's tuned DQN (256-256, lr 2.3e-3, batch 64, 128 updates to 256 steps, 5e4 steps).
+
+    Its target is copied between two such phases. Deviations: rounds of 64 steps of four streams and 32 updates; double; the
+    learning rate goes to 0 over 1e5 steps.
+    """
+    algorithm = DQN(learning_rate=2.3e-3, anneal=True, epsilon=0.04, epsilon_steps=8_000, target_every=128)
+    replay = Replay(capacity=100_000, starts_at=1_000, updates=32)
+    return _off_policy("CartPole-v1", Policy(algorithm=algorithm, unroll=16, batch=64, replay=replay), steps=100_000)
+
+
+def cartpole_sac() -> Program:
+    """Found here: half of the greatest entropy (of 0.98, as published, little of a policy is left where there are two actions)."""
+    algorithm = SAC(learning_rate=1e-3, target_entropy=0.35, temperature=0.2)
+    replay = Replay(capacity=100_000, starts_at=1_000, updates=32)
+    return _off_policy("CartPole-v1", Policy(algorithm=algorithm, unroll=16, batch=128, replay=replay), steps=100_000)
+
+
+def pendulum_sac() -> Program:
+    """After rl-baselines3-zoo's SAC (256-256, lr 1e-3, batch 256, an update a step, 2e4 steps); a round is four steps."""
+    replay = Replay(capacity=100_000, starts_at=500, updates=4)
+    policy = Policy(algorithm=SAC(learning_rate=1e-3, random_steps=500), unroll=1, batch=256, replay=replay)
+    return _off_policy("Pendulum-v1", policy, steps=20_000)
+
+
+def pendulum_td3() -> Program:
+    """After rl-baselines3-zoo's TD3 (lr 1e-3, noise 0.1, batch 256, an update a step, 2e4 steps).
+
+    Deviations: 256-256 for 400-300, 1,000 steps before the first update for 10,000; a round is four steps.
+    """
+    replay = Replay(capacity=100_000, starts_at=1_000, updates=4)
+    policy = Policy(algorithm=TD3(learning_rate=1e-3, random_steps=1_000), unroll=1, batch=256, replay=replay)
+    return _off_policy("Pendulum-v1", policy, steps=20_000)
+
+
+def _off_policy(env: str, policy: Policy, *, steps: int) -> Program:
+    """Four streams, whose next round is made while the last is learned from."""
+    return Program(env=EnvFactory(target=env), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1, steps=steps)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from equipoise.algorithms.ppo import PPO
-from equipoise.types import EnvFactory, Policy, Program
+from equipoise.algorithms.sac import SAC
+from equipoise.algorithms.td3 import TD3
+from equipoise.types import Algorithm, EnvFactory, Policy, Program, Replay
 
 
 def halfcheetah_ppo() -> Program:
@@ -36,5 +38,27 @@ def _ppo(env: str, *, gamma: float = 0.99, lambda_: float = 0.95) -> Program:
         actors=1,
         envs_per_actor=16,
         max_lag=0,
+        steps=1_000_000,
+    )
+
+
+def halfcheetah_sac() -> Program:
+    """The SAC of rl-baselines3-zoo (256-256, lr 3e-4, batch 256, tau 0.005, 1e4 random steps); a round is four steps."""
+    return _off_policy(SAC(learning_rate=3e-4, random_steps=10_000))
+
+
+def halfcheetah_td3() -> Program:
+    """Fujimoto's TD3 (256-256, lr 3e-4, noise 0.1, batch 256). Deviations: 1e4 random steps for 2.5e4; a round is four steps."""
+    return _off_policy(TD3(learning_rate=3e-4, random_steps=10_000))
+
+
+def _off_policy(algorithm: Algorithm) -> Program:
+    replay = Replay(capacity=1_000_000, starts_at=10_000, updates=4)
+    return Program(
+        env=EnvFactory(target="HalfCheetah-v5"),
+        policies={"main": Policy(algorithm=algorithm, unroll=1, batch=256, replay=replay)},
+        actors=1,
+        envs_per_actor=4,
+        max_lag=1,
         steps=1_000_000,
     )

@@ -29,7 +29,7 @@ RECORD_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How steps and versions go together: ``rows`` env steps a round, and ``updates`` versions after each from ``begins`` on."""
+    """How steps and versions go together: ``rows`` env steps a round, ``updates`` versions after each from ``begins`` on."""
 
     rows: int
     updates: int = 1
