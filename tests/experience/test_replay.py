@@ -33,12 +33,14 @@ def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Qu
     return made
 
 
-def replay(history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None) -> Replay:
+def replay(
+    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None, prefetch: bool = False
+) -> Replay:
     plan = ReplayPlan(
         settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,
         window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
     )  # fmt: skip
-    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3)
+    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3, prefetch=prefetch)
 
 
 class Writers:
@@ -106,6 +108,22 @@ def test_every_window_is_what_was_written(
     made = replay(history, settings, window=window, max_lag=max_lag)
     assert drive(history, made, batches=60, n=7 if selector != "fifo" else 2)
     assert not list(tmp_path.iterdir()), "the file has no name"
+
+
+@pytest.mark.parametrize("selector", ["uniform", "prioritized"])
+def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any) -> None:
+    history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS["black"])
+    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=5, selector=selector)
+    made = replay(history, settings, window=3, max_lag=1, prefetch=True)
+    assert drive(history, made, batches=101, n=7)
+    for _ in range(3):  # of one round: each but the last is proven when the next was gathered
+        batch = made.sample(7)
+        assert batch is not None and made._next is not None
+        assert not np.array_equal(made._next.result().keys, batch.keys)
+        history.prove(batch)
+        np.testing.assert_array_equal(batch.keys[:, 1], batch.data.context["start"].numpy())
+        made.learned(batch.keys, np.ones(7))
+        made.finish(batch.keys)
 
 
 def test_a_gap_is_never_crossed() -> None:

@@ -88,7 +88,7 @@ class Blank(Counter):
 
 @dataclass(frozen=True, kw_only=True)
 class Remembering(Ruling):
-    """The same of windows of ``rows`` rows out of a replay; each item's priority is the row of its episode that it begins at."""
+    """The same of windows of ``rows`` rows out of a replay; an item's priority is the row of its episode that it begins at."""
 
     needs_replay: ClassVar[bool] = True
     rows: int = 1

@@ -15,6 +15,7 @@ Keys are (place, the stream's row number there). A priority for a row that was o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,11 +100,14 @@ def first_round(starts_at: int, rows: int) -> int:
 class Replay:
     """``Experience`` of one learner; actors have the inbox itself."""
 
-    def __init__(self, plan: ReplayPlan, inbox: Experience, *, seed: int) -> None:
+    def __init__(self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False) -> None:
+        """``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
+        round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself.
+        """
         self._plan, self._inbox = plan, inbox
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
-            folder=plan.settings.file,
+            folder=plan.settings.file, pinned=pinned,
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring.places)
         self._rng = np.random.default_rng(seed)
@@ -111,6 +115,9 @@ class Replay:
         self._owed = 0  # updates of this round that are not finished
         self._taken: Array | None = None  # the keys of the round in the inbox, until then
         self._ones: dict[int, torch.Tensor] = {}
+        self._ahead = ThreadPoolExecutor(1, "replay") if prefetch else None
+        self._next: Future[Batch] | None = None
+        self._buffer = 0
 
     # ------------------------------------------------------------------------------------------------- the actor's side
 
@@ -130,6 +137,18 @@ class Replay:
         while self._owed == 0:
             if not self._take():
                 return None
+        if (prepared := self._next) is None:
+            batch = self._draw(n)
+        else:
+            batch, self._next = prepared.result(), None
+            if len(batch.keys) != n:
+                raise ValueError(f"expected a batch of {len(batch.keys)} like the last, got {n}")
+        if self._ahead is not None and self._owed > 1:
+            self._next = self._ahead.submit(self._draw, n)
+        return batch
+
+    def _draw(self, n: int) -> Batch:
+        self._buffer ^= 1  # the other's batch is being learned from
         if isinstance(self.selector, Fifo):
             places, weight = self._in_turn(n)
         else:
@@ -137,7 +156,7 @@ class Replay:
                 raise RuntimeError(f"replay: none of the {self._rounds * self._plan.rows:,} rows so far begins a window")
             places, probability = self.selector.sample(n, self._rng)
             weight = self._weight(probability)
-        data = self.ring.gather(places)
+        data = self.ring.gather(places, self._buffer)
         keys = np.empty((n, 2), np.int64)
         keys[:, 0], keys[:, 1] = places, data.context["start"]
         return Batch(data=data, keys=keys, weight=weight, targets={})
@@ -189,6 +208,10 @@ class Replay:
         """New priorities [n] for items; of rows that are still there."""
         if priority is None:
             return
+        if self._next is not None:
+            self._next.result()  # it draws from what changes now
+        if isinstance(priority, torch.Tensor):
+            priority = priority.cpu()
         there = self.ring.row(keys[:, 0]) == keys[:, 1]
         self.selector.update(keys[there, 0], np.asarray(priority, np.float64)[there])
 

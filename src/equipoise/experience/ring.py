@@ -79,9 +79,20 @@ class Ring:
     """Rows in, windows of ``window`` rows out; nothing here chooses."""
 
     def __init__(
-        self, layout: Layout, *, slots: int, block: int, actors: int, unroll: int, window: int, folder: str = ""
+        self,
+        layout: Layout,
+        *,
+        slots: int,
+        block: int,
+        actors: int,
+        unroll: int,
+        window: int,
+        folder: str = "",
+        pinned: bool = False,
     ) -> None:
-        """``slots`` a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: where a file of the rows may lie."""
+        """``slots`` a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: where a file of the rows may lie;
+        ``pinned``: windows are gathered into memory that a GPU reads by itself.
+        """
         least = smallest(layout, unroll=unroll, window=window)
         if slots % unroll or slots < least:
             raise ValueError(f"slots: expected a multiple of unroll={unroll} and at least {least}, got {slots}")
@@ -101,7 +112,8 @@ class Ring:
         self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
         self._flat = self._records.reshape(self.places, layout.record)
         self._offsets = np.arange(window + 1)[:, None] * streams
-        self._windows: dict[int, _Window] = {}
+        self._pinned = pinned
+        self._windows: dict[tuple[int, int], _Window] = {}
 
     # --------------------------------------------------------------------------------------------------------------- in
 
@@ -179,10 +191,11 @@ class Ring:
         slots, columns = np.divmod(places, self.streams)
         return self._small["row"][slots, columns]  # type: ignore[no-any-return]
 
-    def gather(self, places: Ints) -> Trajectory:
-        """Windows that begin at ``places`` [N], as tensors over memory that the next call for N windows overwrites."""
-        if (window := self._windows.get(len(places))) is None:
-            window = self._windows[len(places)] = _Window(self, len(places))
+    def gather(self, places: Ints, buffer: int = 0) -> Trajectory:
+        """Windows that begin at ``places`` [N], as tensors over memory that the next call of N and ``buffer`` overwrites."""
+        key = len(places), buffer
+        if (window := self._windows.get(key)) is None:
+            window = self._windows[key] = _Window(self, len(places))
         return window.fill(places)
 
     # ------------------------------------------------------------------------------------------------------------- state
@@ -211,7 +224,7 @@ class _Window:
     def __init__(self, ring: Ring, n: int) -> None:
         self._ring, self._n, layout, rows = ring, n, ring.layout, ring.window + 1
         self._places = np.empty((rows, n), np.int64)
-        records = np.empty((rows, n, layout.record), np.uint8)
+        records = self._empty((rows, n, layout.record), "uint8")
         self._records = records.reshape(rows * n, layout.record)
         small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
         self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
@@ -219,13 +232,16 @@ class _Window:
         self._frames: dict[str, Any] = {}  # of stacks: [N, history + rows, ...]
         for path, spec in layout.large.items():
             if (stack := layout.stacks.get(path)) is None:
-                self._large[path] = np.empty((rows, n, *spec.shape), spec.dtype)
+                self._large[path] = self._empty((rows, n, *spec.shape), spec.dtype)
             else:
-                self._frames[path] = np.empty((n, stack.frames - 1 + rows, *spec.shape), spec.dtype)
+                self._frames[path] = self._empty((n, stack.frames - 1 + rows, *spec.shape), spec.dtype)
         self._stream, self._state = np.empty(n, np.int64), tree.zeros(tree.prepend(layout.state, n))
         self._leaves = {path: torch.from_numpy(array) for path, array in (*small.items(), *self._large.items())}
         self._leaves |= {path: self._overlapping(path) for path in self._frames}
         self._plain = self._trajectory(self._leaves)
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=self._ring._pinned).numpy()
 
     def fill(self, places: Ints) -> Trajectory:
         ring, rows = self._ring, self._places

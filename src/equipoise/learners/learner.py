@@ -73,8 +73,10 @@ class Learner:
         if self.device.type != "cpu":
             batch = replace(
                 batch,
-                data=type(batch.data)(**{k: tree.to(getattr(batch.data, k), self.device) for k in type(batch.data).__slots__}),
-                weight=tree.to(batch.weight, self.device),
+                data=type(batch.data)(
+                    **{k: tree.to(getattr(batch.data, k), self.device, non_blocking=True) for k in type(batch.data).__slots__}
+                ),
+                weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
         rate = algorithm.learning_rate * ((1.0 - self.progress) if algorithm.anneal else 1.0)
         for optimizer in self._optimizers.values():

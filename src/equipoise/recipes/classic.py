@@ -135,7 +135,7 @@ def cartpole_dqn() -> Program:
 
 
 def cartpole_sac() -> Program:
-    """Found here: half of the greatest entropy (of 0.98, as published, little of a policy is left where there are two actions)."""
+    """Found here: half of the greatest entropy (of 0.98, as published, little of a policy is left with two actions)."""
     algorithm = SAC(learning_rate=1e-3, target_entropy=0.35, temperature=0.2)
     replay = Replay(capacity=100_000, starts_at=1_000, updates=32)
     return _off_policy("CartPole-v1", Policy(algorithm=algorithm, unroll=16, batch=128, replay=replay), steps=100_000)

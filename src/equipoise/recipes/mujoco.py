@@ -48,7 +48,7 @@ def halfcheetah_sac() -> Program:
 
 
 def halfcheetah_td3() -> Program:
-    """Fujimoto's TD3 (256-256, lr 3e-4, noise 0.1, batch 256). Deviations: 1e4 random steps for 2.5e4; a round is four steps."""
+    """Fujimoto's TD3 (256-256, lr 3e-4, noise 0.1, batch 256). Deviations: 1e4 random steps for 2.5e4; rounds of four steps."""
     return _off_policy(TD3(learning_rate=3e-4, random_steps=10_000))
 
 

@@ -221,7 +221,8 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
         block=program.envs_per_actor * len(role.places),
         span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
     )  # fmt: skip
-    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"))
+    gpu = program.device != "cpu"
+    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:

@@ -29,8 +29,8 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
     Keys: ``algorithm.*`` for hyper-parameters, ``replay.*`` for a replay's settings where there is one, ``policy.*`` (or bare)
-    for unroll, batch and publish_every, a bare name for a field of the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands, ``route.AGENT`` for
-    the policy of an agent. Where there are several policies ``policies.NAME.*`` is one's, and without that it is that of all
+    for unroll, batch and publish_every, a bare name for a field of the Program, ``env.*`` for an argument of the env,
+    ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy of an agent. Where there are several policies ``policies.NAME.*`` is one's, and without that it is that of all
     that learn.
     """
     kinds = setting_types(program)
