@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers envpool lock clean
+.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay envpool lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,6 +58,11 @@ bench-peers: setup envpool ## ours beside the peers: builds an environment for e
 	@$(BIN)/python -m pip install -qq 'matplotlib>=3.9'
 	@mkdir -p runs
 	@$(BIN)/python benchmarks/matrix.py --peers-home "$(PEERS_HOME)" --json runs/bench-peers.json --page runs/bench-peers.md $(BENCH)
+
+bench-replay: setup ## rows/s of the replay beside cpprb, Stable-Baselines3 and TorchRL; BENCH='--rounds 1'
+	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" cpprb sb3 torchrl
+	@mkdir -p runs
+	@$(BIN)/python benchmarks/replay.py --peers-home "$(PEERS_HOME)" --json runs/bench-replay.json --page runs/bench-replay.md $(BENCH)
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'
