@@ -21,7 +21,7 @@ from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.exam import evaluator, load_networks, networks, result
+from equipoise.runtime.exam import evaluator, gave_up, load_networks, networks, result
 from equipoise.runtime.program import algorithm_class, apply_settings, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
@@ -311,7 +311,10 @@ def evaluate(
     best: bool = False,
     video: bool = False,
 ) -> Evaluation:
-    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``."""
+    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
+
+    ValueError where not one episode came to its end, because the env failed in all of them.
+    """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
     player = load(directory, best=best)
@@ -326,6 +329,9 @@ def evaluate(
     finally:
         exam.close()
     version = int(player.meta["version"])
+    returns = result(player._blue, exam, version)
+    if not returns.episodes:
+        raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {player.program.env.target}' may say why")
     if video:
         from equipoise.console.video import record
 
@@ -333,4 +339,4 @@ def evaluate(
         play = partial(player.act, deterministic=deterministic)
         steps = version * unroll_rows(player._blue.policy)
         record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
-    return result(player._blue, exam, version)
+    return returns

@@ -367,6 +367,8 @@ def evaluate(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
         f"({policy} policy, weights of step {result.env_steps:,})"
     )
+    for name, mean in result.policies.items():
+        print(f"  {name} {mean:,.1f}")
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
 

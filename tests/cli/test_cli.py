@@ -276,6 +276,11 @@ def test_evaluate_prints_the_return(api):
     assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "best": False, "video": False}
 
 
+def test_evaluate_prints_the_return_of_each_policy(api):
+    api.evaluate = lambda *_, **__: evaluation(policies={"main": 500.0, "rival": -1.25})
+    assert run("evaluate", "runs/x").stdout.splitlines()[1:] == ["  main 500.0", "  rival -1.2"]
+
+
 def test_every_option_of_evaluate_reaches_the_api(api):
     result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--best", "--video")
     assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "best": True, "video": True}

@@ -10,6 +10,7 @@ import pytest
 
 import equipoise as eq
 from equipoise import api
+from equipoise.console.terminal import summary_rows
 from equipoise.types import learning
 
 
@@ -85,6 +86,18 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     result = api.evaluate(run.directory, episodes=5, deterministic=False)
     assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
     assert result == api.evaluate(run.directory, episodes=5, deterministic=False)
+
+
+def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> None:
+    run = api.train(
+        "tests.runtime.failing:Failing", "impala", on="serial", out=tmp_path / "run", env_kwargs={"after": 5}, actors=1,
+        envs_per_actor=1, unroll=4, steps=8, evaluate_episodes=1,
+    )  # fmt: skip
+    notes = [note for report in run for note in report.notes]
+    assert any("expected the return of 1 episode, got none" in note for note in notes), notes
+    assert run.summary["evaluation"] is None and "evaluation" not in summary_rows(run.summary)
+    with pytest.raises(ValueError, match="expected the return of 1 episode, got none: the env failed in each of them"):
+        api.evaluate(run.directory, episodes=1)
 
 
 def test_an_env_that_is_made_already_is_refused_in_words(tmp_path: Any) -> None:

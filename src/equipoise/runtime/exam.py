@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import Evaluator, Player, load_params
+from equipoise.actors.evaluator import PATIENCE, Evaluator, Player, load_params
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -57,6 +57,12 @@ def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
         env_steps=version * unroll_rows(blue.policy), version=version,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
+
+
+def gave_up(episodes: int) -> str:
+    """What to say of an evaluation without a return."""
+    wanted = "the return of 1 episode" if episodes == 1 else f"returns of {episodes} episodes"
+    return f"expected {wanted}, got none: the env failed in each of them {PATIENCE} times in a row, so all were given up"
 
 
 class Exam:

@@ -12,6 +12,7 @@ from equipoise.balance.verdict import verdict
 from equipoise.envs.capsule import COUNTED
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
+from equipoise.runtime.exam import gave_up
 from equipoise.runtime.report import Evaluation, Report
 from equipoise.types import unroll_rows
 
@@ -50,8 +51,10 @@ class Scribe:
         return int(self._record["version"]) * self._per_update
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
-        if evaluation is not None:
+        if evaluation is not None and evaluation.episodes:
             self._evaluation = self._fresh = evaluation
+        elif evaluation is not None:
+            self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluate_episodes)}")
         if solved:
             self._solved_at = time.monotonic() - self._began
 
