@@ -95,7 +95,7 @@ def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> N
     )  # fmt: skip
     notes = [note for report in run for note in report.notes]
     assert any("expected the return of 1 episode, got none" in note for note in notes), notes
-    assert run.summary["evaluation"] is None and "evaluation" not in summary_rows(run.summary)
+    assert run.summary is not None and run.summary["evaluation"] is None and "evaluation" not in summary_rows(run.summary)
     with pytest.raises(ValueError, match="expected the return of 1 episode, got none: the env failed in each of them"):
         api.evaluate(run.directory, episodes=1)
 

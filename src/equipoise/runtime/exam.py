@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import PATIENCE, Evaluator, Player, load_params
+from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, Player, load_params
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
-from equipoise.runtime.report import Evaluation
+from equipoise.runtime.report import Evaluating, Evaluation
 from equipoise.types import unroll_rows
 
 STREAMS = 100  # envs of an evaluation, at most
@@ -85,6 +85,14 @@ class Exam:
     @property
     def running(self) -> bool:
         return self._current is not None
+
+    @property
+    def progress(self) -> Evaluating | None:
+        """Of the evaluation that is under way."""
+        if self._current is None:
+            return None
+        episodes, of, steps = self._current.progress
+        return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
 
     def consider(self, env_steps: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""

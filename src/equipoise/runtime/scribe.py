@@ -13,7 +13,7 @@ from equipoise.envs.capsule import COUNTED
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.exam import gave_up
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.runtime.report import Evaluating, Evaluation, Report
 from equipoise.types import unroll_rows
 
 MOST_NOTES = 200  # of a run
@@ -83,8 +83,8 @@ class Scribe:
         """Training is over: from here on time counts no more."""
         self._ended = time.monotonic()
 
-    def report(self, record: dict[str, Any] | None, *, final: bool = False) -> Report:
-        """A recorded report of a learner's record, or one of the moment."""
+    def report(self, record: dict[str, Any] | None, *, final: bool = False, evaluating: Evaluating | None = None) -> Report:
+        """A recorded report of a learner's record, or one of the moment, in which an evaluation may be under way."""
         now = time.monotonic()
         if record is not None:
             at, version = self._since
@@ -121,6 +121,7 @@ class Scribe:
             verdict=self._verdict(balance),
             remaining_s=left / self._rate if self._rate > 0 and not final else None,
             metrics=r["metrics"],
+            evaluating=evaluating,
             evaluation=fresh if not final else self._evaluation,
             solved_at_s=self._solved_at,
             notes=notes,
