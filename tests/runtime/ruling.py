@@ -7,6 +7,7 @@ version that is written beside it. ``fault`` plants an off-by-one in one place, 
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -77,6 +78,15 @@ class Doomed(Ruling):
             raise ArithmeticError("no further than this")
         count = torch.tensor(float(batch.data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held(Ruling):
+    """Its first update never ends."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> LossOutput:
+        while True:
+            signal.pause()
 
 
 LEDGER = ruler.Ledger()  # of this process: the learner's

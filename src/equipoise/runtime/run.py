@@ -35,7 +35,7 @@ SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
-LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
+LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
 class Runtime(Protocol):
@@ -268,7 +268,9 @@ class Run:
         return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
-        """Save the whole run before it ends early; False where that took too long or failed."""
+        """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
+        if ring.runtime.shared.version == 0:
+            return False
         until = time.monotonic() + LAST_CUT_S
         try:
             ring.runtime.ask()

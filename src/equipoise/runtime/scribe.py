@@ -26,7 +26,8 @@ class Scribe:
     def __init__(self, blue: Blueprint, shared: Shared, began: float, on: str) -> None:
         self._blue, self._shared, self._began, self._on = blue, shared, began, on
         self._per_update = unroll_rows(blue.policy)
-        self._balance = shared.board.shares()
+        self._settled: dict[str, Shares] | None = None
+        self._balance = self._shares()
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
             "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
@@ -81,7 +82,7 @@ class Scribe:
 
     def settle(self) -> None:
         """Training is over: from here on time counts no more."""
-        self._ended = time.monotonic()
+        self._ended, self._settled = time.monotonic(), self._shares()
 
     def report(self, record: dict[str, Any] | None, *, final: bool = False, evaluating: Evaluating | None = None) -> Report:
         """A recorded report of a learner's record, or one of the moment, in which an evaluation may be under way."""
@@ -95,7 +96,7 @@ class Scribe:
             self._lag_updates += updates
             self._lag_max = max(self._lag_max, record["lag_max"])
             self._record = record
-        shares = self._shared.board.shares()
+        shares = self._shares()
         balance = {name: _less(shares[name], self._balance[name]) for name in shares}
         if record is not None:
             self._balance = shares
@@ -131,13 +132,16 @@ class Scribe:
             info=r["info"],
         )
 
+    def _shares(self) -> dict[str, Shares]:
+        return self._settled or self._shared.board.shares(alone=self._on != "serial")
+
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shared.board.shares(), version * self._per_update
+        r, balance, steps = self._record, self._shares(), version * self._per_update
         e = self._evaluation
         return {
             "status": status,
@@ -176,7 +180,7 @@ def _cores() -> int | None:
 
 
 def _less(now: Shares, then: Shares) -> Shares:
-    busy = now.worked + now.preempted - then.worked - then.preempted
+    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     return Shares(
         worked=busy - preempted,
