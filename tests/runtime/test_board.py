@@ -62,6 +62,18 @@ def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> N
     assert made.shares(alone=True)["actor 0"].worked == 3
 
 
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any, tmp_path: Path) -> None:
+    run = api.train(program(steps=1), on=on, out=tmp_path / "run")
+    *_, recorded, last = list(run)
+    assert run.summary is not None and recorded.updates == last.updates == 1
+    assert recorded.balance["learner"].total > 0 and recorded.verdict != "Too early to say."
+    assert last.verdict == run.summary["verdict"] != "Too early to say."
+    assert {name: shares.worked for name, shares in last.balance.items()} == {
+        name: shares["worked"] for name, shares in run.summary["balance"].items()
+    }
+
+
 def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.runtime.run.LAST_CUT_S", 1000.0)
     monkeypatch.setattr("equipoise.runtime.process.GRACE_S", 0.2)

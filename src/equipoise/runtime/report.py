@@ -40,7 +40,10 @@ DETERMINISTIC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one."""
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
+
+    In the final report ``balance`` and ``verdict`` are of the whole run.
+    """
 
     wall_s: float  # since the run began
     env_steps: int  # trained on, after frame skip

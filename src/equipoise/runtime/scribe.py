@@ -98,7 +98,9 @@ class Scribe:
             self._record = record
         shares = self._shares()
         balance = {name: _less(shares[name], self._balance[name]) for name in shares}
-        if record is not None:
+        if final:  # nothing comes after it: of the whole run, as in the summary
+            balance = shares
+        elif record is not None:
             self._balance = shares
         fresh, self._fresh = self._fresh, None
         notes, self._fresh_notes = tuple(self._fresh_notes), []
