@@ -78,8 +78,9 @@ def train(
         str, typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable.")
     ],
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own.", rich_help_panel=WHAT)
-    ] = "ppo",
+        str | None,
+        typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.", rich_help_panel=WHAT),
+    ] = None,
     policies: Annotated[
         list[str] | None,
         typer.Option(

@@ -94,7 +94,7 @@ def test_without_options_the_api_is_given_none(api):
     result = run("train", "CartPole-v1")
     assert result.exit_code == 0, result.output
     assert api.asked == {
-        "env": "CartPole-v1", "algorithm": "ppo", "settings": (), "recipe": True, "fields": {},
+        "env": "CartPole-v1", "algorithm": None, "settings": (), "recipe": True, "fields": {},
         "program": "the program", "on": "process", "out": None, "init_from": None, "tensorboard": True, "wandb": None,
     }  # fmt: skip
     assert api.run.closed

@@ -11,6 +11,7 @@ import pytest
 import equipoise as eq
 from equipoise import api
 from equipoise.console.terminal import summary_rows
+from equipoise.runtime.blueprint import blueprint
 from equipoise.types import learning
 
 
@@ -22,8 +23,8 @@ def test_a_batch_smaller_than_the_run_is_kept_where_nobody_idles() -> None:
     assert learning(made)["main"].batch == made.actors * made.envs_per_actor
 
 
-def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:
-    made = api.program("CartPole-v1", "ppo", unroll=8, settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
+def test_fields_and_settings_win_over_the_recipe() -> None:
+    made = api.program("CartPole-v1", "ppo", settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
     policy: Any = made.policies["main"]
     assert (policy.unroll, policy.algorithm.gamma, made.actors) == (16, 0.5, 2)
     assert policy.batch == 2 * made.envs_per_actor, "a batch that is not given follows the streams"
@@ -39,6 +40,63 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
         api.train(api.program("CartPole-v1"), actors=2)
     with pytest.raises(ValueError, match="top of a module"):
         api.program(lambda: None)
+
+
+def test_options_are_read_like_those_of_the_command_line() -> None:
+    texts: Any = {"steps": "20k", "max_lag": "none", "actors": "2", "unroll": "8", "metrics": "won", "stop_at": 475}
+    made = api.program("CartPole-v1", "impala", **texts)
+    assert (made.steps, made.max_lag, made.actors, made.metrics, made.stop_at) == (20_000, None, 2, ("won",), 475.0)
+    assert learning(made)["main"].unroll == 8 and type(made.stop_at) is float
+    assert api.program("CartPole-v1", steps=np.int64(2048), device="cpu").steps == 2048
+    for wrong, said in (
+        ({"actors": "two"}, "actors: expected a whole number, got 'two'"),
+        ({"steps": [1]}, "steps: expected a whole"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            api.program("CartPole-v1", **wrong)
+
+
+def test_settings_may_be_a_dict_but_not_one_text() -> None:
+    made = api.program("CartPole-v1", settings={"algorithm.gamma": 0.5, "policy.unroll": "16", "env.max_episode_steps": 9})
+    policy: Any = made.policies["main"]
+    assert (policy.algorithm.gamma, policy.unroll, made.env.kwargs) == (0.5, 16, {"max_episode_steps": 9})
+    with pytest.raises(ValueError, match="algorithm.gamma: expected a number, got 'x'"):
+        api.program("CartPole-v1", settings={"algorithm.gamma": "x"})
+    for wrong in (lambda: api.program("CartPole-v1", settings="steps=1"), lambda: api.check("CartPole-v1", settings="env.a=1")):
+        with pytest.raises(
+            ValueError, match=r"settings: expected a list such as \['algorithm.gamma=0.98'\], or a dict, got the"
+        ):
+            wrong()
+    with pytest.raises(TypeError, match=r"is the algorithm's: expected settings=\{'algorithm.learning_rate': 0.1\}"):
+        api.program("CartPole-v1", learning_rate=0.1)
+
+
+def test_what_is_said_twice_has_to_be_said_alike() -> None:
+    assert learning(api.program("CartPole-v1", unroll=16, settings=["policy.unroll=16"]))["main"].unroll == 16
+    cases: Any = (
+        ({"unroll": 8}, "policy.unroll=16", "unroll: expected to be given once, got 8 and, by the setting policy.unroll, 16"),
+        ({"steps": 100}, "steps=1k", "steps: expected to be given once, got 100 and, by the setting steps, 1000"),
+    )
+    for given, setting, said in cases:
+        with pytest.raises(ValueError, match=said):
+            api.program("CartPole-v1", settings=[setting], **given)
+
+
+def test_an_algorithm_beside_policies_has_to_be_one_of_theirs() -> None:
+    policies = ["speaker=ppo", "listener=appo"]
+    with pytest.raises(ValueError, match=r"algorithm: expected one that a policy has \(appo, ppo\), .* got 'impala'"):
+        api.program("A-v0", "impala", policies=policies)
+    assert api.program("A-v0", "appo", policies=policies).max_lag == 1
+
+
+@pytest.mark.parametrize("name", ["main", "other"])
+def test_an_env_of_one_agent_has_one_policy_and_that_is_main(name: str) -> None:
+    made = api.program("CartPole-v1", policies={name: "ppo"})
+    if name == "main":
+        assert tuple(blueprint(made).roles) == ("main",)
+    else:
+        with pytest.raises(ValueError, match="expected a PettingZoo parallel env for the policy 'other'"):
+            blueprint(made)
 
 
 def finish(run: Any) -> Any:
