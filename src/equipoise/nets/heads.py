@@ -106,7 +106,9 @@ class BoxHead(Head):
             i = int(wrong.argmax())
             raise ValueError(
                 f"algorithm.squash: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
-                f"dimension {i}; bound it (gymnasium.wrappers.RescaleAction), or use algorithm.squash=false"
+                f"dimension {i}; use algorithm.squash=false, or say what the bounds are, in a function of yours that returns "
+                "gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Box(low, high)) with arrays "
+                "of finite bounds"
             )
         least = np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
         self.bounds = Constant(low), Constant(high), Constant(least)
