@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from equipoise import algorithms
+from equipoise.envs.wrong import looked
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
 from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, learning, unroll_rows
 
@@ -62,7 +63,7 @@ def _outside(name: str) -> type[Algorithm]:
     try:
         value: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}") from error
+        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}.{looked()}") from error
     for part in qualname.split("."):
         if not hasattr(value, part):
             known = [key for key, member in vars(value).items() if _is_algorithm(member)]
