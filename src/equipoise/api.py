@@ -16,6 +16,8 @@ from equipoise import recipes, tree
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
+from equipoise.envs.checks import described
+from equipoise.envs.masks import counted
 from equipoise.envs.spaces import ActionForm, member
 from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
@@ -278,13 +280,15 @@ class Player:
         """The action for an observation of the env's space, or for a batch of them (one more axis in front).
 
         Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}: ``envs.masks.InfoMask`` makes
-        it. The action is what ``env.step`` takes, of a batch what a vector env's takes.
+        it. The action is what ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation,
+        for a mask that allows nothing, and for another number of rows than a recurrent policy keeps states of.
         """
         specs = observation_spec(self.spec.observation)
         rows = _rows(specs, obs, "obs")
         single = _is_single(specs, rows)
         batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
         count = len(tree.leaves(batch)[0])
+        self._look(batch, count)
         first = torch.full((count,), self._state is None)
         state = self._net.initial_state(count) if self._state is None else self._state
         with torch.inference_mode(), autocast(self.program.precision):
@@ -298,11 +302,33 @@ class Player:
         done = form(tree.numpy_views(action))  # clipped as in training
         return form.one(done) if single else form.together(done)
 
+    def _look(self, batch: Tree, count: int) -> None:
+        """Can these rows be acted on?"""
+        kept = tree.leaves(self._state) if self._state is not None else []
+        if kept and len(kept[0]) != count:
+            raise ValueError(
+                f"obs: expected as many rows as before, {len(kept[0])}, since the policy is recurrent and keeps a state for "
+                f"each, got {count}; reset() forgets them"
+            )
+        if not self.spec.mask:
+            return
+        mask: Any = tree.numpy_views(batch)
+        for key in self.spec.mask:
+            mask = mask[key]
+        for place, array, begins in counted("/".join(("obs", *self.spec.mask)), mask, self.spec.action):
+            allowed = np.logical_or.reduceat(array != 0, begins, axis=1).all(axis=1)
+            if not allowed.all():
+                row = f" in row {int(allowed.argmin())}" if count > 1 else ""
+                raise ValueError(f"{place}: expected at least one action allowed, got none{row}")
+
 
 def _rows(specs: Tree, obs: Any, place: str) -> Tree:
     """An env's own dicts and tuples as a tree of arrays."""
     if not isinstance(specs, dict):
-        return np.asarray(obs, specs.dtype)
+        try:
+            return np.asarray(obs, specs.dtype)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{place}: expected {specs.dtype} {list(specs.shape)}, got {described(obs)}") from error
     try:
         return {key: _rows(inner, member(obs, key), f"{place}/{key}") for key, inner in specs.items()}
     except (KeyError, IndexError, TypeError) as error:
@@ -311,11 +337,19 @@ def _rows(specs: Tree, obs: Any, place: str) -> Tree:
 
 
 def _is_single(specs: Tree, rows: Tree) -> bool:
-    extra = {x.ndim - len(s.shape) for s, x in zip(tree.leaves(specs), tree.leaves(rows), strict=True)}
-    if extra not in ({0}, {1}):
-        shapes = {path: tuple(x.shape) for path, x in tree.items(rows)}
-        raise ValueError(f"expected an observation of shape {dict(tree.items(specs))} or a batch of them, got {shapes}")
-    return extra == {0}
+    both = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
+    if all(x.shape == s.shape for s, x in both):
+        return True
+    fits = all(x.ndim == len(s.shape) + 1 and x.shape[1:] == s.shape for s, x in both)
+    if not fits or len(counts := {len(x) for _, x in both}) > 1 or not min(counts):
+        wanted, got = ({path or "obs": list(x.shape) for path, x in tree.items(one)} for one in (specs, rows))
+        raise ValueError(f"expected an observation of shape {said(wanted)}, or a batch [B, ...] of them, got {said(got)}")
+    return False
+
+
+def said(shapes: Mapping[str, list[int]]) -> str:
+    """By place, where there are several."""
+    return str(next(iter(shapes.values()))) if len(shapes) == 1 else str(dict(shapes))
 
 
 def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False) -> Player:

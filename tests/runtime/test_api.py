@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise import api
+from equipoise import api, tree
 from equipoise.console.terminal import summary_rows
 from equipoise.runtime.blueprint import blueprint
+from equipoise.runtime.exam import networks
 from equipoise.types import learning
 
 
@@ -135,8 +136,40 @@ def test_a_loaded_policy_plays_one_or_many_and_stays_in_the_space(tmp_path: Any)
     player.reset()
     many = player.act(np.random.default_rng(0).normal(size=(500, 3)), deterministic=False)
     assert many.shape == (500, 1) and np.abs(many).max() <= 2.0
-    with pytest.raises(ValueError, match=r"expected an observation of shape"):
-        player.act(np.zeros((2, 2, 2, 3)))
+    for wrong in (np.zeros((2, 2, 2, 3)), np.zeros(4), np.zeros((5, 2)), np.zeros((0, 3))):
+        with pytest.raises(
+            ValueError, match=r"expected an observation of shape \[3\], or a batch \[B, ...\] of them, got"
+        ) as error:
+            player.act(wrong)
+        assert str(error.value).endswith(str(list(wrong.shape)))
+    for nothing in ([[1.0], [1.0, 2.0]], ["left"] * 3):
+        with pytest.raises(ValueError, match=r"obs: expected float32 \[3\], got \["):
+            player.act(nothing)
+
+
+def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
+    made = api.program(
+        "CartPole-v1", "impala", recipe=False, settings=["algorithm.core=gru"], actors=1, envs_per_actor=2, steps=1
+    )
+    blue = blueprint(made)
+    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    player.act(np.zeros((3, 4)))
+    for other in (np.zeros((2, 4)), np.zeros(4)):
+        with pytest.raises(ValueError, match="expected as many rows as before, 3, since the policy is recurrent"):
+            player.act(other)
+    player.act(np.zeros((3, 4)))
+    player.reset()
+    assert player.act(np.zeros(4)) in (0, 1)
+
+
+def test_a_mask_that_allows_nothing_is_refused() -> None:
+    made = api.program("tests.envs.test_masks:Masked", "impala", settings=["action_mask=info"], steps=1)
+    blue = blueprint(made)
+    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}
+    with pytest.raises(ValueError, match="obs/action_mask: expected at least one action allowed, got none in row 1"):
+        player.act(rows)
+    assert player.act({key: x[0] for key, x in rows.items()}) == 2
 
 
 def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
