@@ -165,7 +165,8 @@ def train(
         typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.", rich_help_panel=LONG),
     ] = None,
     evaluate_episodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
+        str | None,
+        typer.Option(metavar="N", help="Fresh episodes of an evaluation; 'evaluate' has --episodes.", rich_help_panel=LONG),
     ] = None,
     evaluate_every: Annotated[
         str | None,
@@ -342,7 +343,9 @@ def watch(run: Run, command: str, *, quiet: bool) -> int:
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
-    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "20",
+    episodes: Annotated[
+        str, typer.Option(metavar="N", help="Fresh episodes to play; of 'train' it is --evaluate-episodes.")
+    ] = "20",
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
     ] = False,

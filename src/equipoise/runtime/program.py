@@ -223,7 +223,22 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
             "algorithm.*; for the rest begin a new run with 'train --init-from DIR'"
         )
+    unread = [f"{key}, since {why}" for key in changes if (why := _unread(new, key))]
+    if unread:
+        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
     return changes
+
+
+def _unread(program: Program, key: str) -> str:
+    """Why nothing reads a setting of the algorithms; empty where something does, or may."""
+    room, _, name = key.rpartition("algorithm.")
+    for policy, one in learning(program).items():
+        if room in ("", f"policies.{policy}."):
+            if name == "tau" and not one.algorithm.target_every:
+                return "there is no target network (algorithm.target_every=0)"
+            if name == "optimizer_decay" and one.algorithm.optimizer != "rmsprop":
+                return f"the optimizer is {one.algorithm.optimizer}"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------------------------ check

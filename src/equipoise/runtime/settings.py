@@ -269,7 +269,7 @@ def _bool(value: Any) -> bool:
 def whole(value: Any) -> int:
     """64, 500_000, 1e6, 500k, 2.3M; ValueError for what is not a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a whole number, got {value!r}")
+        raise ValueError
     text = str(value)
     scale = SUFFIXES.get(text[-1:].lower(), 1)
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
@@ -278,7 +278,7 @@ def whole(value: Any) -> int:
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
         pass
-    raise ValueError(f"expected a whole number, got {value!r}")
+    raise _Reason("64, 500k and 1M are some")
 
 
 def _float(value: Any) -> float:
