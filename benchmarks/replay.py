@@ -1,4 +1,4 @@
-"""Replay in rows/s beside the peers', in rounds: insert, sample, sample and new priorities; vectors, and stacks of a real Pong run.
+"""Replay in rows/s beside the peers': insert, sample, sample and new priorities; vectors, and stacks of a real Pong run.
 
     .venv/bin/python benchmarks/replay.py [--peers-home DIR] [--rounds 3] [--json FILE] [--page FILE.md]
 
@@ -132,7 +132,8 @@ def page(head: list[str], lines: list[list[str]], against: list[str], found: lis
 
     .venv/bin/python benchmarks/replay.py --rounds {a.rounds}
 
-10^6 vectors of 17 + 6 floats, or 10^5 stacks of a Pong run; batches of 256; one thread. Medians of {a.rounds} rounds, on {where["cpu"]},
+10^6 vectors of 17 + 6 floats, or 10^5 stacks of a Pong run; batches of 256; one thread. Medians of {a.rounds} rounds, on
+{where["cpu"]},
 {where["cores"]} cores, {where["at"]}. Ratios are taken within a round, against the best peer of each measure.
 
 {rows(head, lines)}

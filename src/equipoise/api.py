@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,19 @@ from equipoise import recipes, tree
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
+from equipoise.envs.checks import described
+from equipoise.envs.masks import counted
 from equipoise.envs.spaces import ActionForm, member
 from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.exam import evaluator, load_networks, networks, result
-from equipoise.runtime.program import algorithm_class, apply_settings, check_resume
+from equipoise.runtime.exam import evaluator, gave_up, load_networks, networks, result
+from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation
 from equipoise.runtime.run import On, Run
-from equipoise.runtime.settings import env_of, hint
+from equipoise.runtime.settings import Settings, convert, env_of, field_types, hint, pairs, setting_types
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
 
 __all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
@@ -36,42 +38,45 @@ _OF_POLICY = ("unroll", "batch", "publish_every")
 
 def program(
     env: str | Callable[..., Any],
-    algorithm: str = "ppo",
+    algorithm: str | None = None,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
-    settings: Sequence[str] = (),
+    settings: Settings = (),
     recipe: bool = True,
     policies: Mapping[str, str | Algorithm | Policy | Frozen] | Sequence[str] = (),
     **fields: Any,
 ) -> Program:
-    """A checked ``Program``: the recipe for this env and algorithm where there is one, then ``fields``, then ``settings``.
+    """A checked ``Program``: the recipe for this env and algorithm where there is one, with ``fields`` and ``settings``.
 
     ``policies`` are several, of an env of several agents: each the name of an algorithm, an ``Algorithm`` (both with the unroll
     and the batch of the others), a ``Policy``, or ``Frozen``; or texts like "NAME=ppo" and "NAME=past:OTHER". The field
-    ``route`` says which agents are whose.
+    ``route`` says which agents are whose. ``algorithm``, by default "ppo", is then one of theirs: whose recipe is taken.
 
     ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
     ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
-    except for ``max_lag``;
-    ``settings`` are texts like ``"algorithm.gamma=0.98"``. A batch that is not given is one unroll of every stream.
+    except for ``max_lag``; they may be texts, as on the command line. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
+    or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
     """
     target = env if isinstance(env, str) else _target(env)
-    made = recipes.find(target, algorithm) if recipe else None
-    base = made() if made else _default(target, algorithm)
-    given = {k: v for k, v in fields.items() if v is not None or k == "max_lag"}
+    name = algorithm or "ppo"
+    made = recipes.find(target, name) if recipe else None
+    base = made() if made else _default(target, name)
+    given = _read({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, (*_OF_POLICY, "action_mask"))
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
     mask = given.pop("action_mask", base.env.action_mask)
-    if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
-        name = min(wrong)
-        raise TypeError(f"unknown option {name!r}{hint(name, [*_OF_POLICY, *(f.name for f in dataclasses.fields(Program))])}")
     factory = EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs), action_mask=mask)
     base = dataclasses.replace(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
     asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
+    if asked and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(asked.values())):
+        names = ", ".join(sorted(map(algorithm_name, theirs)))
+        raise ValueError(f"algorithm: expected one that a policy has ({names}), since there are policies, got {algorithm!r}")
     said = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
-    base = apply_settings(dataclasses.replace(base, policies=said), settings)
+    set_, before = pairs(settings), dataclasses.replace(base, policies=said)
+    base = apply_settings(before, settings)
+    _agree({**given, **of_policy}, base, set_)
     envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
-    if not whole and "batch" not in of_policy and not any(_sets_batch(setting) for setting in settings):
+    if not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
                 continue
@@ -83,8 +88,34 @@ def program(
     return base
 
 
-def _sets_batch(setting: str) -> bool:
-    key = setting.partition("=")[0].strip()
+def _read(fields: Mapping[str, Any], base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none of them."""
+    settable = setting_types(base)
+    kinds = field_types(Program) | {name: settable[name] for name in also}
+    for name in sorted(fields.keys() - kinds.keys()):
+        if (key := f"algorithm.{name}") in settable:
+            raise TypeError(f"{name!r} is the algorithm's: expected settings={{{key!r}: {fields[name]!r}}}")
+        raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
+    return {name: value if name in ("env", "policies") else convert(value, kinds[name], name) for name, value in plain.items()}
+
+
+def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str, Any]]) -> None:
+    """ValueError where an option and a setting say different things of one field."""
+    one = next(iter(learning(base).values()))
+    for key, _ in settings:
+        name = key.removeprefix("policy.")
+        if name in given and (now := getattr(one if name in _OF_POLICY else base, name)) != given[name]:
+            raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
+
+
+def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
+    """The classes of those that learn."""
+    named = (given.algorithm if isinstance(given, Policy) else given for given in policies if not isinstance(given, Frozen))
+    return {algorithm_class(one) if isinstance(one, str) else type(one) for one in named}
+
+
+def _sets_batch(key: str) -> bool:
     return key in ("batch", "policy.batch") or (key.startswith("policies.") and key.endswith(".batch"))
 
 
@@ -120,7 +151,7 @@ def check(
     env: str | Callable[..., Any],
     *,
     env_kwargs: Mapping[str, Any] | None = None,
-    settings: Sequence[str] = (),
+    settings: Settings = (),
     steps: int = STEPS,
     seed: int = 0,
 ) -> CheckReport:
@@ -171,7 +202,7 @@ def _default_replay(target: str, algorithm: str, cls: type[Algorithm]) -> Progra
 
 def train(
     env: str | Callable[..., Any] | Program,
-    algorithm: str = "ppo",
+    algorithm: str | None = None,
     *,
     on: On = "process",
     out: str | os.PathLike[str] | None = None,
@@ -186,8 +217,9 @@ def train(
     stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
     """
-    if isinstance(env, Program) and options:
-        raise TypeError(f"a Program says everything itself; got {', '.join(sorted(options))} besides")
+    besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
+    if isinstance(env, Program) and besides:
+        raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
     weights = None if init_from is None else _weights(init_from)
     return Run(made, on=on, out=None if out is None else Path(out), weights=weights, tensorboard=tensorboard, wandb=wandb)
@@ -208,7 +240,7 @@ class NothingToDo(ValueError):
     """A resume of a run that has reached what it was told to."""
 
 
-def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings: Sequence[str] = (), **fields: Any) -> Run:
+def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings: Settings = (), **fields: Any) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
 
     ``fields`` are those of ``Program`` and ``settings`` texts like ``"algorithm.entropy=0"`` that are to change: ``steps`` and
@@ -216,10 +248,7 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
     is refused. Raises ``NothingToDo`` where the run is complete already.
     """
     run = RunDirectory.open(directory)
-    given = {key: value for key, value in fields.items() if value is not None}
-    if wrong := given.keys() - {f.name for f in dataclasses.fields(Program)}:
-        name = min(wrong)
-        raise TypeError(f"unknown option {name!r}{hint(name, [f.name for f in dataclasses.fields(Program)])}")
+    given = _read({key: value for key, value in fields.items() if value is not None}, run.program)
     made = apply_settings(dataclasses.replace(run.program, **given), settings)
     if made.steps != run.program.steps and made.schedule_steps is None:
         made = dataclasses.replace(made, schedule_steps=run.program.steps)
@@ -262,13 +291,15 @@ class Player:
         """The action for an observation of the env's space, or for a batch of them (one more axis in front).
 
         Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}: ``envs.masks.InfoMask`` makes
-        it. The action is what ``env.step`` takes, of a batch what a vector env's takes.
+        it. The action is what ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation,
+        for a mask that allows nothing, and for another number of rows than a recurrent policy keeps states of.
         """
         specs = observation_spec(self.spec.observation)
         rows = _rows(specs, obs, "obs")
         single = _is_single(specs, rows)
         batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
         count = len(tree.leaves(batch)[0])
+        self._look(batch, count)
         first = torch.full((count,), self._state is None)
         state = self._net.initial_state(count) if self._state is None else self._state
         with torch.inference_mode(), autocast(self.program.precision):
@@ -282,11 +313,33 @@ class Player:
         done = form(tree.numpy_views(action))  # clipped as in training
         return form.one(done) if single else form.together(done)
 
+    def _look(self, batch: Tree, count: int) -> None:
+        """Can these rows be acted on?"""
+        kept = tree.leaves(self._state) if self._state is not None else []
+        if kept and len(kept[0]) != count:
+            raise ValueError(
+                f"obs: expected as many rows as before, {len(kept[0])}, since the policy is recurrent and keeps a state for "
+                f"each, got {count}; reset() forgets them"
+            )
+        if not self.spec.mask:
+            return
+        mask: Any = tree.numpy_views(batch)
+        for key in self.spec.mask:
+            mask = mask[key]
+        for place, array, begins in counted("/".join(("obs", *self.spec.mask)), mask, self.spec.action):
+            allowed = np.logical_or.reduceat(array != 0, begins, axis=1).all(axis=1)
+            if not allowed.all():
+                row = f" in row {int(allowed.argmin())}" if count > 1 else ""
+                raise ValueError(f"{place}: expected at least one action allowed, got none{row}")
+
 
 def _rows(specs: Tree, obs: Any, place: str) -> Tree:
     """An env's own dicts and tuples as a tree of arrays."""
     if not isinstance(specs, dict):
-        return np.asarray(obs, specs.dtype)
+        try:
+            return np.asarray(obs, specs.dtype)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{place}: expected {specs.dtype} {list(specs.shape)}, got {described(obs)}") from error
     try:
         return {key: _rows(inner, member(obs, key), f"{place}/{key}") for key, inner in specs.items()}
     except (KeyError, IndexError, TypeError) as error:
@@ -295,11 +348,19 @@ def _rows(specs: Tree, obs: Any, place: str) -> Tree:
 
 
 def _is_single(specs: Tree, rows: Tree) -> bool:
-    extra = {x.ndim - len(s.shape) for s, x in zip(tree.leaves(specs), tree.leaves(rows), strict=True)}
-    if extra not in ({0}, {1}):
-        shapes = {path: tuple(x.shape) for path, x in tree.items(rows)}
-        raise ValueError(f"expected an observation of shape {dict(tree.items(specs))} or a batch of them, got {shapes}")
-    return extra == {0}
+    both = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
+    if all(x.shape == s.shape for s, x in both):
+        return True
+    fits = all(x.ndim == len(s.shape) + 1 and x.shape[1:] == s.shape for s, x in both)
+    if not fits or len(counts := {len(x) for _, x in both}) > 1 or not min(counts):
+        wanted, got = ({path or "obs": list(x.shape) for path, x in tree.items(one)} for one in (specs, rows))
+        raise ValueError(f"expected an observation of shape {said(wanted)}, or a batch [B, ...] of them, got {said(got)}")
+    return False
+
+
+def said(shapes: Mapping[str, list[int]]) -> str:
+    """By place, where there are several."""
+    return str(next(iter(shapes.values()))) if len(shapes) == 1 else str(dict(shapes))
 
 
 def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False) -> Player:
@@ -322,7 +383,10 @@ def evaluate(
     best: bool = False,
     video: bool = False,
 ) -> Evaluation:
-    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``."""
+    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
+
+    ValueError where not one episode came to its end, because the env failed in all of them.
+    """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
     player = load(directory, best=best)
@@ -337,6 +401,9 @@ def evaluate(
     finally:
         exam.close()
     version = int(player.meta["version"])
+    returns = result(player._blue, exam, version)
+    if not returns.episodes:
+        raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {player.program.env.target}' may say why")
     if video:
         from equipoise.console.video import record
 
@@ -344,4 +411,4 @@ def evaluate(
         play = partial(player.act, deterministic=deterministic)
         steps = player._blue.pace.steps(version)
         record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
-    return result(player._blue, exam, version)
+    return returns

@@ -78,8 +78,9 @@ def train(
         str, typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable.")
     ],
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own.", rich_help_panel=WHAT)
-    ] = "ppo",
+        str | None,
+        typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.", rich_help_panel=WHAT),
+    ] = None,
     policies: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,7 +165,8 @@ def train(
         typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.", rich_help_panel=LONG),
     ] = None,
     evaluate_episodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Fresh episodes of an evaluation.", rich_help_panel=LONG)
+        str | None,
+        typer.Option(metavar="N", help="Fresh episodes of an evaluation; 'evaluate' has --episodes.", rich_help_panel=LONG),
     ] = None,
     evaluate_every: Annotated[
         str | None,
@@ -341,7 +343,9 @@ def watch(run: Run, command: str, *, quiet: bool) -> int:
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
-    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "20",
+    episodes: Annotated[
+        str, typer.Option(metavar="N", help="Fresh episodes to play; of 'train' it is --evaluate-episodes.")
+    ] = "20",
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
     ] = False,
@@ -367,6 +371,8 @@ def evaluate(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
         f"({policy} policy, weights of step {result.env_steps:,})"
     )
+    for name, mean in result.policies.items():
+        print(f"  {name} {mean:,.1f}")
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
 

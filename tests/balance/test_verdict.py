@@ -76,8 +76,8 @@ CASES = {
     ),
     "both busy": ([shares(worked=9, blocked=1)], shares(worked=9, starved=1), {}, "Balanced", []),
     "one thread": (
-        [shares(worked=6), shares(worked=1)],
-        shares(worked=3),
+        [shares(worked=6, preempted=3, blocked=1), shares(worked=1, preempted=9)],  # a turn of one is a wait of the others
+        shares(worked=3, starved=7),
         {"one_thread": True},
         "One thread",
         ["70 % of the time samples", "30 % learns", "--on process"],

@@ -94,7 +94,7 @@ def test_without_options_the_api_is_given_none(api):
     result = run("train", "CartPole-v1")
     assert result.exit_code == 0, result.output
     assert api.asked == {
-        "env": "CartPole-v1", "algorithm": "ppo", "settings": (), "recipe": True, "fields": {},
+        "env": "CartPole-v1", "algorithm": None, "settings": (), "recipe": True, "fields": {},
         "program": "the program", "on": "process", "out": None, "init_from": None, "tensorboard": True, "wandb": None,
     }  # fmt: skip
     assert api.run.closed
@@ -230,7 +230,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --seed", "equipoise train: option '--seed' requires an argument."),
         ("train A --on proces", "--on: expected one of 'serial', 'process', got 'proces' (did you mean 'process'?)"),
         ("train A --max-lag some", "equipoise train: --max-lag: expected a whole number or none, got 'some'"),
-        ("train A --steps many", "equipoise train: --steps: expected a whole number, got 'many'"),
+        ("train A --steps many", "--steps: expected a whole number, got 'many' (64, 500k and 1M are some)"),
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? (valid: "),
@@ -276,6 +276,11 @@ def test_evaluate_prints_the_return(api):
     assert api.asked["options"] == {"episodes": 20, "deterministic": True, "seed": 0, "best": False, "video": False}
 
 
+def test_evaluate_prints_the_return_of_each_policy(api):
+    api.evaluate = lambda *_, **__: evaluation(policies={"main": 500.0, "rival": -1.25})
+    assert run("evaluate", "runs/x").stdout.splitlines()[1:] == ["  main 500.0", "  rival -1.2"]
+
+
 def test_every_option_of_evaluate_reaches_the_api(api):
     result = run("evaluate", "my runs/x", "--episodes", "5", "--stochastic", "--seed", "3", "--best", "--video")
     assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "best": True, "video": True}
@@ -300,6 +305,11 @@ def test_help_is_for_a_newcomer():
         "--threads", "--device", "--stop-at", "--evaluate-episodes", "--quiet", "--out", "--recipe", "--no-recipe", "--debug",
     ):  # fmt: skip
         assert f"{option} " in text or f"{option}\n" in text, option
+
+
+def test_the_two_names_of_the_episodes_of_an_evaluation_name_each_other():
+    assert "'evaluate' has --episodes" in " ".join(run("train", "--help").stdout.split())
+    assert "of 'train' it is --evaluate-episodes" in " ".join(run("evaluate", "--help").stdout.split())
 
 
 def test_help_in_general():

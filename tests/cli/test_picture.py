@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise.balance.shares import STATES, Shares
+from equipoise.console import terminal
 from equipoise.console.picture import (
     MARKS,
     History,
@@ -23,6 +24,7 @@ from equipoise.console.picture import (
     took,
 )
 from equipoise.console.terminal import View, print_summary, safe
+from equipoise.runtime.report import Evaluating
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 
@@ -187,6 +189,22 @@ def test_the_sparkline_goes_from_the_lowest_to_the_highest():
     assert sparkline([float(i) for i in range(8)], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 0, 10, 10], 2) == "▁█"
     assert len(sparkline([float(i % 7) for i in range(1000)], 30)) == 30
+
+
+def test_an_evaluation_says_how_far_it_is_also_where_only_the_summary_was_asked_for(monkeypatch):
+    done, under_way = {"env_steps": 500_000}, Evaluating(episodes=3, of=20, steps=12_345, most=100_000)
+    said = "evaluating 3 of 20 episodes, step 12,345 (at most 100,000)"
+    assert said in rendered(picture(report(evaluating=under_way), program(), history(), on="process"))
+    assert compact(report(evaluating=under_way), program(), history()).endswith(f"  {said}")
+    for quiet, every in ((True, "QUIET_S"), (False, "LINE_S")):
+        monkeypatch.setattr(terminal, every, 0.0)
+        console = plain_console()
+        with View(program(), on="process", quiet=quiet, console=console) as view:
+            for now in (report(), report(evaluating=under_way), report(evaluating=under_way, **done)):
+                view.update(now)
+        lines = written(console).splitlines()
+        assert lines.count(said) == 1, "beside training a quiet run says nothing of it"
+        assert not quiet or len(lines) == 1
 
 
 def test_the_history_keeps_recorded_returns_and_the_last_evaluation():

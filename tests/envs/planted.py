@@ -13,6 +13,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 UNIT = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
+class Endless(gymnasium.Env[Any, Any]):
+    """Nothing ends it, and nothing says so."""
+
+    observation_space: spaces.Space[Any] = UNIT
+    action_space: spaces.Space[Any] = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, False, {}
+
+
 class Sound(gymnasium.Env[Any, Any]):
     """A point drifts at random and by the action; an episode ends by itself at |x| > 0.9, or is cut after 30 steps."""
 

@@ -1,5 +1,6 @@
 """Targets, arguments, what callables are given, and what is said when something is wrong."""
 
+import os
 import sys
 from typing import Any
 
@@ -26,6 +27,14 @@ def one(stream: int, flavour: str = "plain", **rest: Any) -> Scripted:
 def many(num_envs: int, streams: Any, seed: int, short: int = 0) -> SyncVectorEnv:
     given.append((num_envs, streams.tolist(), seed))
     return SyncVectorEnv([Scripted] * (num_envs - short))
+
+
+class Sized(Scripted):
+    def __init__(self, size: int, *, goal: int, stream: int) -> None:
+        super().__init__()
+
+
+CONSTANT = 3
 
 
 def nothing() -> str:
@@ -89,6 +98,25 @@ def test_max_episode_steps_reaches_both():
         (f"python:{HERE}:many", {}, "it returns a vector env, SyncVectorEnv"),
         (f"{HERE}:Two", {}, "same spaces"),
         ("qqqqqqqq", {}, "unknown env id 'qqqqqqqq'"),
+        ("equipoise/Rular-v0", {}, "unknown env id 'equipoise/Rular-v0'"),
+        ("qqqqqqqq:make", {}, f"unknown module 'qqqqqqqq' in env 'qqqqqqqq:make'. Modules are looked for in {os.getcwd()} and"),
+        (f"{HERE}:CONSTANT", {}, "expected a class or a function that makes an env, got int 3"),
+        (f"{HERE}:", {}, f"expected module:callable, such as {HERE}:make, got no name of what is in the module"),
+        (HERE, {}, "expected module:callable, such as tests.envs:test_making, got no colon"),
+        ("tests", {}, "expected module:callable, such as tests:make, got no colon"),
+        ("my_envs.py:make", {}, "expected a module as an import names it, such as my_envs:make, got a path"),
+        ("./some/my_envs.py:", {}, "such as some.my_envs:make, got a path"),
+        ("some/my_envs.py", {}, "such as some.my_envs:make, got a path"),
+        (
+            f"{HERE}:Sized",
+            {},
+            "Sized: expected a value for its arguments size, goal, got none: --set env.size=VALUE, in Python",
+        ),
+        (
+            f"{HERE}:Sized",
+            {"size": 1},
+            "for its argument goal, got none: --set env.goal=VALUE, in Python env_kwargs={'goal': V",
+        ),
     ],
 )
 def test_what_is_said(target, kwargs, said):

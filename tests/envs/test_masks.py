@@ -209,6 +209,21 @@ def test_an_env_without_a_mask_fails_three_times_and_ends_the_run() -> None:
         env_of("Masked", "info", failures=Failures(), how="never").recv()
 
 
+def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
+    def forbidden() -> None:
+        env = env_of("Masked", "none", streams=1, failures=Failures())
+        for _ in range(4):
+            env.recv()
+            env.send(np.array([2]), env.ts.stream)  # which step 0 forbids
+
+    with (
+        pytest.warns(RuntimeWarning, match="info has an 'action_mask' that nobody asked for") as warned,
+        pytest.raises(EnvFailed, match="(?s)AssertionError.*: with --set action_mask=info only allowed actions are taken"),
+    ):
+        forbidden()
+    assert len(warned) == 1
+
+
 @pytest.mark.parametrize(
     ("choice", "observation", "action", "said"),
     [

@@ -147,10 +147,12 @@ def test_groups_step_by_themselves_and_may_be_skipped() -> None:
 
 
 def test_epochs_times_minibatches_optimiser_steps_make_one_version() -> None:
-    made = learner(Quadratic(epochs=3, minibatches=2))
+    made, pulses = learner(Quadratic(epochs=3, minibatches=2)), []
+    made.pulse = lambda: pulses.append(made.version)
     out = made.step(batch())
     assert made.version == 1 and float(out.metrics["grad_norm/a"][1]) == 6
     assert float(out.metrics["error"][1]) == 3 * 24
+    assert pulses == [0] * 6, "between two versions there is word of every minibatch"
 
 
 def test_gradients_are_clipped_by_their_norm() -> None:

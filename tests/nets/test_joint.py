@@ -3,8 +3,10 @@
 import copy
 import math
 import pickle
+import re
 from collections import OrderedDict
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -201,6 +203,18 @@ def test_what_cannot_be_squashed_is_named():
         ValueError, match=r"squash: expected finite bounds .* for action/a, got low -1.0 and high inf in dimension 1"
     ):
         head(spaces.Dict(a=spaces.Box(np.array([-1, -1], np.float32), np.array([1, np.inf], np.float32))), squash=True)
+
+
+def test_what_is_advised_about_squashing_works():
+    env = gymnasium.Env()
+    env.observation_space, env.action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-np.inf, np.inf, (2,))
+    with pytest.raises(ValueError, match="expected finite bounds") as error:
+        head(env.action_space, squash=True)
+    advice = re.search(r"returns (gymnasium.*) with arrays of finite bounds", str(error.value))
+    low, high = np.full(2, -1, np.float32), np.ones(2, np.float32)
+    bounded = eval(advice[1], {"gymnasium": gymnasium, "env": env, "low": low, "high": high})
+    head(bounded.action_space, squash=True)
+    assert bounded.action(high) is high, "and the env gets what the policy chose"
 
 
 # -------------------------------------------------------------------------------------------------------------------- joint

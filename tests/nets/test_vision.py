@@ -253,6 +253,27 @@ class Sizeless(nn.Module):
         super().__init__()
 
 
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+
+class Boastful(Custom):
+    def __init__(self, observation):
+        super().__init__(observation)
+        self.size_out = 300
+
+
+class Narrow(Custom):
+    def forward(self, obs):
+        return super().forward(obs[..., :2])
+
+
+class Talkative(Custom):
+    def forward(self, obs):
+        return super().forward(obs), None
+
+
 def test_a_torso_of_ones_own():
     net = network(SMALL, torso=f"{__name__}:Custom")
     assert net.policy_head.in_features == 200 and net.value_torso is None
@@ -269,6 +290,10 @@ def test_a_torso_of_ones_own():
         (f"{__name__}:Nothing", "expected a torch.nn.Module class, got None"),
         (f"{__name__}:images", "expected a torch.nn.Module class, got <function"),
         (f"{__name__}:Sizeless", "expected an integer size_out"),
+        (f"{__name__}:Bare", r"expected Bare\(observation_space\), got Bare\(\): too many positional arguments"),
+        (f"{__name__}:Boastful", r"expected \[N, size_out\] = \[2, 300\] of two rows of observations, got \[2, 200\]"),
+        (f"{__name__}:Narrow", r"expected what takes two rows of Box.*, got RuntimeError: .*channels"),
+        (f"{__name__}:Talkative", r"\[2, 200\] of two rows of observations, got tuple"),
     ],
 )
 def test_a_wrong_torso_is_named(name, said):

@@ -7,6 +7,7 @@ version that is written beside it. ``fault`` plants an off-by-one in one place, 
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -120,6 +121,15 @@ class Remembering(Ruling):
             loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))},
             priority=data.obs[0, :, 2].float(),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held(Ruling):
+    """Its first update never ends."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> LossOutput:
+        while True:
+            signal.pause()
 
 
 LEDGER = ruler.Ledger()  # of this process: the learner's

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise import api
+from equipoise import api, tree
+from equipoise.console.terminal import summary_rows
+from equipoise.runtime.blueprint import blueprint
+from equipoise.runtime.exam import networks
 from equipoise.types import learning
 
 
@@ -21,8 +24,8 @@ def test_a_batch_smaller_than_the_run_is_kept_where_nobody_idles() -> None:
     assert learning(made)["main"].batch == made.actors * made.envs_per_actor
 
 
-def test_settings_win_over_fields_and_fields_over_the_recipe() -> None:
-    made = api.program("CartPole-v1", "ppo", unroll=8, settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
+def test_fields_and_settings_win_over_the_recipe() -> None:
+    made = api.program("CartPole-v1", "ppo", settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
     policy: Any = made.policies["main"]
     assert (policy.unroll, policy.algorithm.gamma, made.actors) == (16, 0.5, 2)
     assert policy.batch == 2 * made.envs_per_actor, "a batch that is not given follows the streams"
@@ -38,6 +41,63 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
         api.train(api.program("CartPole-v1"), actors=2)
     with pytest.raises(ValueError, match="top of a module"):
         api.program(lambda: None)
+
+
+def test_options_are_read_like_those_of_the_command_line() -> None:
+    texts: Any = {"steps": "20k", "max_lag": "none", "actors": "2", "unroll": "8", "metrics": "won", "stop_at": 475}
+    made = api.program("CartPole-v1", "impala", **texts)
+    assert (made.steps, made.max_lag, made.actors, made.metrics, made.stop_at) == (20_000, None, 2, ("won",), 475.0)
+    assert learning(made)["main"].unroll == 8 and type(made.stop_at) is float
+    assert api.program("CartPole-v1", steps=np.int64(2048), device="cpu").steps == 2048
+    for wrong, said in (
+        ({"actors": "two"}, "actors: expected a whole number, got 'two'"),
+        ({"steps": [1]}, "steps: expected a whole"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            api.program("CartPole-v1", **wrong)
+
+
+def test_settings_may_be_a_dict_but_not_one_text() -> None:
+    made = api.program("CartPole-v1", settings={"algorithm.gamma": 0.5, "policy.unroll": "16", "env.max_episode_steps": 9})
+    policy: Any = made.policies["main"]
+    assert (policy.algorithm.gamma, policy.unroll, made.env.kwargs) == (0.5, 16, {"max_episode_steps": 9})
+    with pytest.raises(ValueError, match="algorithm.gamma: expected a number, got 'x'"):
+        api.program("CartPole-v1", settings={"algorithm.gamma": "x"})
+    for wrong in (lambda: api.program("CartPole-v1", settings="steps=1"), lambda: api.check("CartPole-v1", settings="env.a=1")):
+        with pytest.raises(
+            ValueError, match=r"settings: expected a list such as \['algorithm.gamma=0.98'\], or a dict, got the"
+        ):
+            wrong()
+    with pytest.raises(TypeError, match=r"is the algorithm's: expected settings=\{'algorithm.learning_rate': 0.1\}"):
+        api.program("CartPole-v1", learning_rate=0.1)
+
+
+def test_what_is_said_twice_has_to_be_said_alike() -> None:
+    assert learning(api.program("CartPole-v1", unroll=16, settings=["policy.unroll=16"]))["main"].unroll == 16
+    cases: Any = (
+        ({"unroll": 8}, "policy.unroll=16", "unroll: expected to be given once, got 8 and, by the setting policy.unroll, 16"),
+        ({"steps": 100}, "steps=1k", "steps: expected to be given once, got 100 and, by the setting steps, 1000"),
+    )
+    for given, setting, said in cases:
+        with pytest.raises(ValueError, match=said):
+            api.program("CartPole-v1", settings=[setting], **given)
+
+
+def test_an_algorithm_beside_policies_has_to_be_one_of_theirs() -> None:
+    policies = ["speaker=ppo", "listener=appo"]
+    with pytest.raises(ValueError, match=r"algorithm: expected one that a policy has \(appo, ppo\), .* got 'impala'"):
+        api.program("A-v0", "impala", policies=policies)
+    assert api.program("A-v0", "appo", policies=policies).max_lag == 1
+
+
+@pytest.mark.parametrize("name", ["main", "other"])
+def test_an_env_of_one_agent_has_one_policy_and_that_is_main(name: str) -> None:
+    made = api.program("CartPole-v1", policies={name: "ppo"})
+    if name == "main":
+        assert tuple(blueprint(made).roles) == ("main",)
+    else:
+        with pytest.raises(ValueError, match="expected a PettingZoo parallel env for the policy 'other'"):
+            blueprint(made)
 
 
 def finish(run: Any) -> Any:
@@ -76,8 +136,40 @@ def test_a_loaded_policy_plays_one_or_many_and_stays_in_the_space(tmp_path: Any)
     player.reset()
     many = player.act(np.random.default_rng(0).normal(size=(500, 3)), deterministic=False)
     assert many.shape == (500, 1) and np.abs(many).max() <= 2.0
-    with pytest.raises(ValueError, match=r"expected an observation of shape"):
-        player.act(np.zeros((2, 2, 2, 3)))
+    for wrong in (np.zeros((2, 2, 2, 3)), np.zeros(4), np.zeros((5, 2)), np.zeros((0, 3))):
+        with pytest.raises(
+            ValueError, match=r"expected an observation of shape \[3\], or a batch \[B, ...\] of them, got"
+        ) as error:
+            player.act(wrong)
+        assert str(error.value).endswith(str(list(wrong.shape)))
+    for nothing in ([[1.0], [1.0, 2.0]], ["left"] * 3):
+        with pytest.raises(ValueError, match=r"obs: expected float32 \[3\], got \["):
+            player.act(nothing)
+
+
+def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
+    made = api.program(
+        "CartPole-v1", "impala", recipe=False, settings=["algorithm.core=gru"], actors=1, envs_per_actor=2, steps=1
+    )
+    blue = blueprint(made)
+    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    player.act(np.zeros((3, 4)))
+    for other in (np.zeros((2, 4)), np.zeros(4)):
+        with pytest.raises(ValueError, match="expected as many rows as before, 3, since the policy is recurrent"):
+            player.act(other)
+    player.act(np.zeros((3, 4)))
+    player.reset()
+    assert player.act(np.zeros(4)) in (0, 1)
+
+
+def test_a_mask_that_allows_nothing_is_refused() -> None:
+    made = api.program("tests.envs.test_masks:Masked", "impala", settings=["action_mask=info"], steps=1)
+    blue = blueprint(made)
+    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}
+    with pytest.raises(ValueError, match="obs/action_mask: expected at least one action allowed, got none in row 1"):
+        player.act(rows)
+    assert player.act({key: x[0] for key, x in rows.items()}) == 2
 
 
 def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
@@ -85,6 +177,18 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     result = api.evaluate(run.directory, episodes=5, deterministic=False)
     assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
     assert result == api.evaluate(run.directory, episodes=5, deterministic=False)
+
+
+def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> None:
+    run = api.train(
+        "tests.runtime.failing:Failing", "impala", on="serial", out=tmp_path / "run", env_kwargs={"after": 5}, actors=1,
+        envs_per_actor=1, unroll=4, steps=8, evaluate_episodes=1,
+    )  # fmt: skip
+    notes = [note for report in run for note in report.notes]
+    assert any("expected the return of 1 episode, got none" in note for note in notes), notes
+    assert run.summary is not None and run.summary["evaluation"] is None and "evaluation" not in summary_rows(run.summary)
+    with pytest.raises(ValueError, match="expected the return of 1 episode, got none: the env failed in each of them"):
+        api.evaluate(run.directory, episodes=1)
 
 
 def test_an_env_that_is_made_already_is_refused_in_words(tmp_path: Any) -> None:

@@ -411,6 +411,18 @@ def test_what_changed_is_named_by_policy():
             check_resume(given, apply_settings(given, [setting]))
 
 
+def test_a_resume_refuses_to_change_what_nothing_reads() -> None:
+    given = program()
+    for setting, why in (
+        ("algorithm.tau=0.5", "algorithm.tau, since there is no target network"),
+        ("algorithm.optimizer_decay=0.5", "algorithm.optimizer_decay, since the optimizer is adam"),
+    ):
+        with pytest.raises(ValueError, match=f"expected settings that change something, got {why}"):
+            check_resume(given, apply_settings(given, [setting]))
+    rms = apply_settings(given, ["algorithm.optimizer=rmsprop"])
+    assert "algorithm.optimizer_decay" in check_resume(rms, apply_settings(rms, ["algorithm.optimizer_decay=0.5"]))
+
+
 def test_a_range_is_no_part_of_the_type_that_a_setting_is_read_by():
     made = apply_settings(program(Ranged()), ["algorithm.heat=0.5", "algorithm.tilt=1e0"])
     assert made.policies["main"].algorithm == Ranged(heat=0.5, tilt=1.0)

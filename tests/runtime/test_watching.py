@@ -110,6 +110,39 @@ def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
     assert eq.evaluate(run["path"], episodes=3).env_steps == 4096, "without best the newest"
 
 
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_last_evaluation_whose_episodes_never_end_says_how_far_it_is(
+    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.actors.evaluator.LONGEST", 500)
+    monkeypatch.setattr("equipoise.runtime.run.LIVE_S", 0.0)
+    monkeypatch.setattr("equipoise.runtime.run.SLICE_S", 0.005)
+    run = api.train(
+        "tests.envs.planted:Endless", on=on, out=tmp_path / "run", actors=1, envs_per_actor=4, unroll=8, steps=32,
+        evaluate_episodes=2, settings=["algorithm.minibatches=1"],
+    )  # fmt: skip
+    reports = list(run)
+    told = [r.evaluating for r in reports if r.evaluating is not None]
+    assert len(told) > 2 and (told[0].episodes, told[0].of) == (0, 2)
+    assert 0 < told[0].steps < told[1].steps <= 501 and told[0].most == 100_000
+    assert reports[-1].final and reports[-1].evaluating is None
+    assert reports[-1].evaluation is not None and reports[-1].evaluation.episodes == 2
+    assert all(r.evaluating is None for r in reports if r.recorded)
+
+
+def test_a_run_that_is_left_amid_its_last_evaluation_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.runtime.run.LIVE_S", 0.0)
+    run = api.train(
+        "tests.envs.planted:Endless", on="serial", out=tmp_path / "run", actors=1, envs_per_actor=4, unroll=8, steps=32,
+        evaluate_episodes=2, settings=["algorithm.minibatches=1"],
+    )  # fmt: skip
+    for report in run:
+        if report.evaluating is not None:
+            break
+    run.close()
+    assert run.summary is not None and run.summary["status"] == "completed" and run.summary["evaluation"] is None
+
+
 def test_only_a_better_one_replaces_it_also_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(steps=1024, evaluate_every=512, evaluate_episodes=2, metrics=())
     run = finish(api.train(made, on="serial", out=tmp_path / "run"))

@@ -64,6 +64,12 @@ class Evaluator:
         sides = self._sides.values()
         return any(side.seen for side in sides) and not any(side.waits for side in sides)
 
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """How many episodes are over, of how many, and the steps of the longest one that is still to end."""
+        over, of, steps = zip(*(side.progress for side in self._sides.values()), strict=True)
+        return sum(over), sum(of), max(steps)
+
     def close(self) -> None:
         self._env.close()
 
@@ -87,6 +93,7 @@ class _Side:
 
     def __init__(self, player: Player, left: Any, *, always: bool, seed: int, deterministic: bool) -> None:
         """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
+        self._all = int(left.sum())
         self._player, self._left, self._seed, self._deterministic = player, left, seed, deterministic
         streams = len(left)
         self._return = np.zeros(streams)
@@ -107,6 +114,11 @@ class _Side:
     def waits(self) -> bool:
         """Are there episodes still to be played, of agents that were there."""
         return bool(self._left[self._seen].any())
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        left = self._left
+        return self._all - int(left.sum()), self._all, int(self._rows[left > 0].max(initial=0))
 
     def note(self, ts: TimeStep) -> None:
         self._return += ts.reward

@@ -66,8 +66,10 @@ def _cpu_bound(preempted: float, workers: int, cores: int | None) -> str:
 
 
 def _one_thread(sampling: Shares, learning: Shares) -> str:
-    busy = sampling.total + learning.total
-    sample, learn = _percent(sampling.total / busy), _percent(learning.total / busy)
+    busy = sampling.worked + learning.worked  # the rest is the others' turns
+    if busy <= 0:
+        return "Too early to say."
+    sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
     return f"One thread: {sample} of the time samples, {learn} learns; --on process runs them side by side."
 
 

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.runtime.report import Evaluating, Evaluation, Report
 from equipoise.types import Frozen, Program
 
 WIDTH = 78
@@ -55,6 +55,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         _returns(report, history),
         *_info(report),
         *_evaluation(history.evaluation, report),
+        *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
         Text(report.verdict, style="bold", overflow="fold"),
         _progress(report, program),
@@ -170,6 +171,11 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     return [line]
 
 
+def evaluating(exam: Evaluating) -> str:
+    """How far an evaluation is. Returns come only with ends, so the steps say that something happens."""
+    return f"evaluating {exam.episodes:,} of {exam.of:,} episodes, step {exam.steps:,} (at most {exam.most:,})"
+
+
 def by_policy(means: Mapping[str, float]) -> str:
     """What follows the mean return where there are several policies."""
     return "".join(f"   {name} {number(mean)}" for name, mean in means.items())
@@ -198,6 +204,8 @@ def compact(report: Report, program: Program, history: History) -> str:
         report.verdict.partition(":")[0].rstrip("."),
     ]
     parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
+    if report.evaluating is not None:
+        parts.append(evaluating(report.evaluating))
     if history.evaluation is not None:
         parts.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
     return "  ".join(parts)

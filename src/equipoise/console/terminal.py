@@ -25,6 +25,7 @@ from equipoise.console.picture import (
     by_policy,
     clock,
     compact,
+    evaluating,
     info_rows,
     number,
     picture,
@@ -37,7 +38,8 @@ from equipoise.types import Program
 
 REDRAW_S = 0.1
 LINE_S = 5.0
-OTHER_LINES = 16  # of the picture, beside the workers
+QUIET_S = 15.0  # of a last evaluation, after which also a quiet run says what it waits for
+OTHER_LINES = 17  # of the picture, beside the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
@@ -56,6 +58,7 @@ class View:
         self._live: Live | None = None
         self._quiet = quiet
         self._next_draw, self._next_line = 0.0, 0.0
+        self._exam_from: float | None = None  # when the last evaluation began
         if not quiet and self.console.is_interactive:
             self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
@@ -73,6 +76,8 @@ class View:
         self._history.add(report)
         for note in report.notes:
             self._say(note)
+        if self._waits_long(report) and report.evaluating is not None and (self._quiet or self._live is None):
+            self.console.print(self._safe(Text(evaluating(report.evaluating))), soft_wrap=True)
         if self._quiet:
             return
         if self._live is None:
@@ -83,6 +88,18 @@ class View:
             self._next_draw = now + REDRAW_S
             rows = max(self.console.height - OTHER_LINES, 2)
             self._live.update(self._safe(picture(report, self._program, self._history, on=self._on, rows=rows)), refresh=True)
+
+    def _waits_long(self, report: Report) -> bool:
+        """Is it time for a line on the last evaluation, in which the run's own clock stands still?"""
+        if report.evaluating is None or report.env_steps < self._program.steps:
+            return False
+        now, every = time.monotonic(), QUIET_S if self._quiet else LINE_S
+        if self._exam_from is None:
+            self._exam_from = now
+        if now - self._exam_from < every:
+            return False
+        self._exam_from = now
+        return True
 
     def _say(self, note: str) -> None:
         """Above the live picture; a warning also where only the summary was asked for."""

@@ -227,7 +227,7 @@ class _Check:
                 names.update(paths(answer.info))
         if names:
             self.facts["info"] = f"{', '.join(sorted(names))} (--metrics reports those that are numbers)"
-        endings.judge()
+        endings.judge(limited="settings" in self.facts)  # those of a family say how long an episode may be
         step_s = Times.of(self.step_s)
         if step_s.p99 > max(STALL_S, STALL_RATIO * step_s.p50):
             seen = f"expected about {step_s.p50:.2g} s (the median), got {step_s.p99:.2g} s (the 99th percentile)"

@@ -72,12 +72,19 @@ class Endings:
             seen = f"expected reward 0 in the row of a reset, got {reward[b]} (env {b})"
             self.found.error("a reward comes with the row after an end", where, seen, cost)
 
-    def judge(self) -> None:
-        """Of the walk as a whole."""
+    def judge(self, *, limited: bool) -> None:
+        """Of the walk as a whole; ``limited``: is it known that episodes end some day."""
         for name, times in self.clocked.items():
             if times >= 2 and times == self.kinds["terminated"]:
                 seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
                 self.found.note("a clock may be told as terminated", f"step {self.named[name]} of an episode", seen, CLOCK)
+        if not limited and not self.kinds and self.declared is None and not self.named:
+            seen = f"expected an end or a time limit, got none in {self.steps:,} steps"
+            cost = (
+                "An evaluation waits for ends that may never come, and training returns are of whole episodes: give it one, "
+                "--set env.max_episode_steps=N for an id, gymnasium.wrappers.TimeLimit in a function of yours."
+            )
+            self.found.note("no episode ends", "the whole walk", seen, cost)
 
     def said(self) -> str:
         count = sum(self.kinds.values())

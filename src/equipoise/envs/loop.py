@@ -10,6 +10,7 @@ on spaces, no information dicts, no second copy. One place holds each env's step
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,12 +25,14 @@ from equipoise.envs.base import SyncEnv
 from equipoise.envs.capsule import EnvFailed, ProcessExhausted, Start, exhausted
 from equipoise.envs.checks import WrongValue, misfit, uncast
 from equipoise.envs.infos import NoNumber
+from equipoise.envs.masks import KEY
 from equipoise.envs.record import Record
 from equipoise.envs.seeds import stream_seed, stream_seeds
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of a stream in a row, without one step that worked
+MASKED = f". Its info has an {KEY!r} that nobody asked for: with --set action_mask=info only allowed actions are taken"
 
 
 class LoopEnv(SyncEnv):
@@ -67,6 +70,7 @@ class LoopEnv(SyncEnv):
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
         self.log = Log(self.ts)
+        self._masked = False  # did a failed env have a mask in its info that nobody asked for
         self.strict = False  # is a first observation that had to be cast an error
 
     def _reset(self) -> None:
@@ -166,7 +170,7 @@ class LoopEnv(SyncEnv):
             if self._barren[i] >= PATIENCE:
                 raise EnvFailed(
                     f"{self._where(i)} failed {PATIENCE} times in a row without one step that worked; the last "
-                    f"time: {type(error).__name__}: {error}"
+                    f"time: {type(error).__name__}: {error}{MASKED if self._masked else ''}"
                 ) from error
             try:
                 self._make_anew(i)
@@ -195,7 +199,10 @@ class LoopEnv(SyncEnv):
         self._broken.discard(i)
         self.log.begin(i, env, seed)
         self._past.resets(i, seed)
-        self._obs[i], _ = env.reset(seed=seed)
+        self._obs[i], info = env.reset(seed=seed)
+        if not self._masked and not self.spec.mask and KEY in (info or {}):
+            self._masked = True
+            warnings.warn(f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2)
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         if (wrong := misfit(self.spec.observation, i, self._obs[i])) is not None:
             raise wrong.placed(self._where(i))

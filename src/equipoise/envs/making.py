@@ -115,18 +115,27 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
             if name.startswith(prefixes):
                 importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
+            if said := wrong.no_name(target):
+                raise ValueError(said)
             raise wrong.unknown("env id", target, gymnasium.registry)
         return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
+    if said := wrong.no_name(target):
+        raise ValueError(said)
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
             raise  # the module is there, and lacks one itself; or an extra is not
-        raise wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}") from error
+        unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
+        raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):
         return found  # type: ignore[no-any-return]
     if name in gymnasium.registry:
         return gymnasium.registry[name]
+    if hasattr(imported, name):
+        raise ValueError(
+            f"env {target!r}: expected a class or a function that makes an env, got {type(found).__name__} {found!r}"
+        )
     names = [key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")]
     raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}")
 
@@ -146,6 +155,7 @@ def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, 
         raise ValueError(f"{found.id} has no Python env")
     accepted = parameters(loaded(found.entry_point))
     wrong.arguments(found.id, kwargs, accepted, GYMNASIUM_ARGUMENTS)
+    wrong.required(found.id, {**found.kwargs, **kwargs}, accepted, (*offer, "stream"))
     one = partial(gymnasium.make, found.id, disable_env_checker=True, **kwargs)
     makers = [partial(one, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams]
     return loop(makers, offer, mask)
@@ -157,6 +167,7 @@ def make_called(
     streams = offer["streams"]
     accepted = parameters(function)
     wrong.arguments(target, kwargs, accepted)
+    wrong.required(target, kwargs, accepted, (*offer, "stream"))
     makers: list[Callable[[], Any]] = [
         partial(function, **kwargs, **offered(accepted, kwargs, offer | {"stream": int(stream)})) for stream in streams
     ]

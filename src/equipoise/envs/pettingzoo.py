@@ -63,11 +63,12 @@ def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) ->
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
-    if len(policies) > 1 or route:
+    if tuple(policies) != ("main",) or route:
         env.close()
+        what = f"the policies {', '.join(policies)}" if len(policies) > 1 else f"the policy {policies[0]!r}"
         raise ValueError(
-            f"{env.origin[0].target}: expected a PettingZoo parallel env for the policies {', '.join(policies)} and their "
-            "route, got an env of one agent"
+            f"{env.origin[0].target}: expected a PettingZoo parallel env for {what} and its route, got an env of one agent, "
+            "whose policy is 'main'"
         )
     return env
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import importlib.util
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -59,6 +62,13 @@ def modules(name: str) -> list[str]:
     return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
 
 
+def looked() -> str:
+    """Where modules are looked for: the end of an error message."""
+    here = os.getcwd()
+    place = here if {"", here} & set(sys.path) else sys.path[0]
+    return f" Modules are looked for in {place} and among the installed packages."
+
+
 def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:
     """ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
     if accepted is None or "**" in accepted:
@@ -69,6 +79,41 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
             close = nearest(key, expected)
             hint = f" (did you mean {close!r}?)" if close else ""
             raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
+
+
+def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
+    """ValueError for parameters of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
+    missing = [
+        name
+        for name, p in (accepted or {}).items()
+        if name != "**" and p.default is p.empty and name not in kwargs and name not in given
+    ]
+    if missing:
+        name = missing[0]
+        raise ValueError(
+            f"{target}: expected a value for its argument{'s' * (len(missing) > 1)} {', '.join(missing)}, got none: "
+            f"--set env.{name}=VALUE, in Python env_kwargs={{{name!r}: VALUE}}"
+        )
+
+
+def no_name(target: str) -> str | None:
+    """What to say of a target that can be no env's name: a path, or a module without what is in it; None of any other."""
+    module, _, name = target.rpartition(":")
+    path = module or target
+    if path.endswith(".py") or path.startswith((".", os.sep)) or os.sep in module:  # an id may have a slash, too
+        named = path.removesuffix(".py").strip(f".{os.sep}").replace(os.sep, ".")
+        what = (name if module else "") or "make"
+        return f"env {target!r}: expected a module as an import names it, such as {named}:{what}, got a path"
+    if module and not name:
+        return f"env {target!r}: expected module:callable, such as {module}:make, got no name of what is in the module"
+    if not module and importable(target.partition(".")[0]):
+        head, _, tail = target.rpartition(".")
+        return f"env {target!r}: expected module:callable, such as {f'{head}:{tail}' if head else f'{tail}:make'}, got no colon"
+    return None
+
+
+def importable(name: str) -> bool:
+    return name.isidentifier() and importlib.util.find_spec(name) is not None
 
 
 class UnsupportedSpace(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,7 @@ class Learner:
         self.net = net.to(self.device)
         self._autocast = autocast(precision, self.device)
         self.version = 0
+        self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
         self._schedule_updates = schedule_updates
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
         along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
@@ -102,6 +103,7 @@ class Learner:
                         old = metrics.get(name)
                         metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
                     priority = priority if out.priority is None else out.priority
+                self.pulse()
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
         with torch.no_grad():
@@ -183,6 +185,9 @@ class Learner:
                     f"grad_norm/{group} {norm}; the weights of update {self.version} are the last good ones. A lower "
                     "learning_rate or max_grad_norm may help"
                 )
+
+
+def _nothing() -> None: ...
 
 
 def _optimizer(algorithm: Algorithm, flat: nn.Parameter) -> torch.optim.Optimizer:

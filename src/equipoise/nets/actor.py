@@ -33,7 +33,7 @@ class Bounds:
     def __init__(self, space: spaces.Space[Any], who: str) -> None:
         if not isinstance(space, spaces.Box):
             raise ValueError(f"action space: {who} expected a Box, got {space}")
-        low, high = finite(space, who, "action", "or take an algorithm without bounds, such as ppo")
+        low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")
         self.shape, self.size = tuple(space.shape), len(low)
         self._low, self._high = Constant(low), Constant(high)
         self._middle, self._half = Constant(low + (high - low) / 2), Constant((high - low) / 2)

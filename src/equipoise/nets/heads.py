@@ -100,7 +100,7 @@ class BoxHead(Head):
         self.bounds: tuple[Constant, Constant, Constant] | None = None
         if not squash:
             return
-        low, high = finite(space, "algorithm.squash", place, "or use algorithm.squash=false")
+        low, high = finite(space, "algorithm.squash", place, "use algorithm.squash=false, or ")
         least = np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
         self.bounds = Constant(low), Constant(high), Constant(least)
 
@@ -115,14 +115,19 @@ class BoxHead(Head):
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:
-    """[d] float32, the bounds of a Box, flat; ValueError by ``who`` where they are none to bend an action into."""
+    """[d] float32, the bounds of a Box, flat; ValueError by ``who`` where they are none to bend an action into.
+
+    ``instead``: what else may help.
+    """
     low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
     wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
     if wrong.any():
         i = int(wrong.argmax())
         raise ValueError(
             f"{who}: expected finite bounds with low < high for {place}, got low {low[i]} and high {high[i]} in "
-            f"dimension {i}; bound it (gymnasium.wrappers.RescaleAction), {instead}"
+            f"dimension {i}; {instead}say what the bounds are, in a function of yours that returns "
+            "gymnasium.wrappers.TransformAction(env, lambda action: action, gymnasium.spaces.Box(low, high)) with arrays of "
+            "finite bounds"
         )
     return low, high
 

@@ -217,7 +217,32 @@ def custom(name: str, observation: spaces.Space[Any]) -> Any:
         raise ValueError(f"torso {name!r}: expected an importable module, got {error}") from error
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ValueError(f"torso {name!r}: expected a torch.nn.Module class, got {found!r}")
+    signature = inspect.signature(found)
+    try:
+        signature.bind(observation)
+    except TypeError as error:
+        raise ValueError(
+            f"torso {name!r}: expected {attribute}(observation_space), got {attribute}{signature}: {error}"
+        ) from error
     made = found(observation)
     if not isinstance(size := getattr(made, "size_out", None), int):
         raise ValueError(f"torso {name!r}: expected an integer size_out, the width of what it returns, got {size!r}")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # what it draws must not move the weights that follow
+        try:
+            got = made(zeros(observation, 2))
+        except Exception as error:
+            raise ValueError(
+                f"torso {name!r}: expected what takes two rows of {observation}, got {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(got, Tensor) or got.shape != (2, size):
+        what = f"{list(got.shape)}" if isinstance(got, Tensor) else f"{type(got).__name__}"
+        raise ValueError(f"torso {name!r}: expected [N, size_out] = {[2, size]} of two rows of observations, got {what}")
     return made
+
+
+def zeros(space: spaces.Space[Any], rows: int) -> Tree:
+    """Observations as a torso gets them, float64 as float32."""
+    if (inner := tree.branches(space)) is not None:
+        return {key: zeros(one, rows) for key, one in inner.items()}
+    dtype = np.dtype(np.float32) if space.dtype == np.float64 else space.dtype
+    return torch.from_numpy(np.zeros((rows, *(space.shape or ())), dtype))

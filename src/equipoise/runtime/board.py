@@ -18,7 +18,8 @@ _WORKER = {
     "starved_s": ArraySpec((1,), "float64"),
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
-    "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last tick's end; one clock for all processes
+    "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
+    "waits": ArraySpec((1,), "int64"),  # is it at its doorbell
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
 _CUT = {name: ArraySpec((1,), "int64") for name in ("asked", "begun", "save_actors", "save_learner", "step", "released")}
@@ -59,11 +60,17 @@ class Board:
         """``alone``: the worker has a process of its own, whose waiting for a core the kernel counts."""
         return Meter(self._workers[name], alone=alone)
 
-    def shares(self) -> dict[str, Shares]:
-        """Seconds by worker since the run began."""
-        out = {}
+    def shares(self, *, alone: bool = False) -> dict[str, Shares]:
+        """Seconds by worker since the run began.
+
+        ``alone``: each has a process of its own, so what has passed since its last entry is a tick that has not ended, unless
+        it waits. That is work: what has nothing to do says so at once.
+        """
+        out, now = {}, time.perf_counter()
         for name in self.names:
             w = {k: float(v[0]) for k, v in self._workers[name].items()}
+            if alone and not w["waits"]:
+                w["worked_s"] += max(now - w["touched_s"], 0.0)
             preempted = min(w["delay_s"], w["worked_s"])
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"]
@@ -72,14 +79,15 @@ class Board:
 
 
 class Meter:
-    """Adds up one worker's seconds by state. A state lasts from the end of one tick to the end of the next."""
+    """Adds up a worker's seconds by state. A state lasts from one entry to the next: the end of a tick, or of a part of it."""
 
     DELAY_EVERY_S = 0.25  # the kernel's statistics cost a system call
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
-        self._at = self._delay_at = time.perf_counter()
+        self._at = self._delay_at = self._fields["touched_s"][0] = time.perf_counter()  # from here on a deadline counts
         self._delay_from = _run_delay_s() if alone else 0.0
+        self.waits(False)  # whatever a predecessor was doing when it was killed
 
     def add(self, tick: Tick) -> float:
         """The time since the last call was spent in this state -> now."""
@@ -90,6 +98,10 @@ class Meter:
             self._delay_at = now
             self._fields["delay_s"][0] = _run_delay_s() - self._delay_from
         return now
+
+    def waits(self, waiting: bool) -> None:
+        """The worker goes to its doorbell, or comes from it."""
+        self._fields["waits"][0] = waiting
 
     def preempted(self) -> None:
         """The time since the last call was somebody else's on the same thread (the serial runtime)."""

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import Evaluator, Player, load_params
+from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, Player, load_params
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
-from equipoise.runtime.report import Evaluation
+from equipoise.runtime.report import Evaluating, Evaluation
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -58,6 +58,12 @@ def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
     )  # fmt: skip
 
 
+def gave_up(episodes: int) -> str:
+    """What to say of an evaluation without a return."""
+    wanted = "the return of 1 episode" if episodes == 1 else f"returns of {episodes} episodes"
+    return f"expected {wanted}, got none: the env failed in each of them {PATIENCE} times in a row, so all were given up"
+
+
 class Exam:
     """Evaluates snapshots of the weights while training goes on.
 
@@ -78,6 +84,14 @@ class Exam:
     @property
     def running(self) -> bool:
         return self._current is not None
+
+    @property
+    def progress(self) -> Evaluating | None:
+        """Of the evaluation that is under way."""
+        if self._current is None:
+            return None
+        episodes, of, steps = self._current.progress
+        return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
 
     def consider(self, env_steps: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""

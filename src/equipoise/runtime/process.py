@@ -234,6 +234,7 @@ class ProcessRuntime:
         child.replaced += 1
         backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)
         child.start_at = time.perf_counter() + backoff
+        self.shared.board.touch(child.name, backoff)  # nobody is at work meanwhile
         child.process.join()
         child.process.close()
         child.process = None

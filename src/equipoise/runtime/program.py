@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from equipoise import algorithms
+from equipoise.envs.wrong import looked
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
 from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, Replay, learning
 
@@ -62,7 +63,7 @@ def _outside(name: str) -> type[Algorithm]:
     try:
         value: Any = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}") from error
+        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}.{looked()}") from error
     for part in qualname.split("."):
         if not hasattr(value, part):
             known = [key for key, member in vars(value).items() if _is_algorithm(member)]
@@ -235,7 +236,22 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
             "algorithm.*; for the rest begin a new run with 'train --init-from DIR'"
         )
+    unread = [f"{key}, since {why}" for key in changes if (why := _unread(new, key))]
+    if unread:
+        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
     return changes
+
+
+def _unread(program: Program, key: str) -> str:
+    """Why nothing reads a setting of the algorithms; empty where something does, or may."""
+    room, _, name = key.rpartition("algorithm.")
+    for policy, one in learning(program).items():
+        if room in ("", f"policies.{policy}."):
+            if name == "tau" and not one.algorithm.target_every:
+                return "there is no target network (algorithm.target_every=0)"
+            if name == "optimizer_decay" and one.algorithm.optimizer != "rmsprop":
+                return f"the optimizer is {one.algorithm.optimizer}"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------------------------ check
@@ -362,8 +378,8 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     rows = policy.unroll * program.actors * program.envs_per_actor
     if replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
-            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo takes the {rows} rows of "
-            f"a round once, got {replay.updates}"
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo takes the {rows} rows "
+            f"of a round once, got {replay.updates}"
         )
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from equipoise.balance.shares import Shares
 
-__all__ = ["Evaluation", "Report", "Shares"]
+__all__ = ["Evaluating", "Evaluation", "Report", "Shares"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,16 @@ class Evaluation:
     policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluating:
+    """How far an evaluation is that is under way."""
+
+    episodes: int  # that are over
+    of: int
+    steps: int  # of the longest one that is under way
+    most: int  # steps, after which an episode that never ends is cut
+
+
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.
 DETERMINISTIC = (
     "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics", "info",
@@ -30,7 +40,10 @@ DETERMINISTIC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one."""
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
+
+    In the final report ``balance`` and ``verdict`` are of the whole run.
+    """
 
     wall_s: float  # since the run began
     env_steps: int  # trained on, after frame skip
@@ -48,6 +61,7 @@ class Report:
     remaining_s: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
     evaluation: Evaluation | None = None  # if one ended since the last report
+    evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
     notes: tuple[str, ...] = ()  # what a person should know, said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl

@@ -8,12 +8,10 @@ import platform
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
-
-from torch import Tensor
 
 from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
@@ -37,7 +35,7 @@ SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
-LAST_CUT_S = 30.0  # what a run that is told to leave takes at most to hold still
+LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
 class Runtime(Protocol):
@@ -206,13 +204,12 @@ class Run:
                     if (report := self._handle(self._inbox.popleft(), ring)) is not None:
                         yield report
                 ring.exam.consider(ring.scribe.env_steps, recent(ring.runtime.shared.episodes, PROMISING_EPISODES)[1])
-                if ring.exam.running:
-                    self._examine(ring, interrupt)
+                yield from self._examine(ring, interrupt, beside=self.on == "process")
                 if self.program.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
                     self._saved_at = time.monotonic()
                     ring.runtime.ask()
                 if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
-                    yield ring.scribe.report(None)
+                    yield ring.scribe.report(None, evaluating=ring.exam.progress)
             status = "solved" if ring.exam.solved else "completed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
@@ -224,7 +221,9 @@ class Run:
                 ring.exam.snapshot()
             ring.runtime.stop()
             ring.exam.close()
-            self._finish(status, ring, interrupt, whole=whole or self._kept == ring.exam.version)
+            self._finish(status, ring, whole=whole or self._kept == ring.exam.version)
+        if status == "completed" and self.program.evaluate_episodes:
+            yield from self._last_exam(ring, interrupt)
         last = self._recorded(ring.scribe.report(None, final=True), ring)
         self._files.close()
         yield last
@@ -269,7 +268,9 @@ class Run:
         return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
-        """Save the whole run before it ends early; False where that took too long or failed."""
+        """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
+        if ring.runtime.shared.version == 0:
+            return False
         until = time.monotonic() + LAST_CUT_S
         try:
             ring.runtime.ask()
@@ -286,12 +287,14 @@ class Run:
             ring.scribe.note(f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved")
         return False
 
-    def _examine(self, ring: _Ring, interrupt: Interrupt) -> None:
-        """Go on with an evaluation: beside training for a moment, or to its end where training has to wait for it."""
+    def _examine(self, ring: _Ring, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
+        """Go on with an evaluation: ``beside`` training for a moment, or to its end, with reports of how far it is."""
         while ring.exam.running and not interrupt.asked:
             self._advance_exam(ring)
-            if self.on == "process":
+            if beside:
                 return
+            if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
+                yield ring.scribe.report(None, evaluating=ring.exam.progress)
 
     def _advance_exam(self, ring: _Ring) -> None:
         """A slice of an evaluation; where it ended with the best mean so far its weights are kept."""
@@ -301,26 +304,32 @@ class Run:
             meta = {"version": evaluation.version, "env_steps": evaluation.env_steps, "status": "best"}
             self._save_weights(self._files.save_best, ring, meta | {"evaluation": evaluation})
 
-    def _finish(self, status: str, ring: _Ring, interrupt: Interrupt, *, whole: bool) -> None:
-        """What is still to be saved of the weights, the summary and the last evaluation, also of a run that ended early."""
-        params = ring.exam.params()
+    def _finish(self, status: str, ring: _Ring, *, whole: bool) -> None:
+        """What is still to be saved of the weights, and the summary, also of a run that ended early."""
         steps = self._blue.pace.steps(ring.exam.version)
         meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
         if status == "solved" or not whole:
             self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
-        self._sum_up(status, ring, params)
-        if status == "completed" and self.program.evaluate_episodes:
-            ring.exam.begin_final(self.program.evaluate_episodes)
-            while ring.exam.running and not interrupt.asked:
-                self._advance_exam(ring)
-            ring.exam.close()
-            if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
-                status = meta["status"] = "solved"
-                meta["evaluation"] = ring.exam.last
-                self._save_weights(self._files.save_best, ring, meta)
-            self._sum_up(status, ring, params)
+        self._sum_up(status, ring)
         if status in ("interrupted", "failed"):
             self._files.close()
+
+    def _last_exam(self, ring: _Ring, interrupt: Interrupt) -> Generator[Report]:
+        """Evaluate the last weights; the summary was written without that, for who does not want to wait."""
+        try:
+            ring.exam.begin_final(self.program.evaluate_episodes)
+            yield from self._examine(ring, interrupt, beside=False)
+        except BaseException:
+            self._files.close()
+            raise
+        finally:
+            ring.exam.close()
+        status = "solved" if ring.exam.solved else "completed"
+        if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
+            steps = self._blue.pace.steps(ring.exam.version)
+            meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
+            self._save_weights(self._files.save_best, ring, meta)
+        self._sum_up(status, ring)
 
     def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
         try:
@@ -328,8 +337,8 @@ class Run:
         except OSError as error:
             ring.scribe.note(f"warning: the weights of step {meta['env_steps']:,} are not saved: {error}")
 
-    def _sum_up(self, status: str, ring: _Ring, params: Mapping[str, Tensor]) -> None:
-        summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(params)}
+    def _sum_up(self, status: str, ring: _Ring) -> None:
+        summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(ring.exam.params())}
         try:
             self.summary = self._files.write_summary(summary)
         except OSError as error:

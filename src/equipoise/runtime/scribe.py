@@ -12,7 +12,8 @@ from equipoise.balance.verdict import verdict
 from equipoise.envs.capsule import COUNTED
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.runtime.exam import gave_up
+from equipoise.runtime.report import Evaluating, Evaluation, Report
 
 MOST_NOTES = 200  # of a run
 ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
@@ -23,7 +24,8 @@ class Scribe:
 
     def __init__(self, blue: Blueprint, shared: Shared, began: float, on: str) -> None:
         self._blue, self._shared, self._began, self._on = blue, shared, began, on
-        self._balance = shared.board.shares()
+        self._settled: dict[str, Shares] | None = None
+        self._balance = self._shares()
         self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
         self._record: dict[str, Any] = {
             "version": 0, "lag_mean": 0.0, "lag_max": 0, "metrics": {}, "episodes": 0, "return_mean": None, "length_mean": None,
@@ -48,8 +50,10 @@ class Scribe:
         return self._blue.pace.steps(int(self._record["version"]))
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
-        if evaluation is not None:
+        if evaluation is not None and evaluation.episodes:
             self._evaluation = self._fresh = evaluation
+        elif evaluation is not None:
+            self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluate_episodes)}")
         if solved:
             self._solved_at = time.monotonic() - self._began
 
@@ -76,10 +80,10 @@ class Scribe:
 
     def settle(self) -> None:
         """Training is over: from here on time counts no more."""
-        self._ended = time.monotonic()
+        self._ended, self._settled = time.monotonic(), self._shares()
 
-    def report(self, record: dict[str, Any] | None, *, final: bool = False) -> Report:
-        """A recorded report of a learner's record, or one of the moment."""
+    def report(self, record: dict[str, Any] | None, *, final: bool = False, evaluating: Evaluating | None = None) -> Report:
+        """A recorded report of a learner's record, or one of the moment, in which an evaluation may be under way."""
         now = time.monotonic()
         if record is not None:
             at, version = self._since
@@ -90,9 +94,11 @@ class Scribe:
             self._lag_updates += updates
             self._lag_max = max(self._lag_max, record["lag_max"])
             self._record = record
-        shares = self._shared.board.shares()
+        shares = self._shares()
         balance = {name: _less(shares[name], self._balance[name]) for name in shares}
-        if record is not None:
+        if final:  # nothing comes after it: of the whole run, as in the summary
+            balance = shares
+        elif record is not None:
             self._balance = shares
         fresh, self._fresh = self._fresh, None
         notes, self._fresh_notes = tuple(self._fresh_notes), []
@@ -116,6 +122,7 @@ class Scribe:
             verdict=self._verdict(balance),
             remaining_s=left / self._rate if self._rate > 0 and not final else None,
             metrics=r["metrics"],
+            evaluating=evaluating,
             evaluation=fresh if not final else self._evaluation,
             solved_at_s=self._solved_at,
             notes=notes,
@@ -125,13 +132,16 @@ class Scribe:
             info=r["info"],
         )
 
+    def _shares(self) -> dict[str, Shares]:
+        return self._settled or self._shared.board.shares(alone=self._on != "serial")
+
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shared.board.shares(), self._blue.pace.steps(version)
+        r, balance, steps = self._record, self._shares(), self._blue.pace.steps(version)
         e = self._evaluation
         return {
             "status": status,
@@ -170,7 +180,7 @@ def _cores() -> int | None:
 
 
 def _less(now: Shares, then: Shares) -> Shares:
-    busy = now.worked + now.preempted - then.worked - then.preempted
+    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     return Shares(
         worked=busy - preempted,

@@ -25,13 +25,23 @@ NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
-def apply_settings(program: Program, settings: Iterable[str]) -> Program:
+Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
+
+
+def pairs(settings: Settings) -> list[tuple[str, Any]]:
+    """(key, value) of each; the value is a text still, or what a mapping has."""
+    if isinstance(settings, str):
+        raise ValueError(f"settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text {settings!r}")
+    return list(settings.items()) if isinstance(settings, Mapping) else [_split(setting) for setting in settings]
+
+
+def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
     Keys: ``algorithm.*`` for hyper-parameters, ``replay.*`` for a replay's settings where there is one, ``policy.*`` (or bare)
     for unroll, batch and publish_every, a bare name for a field of the Program, ``env.*`` for an argument of the env,
-    ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy of an agent. Where there are several policies ``policies.NAME.*`` is one's, and without that it is that of all
-    that learn.
+    ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy of an agent. Where there are several policies
+    ``policies.NAME.*`` is one's, and without that it is that of all that learn.
     """
     kinds = setting_types(program)
     in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
@@ -39,15 +49,14 @@ def apply_settings(program: Program, settings: Iterable[str]) -> Program:
     env: dict[str, Any] = {}
     of_env: dict[str, Any] = {}
     route: dict[str, str] = {}
-    for setting in settings:
-        key, text = _split(setting)
+    for key, text in pairs(settings):
         room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             env[name] = convert(text, Any, key)
         elif key == "action_mask":
             of_env[key] = convert(text, str, key)
         elif room == "route" and name:
-            route[name] = text
+            route[name] = convert(text, str, key)
         elif key not in kinds:
             raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
         elif targets := _targets(program, key):
@@ -82,17 +91,16 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
     return dataclasses.replace(policy, **plain)
 
 
-def env_of(target: str, settings: Iterable[str], kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
     """The env with ``env.KEY=VALUE`` and ``action_mask=CHOICE``, where there is nothing else to set."""
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
-    for setting in settings:
-        key, text = _split(setting)
+    for key, text in pairs(settings):
         room, _, name = key.rpartition(".")
         if room == "env" and name.isidentifier():
             arguments[name] = convert(text, Any, key)
         elif key == "action_mask":
-            mask[key] = text
+            mask[key] = convert(text, str, key)
         else:
             raise ValueError(f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, action_mask=CHOICE")
     return EnvFactory(target=target, kwargs=arguments, **mask)
@@ -262,7 +270,7 @@ def _bool(value: Any) -> bool:
 def whole(value: Any) -> int:
     """64, 500_000, 1e6, 500k, 2.3M; ValueError for what is not a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a whole number, got {value!r}")
+        raise ValueError
     text = str(value)
     scale = SUFFIXES.get(text[-1:].lower(), 1)
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
@@ -271,7 +279,7 @@ def whole(value: Any) -> int:
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
         pass
-    raise ValueError(f"expected a whole number, got {value!r}")
+    raise _Reason("64, 500k and 1M are some")
 
 
 def _float(value: Any) -> float:

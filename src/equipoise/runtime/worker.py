@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,9 @@ def _loop(job: Assignment, worker: Worker) -> None:
     save = cut["save_learner" if job.index < 0 else "save_actors"]
     saved = job.saved
     look_at = time.perf_counter() + LIFELINE_S
+    if isinstance(worker, LearnerWorker):  # whose tick may last for minutes: it is at work, and does not hang
+        for line in worker.lines.values():
+            line.learner.pulse = partial(meter.add, Tick.WORKED)
     while not stop[0]:
         state = worker.tick()
         now = meter.add(state)
@@ -124,8 +128,11 @@ def _loop(job: Assignment, worker: Worker) -> None:
             state = worker.tick()
             if state is Tick.WORKED:
                 job.bell.disarm()
-            elif job.bell.wait(RECHECK_S, job.lifeline.fd):
-                return
+            else:
+                meter.waits(True)
+                if job.bell.wait(RECHECK_S, job.lifeline.fd):
+                    return
+                meter.waits(False)
             meter.add(state)
         elif now > look_at:
             if job.lifeline.cut():

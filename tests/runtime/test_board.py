@@ -1,0 +1,86 @@
+"""What the driver reads of a worker's time: also of the tick that it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api, tree
+from equipoise.runtime import board as boards
+from equipoise.runtime.board import Board
+from equipoise.runtime.ipc import Heap
+from equipoise.types import Tick
+from tests.runtime.ruling import Held, program
+
+
+class Clock:
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(boards, "time", made)
+    return made
+
+
+def board() -> Board:
+    names = ("learner", "actor 0")
+    return Board(names, Heap("board", tree.nbytes(Board.specs(names))))
+
+
+def test_a_tick_that_has_not_ended_is_work(clock: Clock) -> None:
+    made = board()
+    meter = made.meter("learner", alone=False)
+    clock.now += 2
+    meter.add(Tick.STARVED)
+    clock.now += 30
+    now = made.shares(alone=True)["learner"]
+    assert (now.worked, now.starved) == (30, 2)
+    assert made.shares()["learner"].worked == 0, "in one thread the time since then is another's"
+    meter.add(Tick.WORKED)
+    assert made.shares(alone=True)["learner"].worked == 30, "and is not counted twice"
+    meter.waits(True)
+    clock.now += 5
+    assert made.shares(alone=True)["learner"].worked == 30
+    meter.waits(False)
+    meter.add(Tick.BLOCKED)
+    assert made.shares(alone=True)["learner"].blocked == 5
+
+
+def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> None:
+    made = board()
+    made.meter("actor 0", alone=False).waits(True)
+    made.touch("actor 0")
+    made.meter("actor 0", alone=False)
+    clock.now += 3
+    assert made.shares(alone=True)["actor 0"].worked == 3
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any, tmp_path: Path) -> None:
+    run = api.train(program(steps=1), on=on, out=tmp_path / "run")
+    *_, recorded, last = list(run)
+    assert run.summary is not None and recorded.updates == last.updates == 1
+    assert recorded.balance["learner"].total > 0 and recorded.verdict != "Too early to say."
+    assert last.verdict == run.summary["verdict"] != "Too early to say."
+    assert {name: shares.worked for name, shares in last.balance.items()} == {
+        name: shares["worked"] for name, shares in run.summary["balance"].items()
+    }
+
+
+def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.runtime.run.LAST_CUT_S", 1000.0)
+    monkeypatch.setattr("equipoise.runtime.process.GRACE_S", 0.2)
+    run = api.train(program(algorithm=Held()), on="process", out=tmp_path / "run")
+    report: Any = next(r for r in run if r.balance["learner"].share("worked") > 0.9)
+    assert report.updates == 0 and report.verdict.startswith(("Learning-bound", "CPU-bound")), report.verdict
+    run.close()
+    assert run.summary is not None and run.summary["status"] == "interrupted"
+    shares = run.summary["balance"]["learner"]
+    assert shares["worked"] > shares["starved"], "also of the run as a whole"
