@@ -216,7 +216,7 @@ def test_on_a_device_one_look_a_step_is_enough(monkeypatch: pytest.MonkeyPatch) 
     """As on a GPU: the bad minibatches change nothing by themselves, and the step raises at its end."""
     made, whole, looks = learner(Quadratic(max_grad_norm=0.5, optimizer="rmsprop", minibatches=6, epochs=2)), batch(), []
     made.device = torch.device("meta")
-    monkeypatch.setattr("equipoise.learners.learner.tree.to", lambda x, device: x)
+    monkeypatch.setattr("equipoise.learners.learner.tree.to", lambda x, device, **options: x)
     look = made._look
 
     def counting(seen: Any) -> None:

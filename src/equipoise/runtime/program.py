@@ -378,8 +378,8 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     rows = policy.unroll * program.actors * program.envs_per_actor
     if replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
-            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo takes the {rows} rows "
-            f"of a round once, got {replay.updates}"
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
+            f"rows of a round once, got {replay.updates}"
         )
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
