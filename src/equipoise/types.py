@@ -231,6 +231,8 @@ class Range:
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
         low = "more than" if self.above else "at least"
         if self.high == math.inf:
             return f"{low} {self.low:g}"

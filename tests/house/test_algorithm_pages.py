@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from equipoise import api, recipes
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm
 from equipoise.runtime.program import algorithm_class, algorithm_names
+from equipoise.types import Algorithm
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 SHOW_ALL = {"appo": ["algorithm.kl=0.1"]}  # settings under which every metric is logged
+ENVS = {"td3": "Pendulum-v1"}  # for those that cannot act in CartPole-v1
+FAMILIES: dict[type, str] = {
+    Algorithm: "every algorithm",
+    ActorCriticAlgorithm: "the actor-critics",
+    OffPolicyAlgorithm: "the off-policy algorithms",
+}
 HEADINGS = ("Metrics", "Options", "Deviations", "Score")
 
 
@@ -35,7 +44,7 @@ def said(value: Any) -> str:
     """A default as ``--set`` takes it."""
     if isinstance(value, tuple):
         return ",".join(map(said, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def test_every_algorithm_has_its_page_and_every_page_its_algorithm() -> None:
@@ -56,7 +65,7 @@ def test_a_page_says_what_there_is_to_say(name: str) -> None:
 @pytest.mark.parametrize("name", algorithm_names())
 def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     made = api.program(
-        "CartPole-v1", name, recipe=False, actors=1, envs_per_actor=4, unroll=8, steps=64, evaluate_episodes=0,
+        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8, steps=64, evaluate_episodes=0,
         settings=SHOW_ALL.get(name, []),
     )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
@@ -69,5 +78,6 @@ def test_a_page_knows_every_option_and_its_default(name: str) -> None:
     own = table(name, "Options")
     fields = {field.name for field in dataclasses.fields(cls)} & set(vars(cls)["__annotations__"])
     assert set(own) == fields, "its own fields, and those whose default it changes"
-    common = {k: v for t in ("every algorithm", "the actor-critics") for k, v in table("README", f"Options of {t}").items()}
+    families = [words for family, words in FAMILIES.items() if issubclass(cls, family)]
+    common = {k: v for words in families for k, v in table("README", f"Options of {words}").items()}
     assert {**common, **own} == {f.name: said(f.default) for f in dataclasses.fields(cls) if f.init}

@@ -42,14 +42,22 @@ def test_the_twins_are_two_networks(hidden: tuple[int, ...], outputs: int) -> No
     assert not torch.allclose(got[0], got[1])
 
 
-def test_frozen_critics_pass_the_gradient_on_and_keep_none() -> None:
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [(), (16,), (16, 8, 8)])
+@pytest.mark.parametrize("members", [1, 2])
+def test_the_smaller_one_and_its_slope_are_autograds(activation: str, hidden: tuple[int, ...], members: int) -> None:
     torch.manual_seed(0)
-    critic = TwinCritic(SPEC, hidden=(16, 16), activation="relu", torso="auto", action_size=2)
-    obs, action = torch.randn(9, 3), torch.randn(9, 2, requires_grad=True)
-    free, frozen = critic(obs, action), critic(obs, action, frozen=True)
-    assert torch.equal(free, frozen)
-    (expected,) = torch.autograd.grad(free.sum(), action)
-    frozen.sum().backward()
+    critic = TwinCritic(SPEC, hidden=hidden, activation=activation, torso="auto", action_size=2)
+    with torch.no_grad():
+        for b in critic.twins.biases:
+            b.normal_()
+    obs, action = torch.randn(40, 3), torch.randn(40, 2, requires_grad=True)
+    both, mine = critic(obs, action), critic.least(obs, action, members=members)
+    one = both.amin(0) if members == 2 else both[0]
+    assert members == 1 or len(both.argmin(0).unique()) == 2
+    torch.testing.assert_close(mine, one)
+    (expected,) = torch.autograd.grad((one * torch.arange(40)).sum(), action)
+    (mine * torch.arange(40)).sum().backward()
     torch.testing.assert_close(action.grad, expected)
     assert all(p.grad is None for p in critic.parameters())
 

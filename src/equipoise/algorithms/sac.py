@@ -146,7 +146,7 @@ class SAC(OffPolicyAlgorithm):
         if net.bounds is not None:
             z = standard_normal((len(weight), net.bounds.size), rng)
             action, logp = net.actor.sample(obs, z)
-            entropy, value = -logp, net.critic(obs, action, frozen=True).amin(0)
+            entropy, value = -logp, net.critic.least(obs, action)
         else:
             p, entropy = policy(net.actor(obs)[0])
             with torch.no_grad():

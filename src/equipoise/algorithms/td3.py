@@ -95,5 +95,5 @@ class TD3(OffPolicyAlgorithm):
             terms = 0.5 * error.square().sum(0)
             td_error = error.abs().mean(0)
             return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
-        terms = -net.critic(obs, net.actor(obs), frozen=True)[0]
+        terms = -net.critic.least(obs, net.actor(obs), members=1)
         return weighed(batch.weight, terms, actor_loss=terms)

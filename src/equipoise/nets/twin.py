@@ -6,7 +6,7 @@ Fujimoto et al. 2018, arXiv:1802.09477, section 4.2. Both members are computed t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -37,19 +37,52 @@ class TwinMLP(nn.Module):
             self.weights.append(nn.Parameter(torch.stack(members)))
             self.biases.append(nn.Parameter(torch.zeros(2, 1, size_out)))
 
-    def forward(self, x: Tensor, *, frozen: bool = False) -> Tensor:
-        """``frozen``: the gradient flows through to ``x`` and into no parameter."""
-        activate = ACTIVATIONS[self.activation]
-        layers = [(w.detach(), b.detach()) if frozen else (w, b) for w, b in zip(self.weights, self.biases, strict=True)]
-        x = x.expand(2, *x.shape)
-        for w, b in layers[:-1]:
-            x = activate(torch.baddbmm(b, x, w))
-        w, b = layers[-1]
+    def forward(self, x: Tensor) -> Tensor:
+        return self._out(self._hidden(x, slice(None))[-1], slice(None))
+
+    def least(self, x: Tensor, columns: int, *, members: int = 2) -> tuple[Tensor, Tensor]:
+        """Of one output: the smaller of the two [N] (with ``members`` 1: the first), and its gradient [N, columns] with respect
+        to the last ``columns`` of ``x``. No graph is recorded.
+
+        By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one.
+        """
+        some = slice(members)
+        with torch.no_grad():
+            hidden = self._hidden(x, some)
+            value, which = self._out(hidden[-1], some).squeeze(-1).min(0)
+            slope = x.new_empty(len(x), columns)
+            for member in range(members):
+                rows = slice(None) if members == 1 else (which == member).nonzero().squeeze(1)
+                grad = self.weights[-1][member].t()
+                for n in range(len(hidden) - 1, 0, -1):
+                    grad = SLOPES[self.activation](grad, hidden[n][member][rows]) @ self.weights[n - 1][member].t()
+                slope[rows] = grad[..., -columns:].to(slope.dtype)
+        return value, slope
+
+    def _hidden(self, x: Tensor, members: slice) -> list[Tensor]:
+        """The input and what each hidden layer makes of it, [2, N, ...]."""
+        activate, last = ACTIVATIONS[self.activation], len(self.weights) - 1
+        seen = [x.unsqueeze(0)]
+        for n in range(last):
+            w, b = self.weights[n][members], self.biases[n][members]
+            seen.append(activate(torch.baddbmm(b, seen[-1].expand(len(w), *seen[-1].shape[1:]), w)))
+        return seen
+
+    def _out(self, x: Tensor, members: slice) -> Tensor:
+        """In float32 also under autocast."""
+        w: Tensor = self.weights[-1][members]
+        b: Tensor = self.biases[-1][members]
         with exact(x.device):
             x = x.float()
-            several = w.shape[-1] > 1  # a batch of matrices by one vector each is slow as a product
-            q: Tensor = torch.baddbmm(b, x, w) if several else (x * w.transpose(1, 2)).sum(-1, keepdim=True) + b
-            return q
+            if w.shape[-1] > 1:
+                return torch.baddbmm(b, x.expand(len(w), *x.shape[1:]), w)
+            return (x * w.transpose(1, 2)).sum(-1, keepdim=True) + b  # a batch of matrices by one vector each: slow as products
+
+
+SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of an activation, from the gradient of its output and the output
+    "relu": lambda grad, y: torch.where(y > 0, grad, 0.0),
+    "tanh": lambda grad, y: grad * (1 - y.square()),
+}
 
 
 class TwinCritic(Features):
@@ -65,9 +98,15 @@ class TwinCritic(Features):
         self.twins = TwinMLP(self.size_out + action_size, hidden, activation, actions or 1)
         self.of_action = action_size > 0
 
-    def forward(self, obs: Tree, action: Tensor | None = None, *, frozen: bool = False) -> Tensor:
-        """action [N, d] in -1 .. 1 (``Bounds``), None where the space is Discrete; ``frozen``: it alone gets a gradient."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            features = self.features(obs)
-        q: Tensor = self.twins(features if action is None else torch.cat([features, action], -1), frozen=frozen)
+    def forward(self, obs: Tree, action: Tensor | None = None) -> Tensor:
+        """action [N, d] in -1 .. 1 (``Bounds``), None where the space is Discrete."""
+        features = self.features(obs)
+        q: Tensor = self.twins(features if action is None else torch.cat([features, action], -1))
         return q.squeeze(-1) if self.of_action else q
+
+    def least(self, obs: Tree, action: Tensor, *, members: int = 2) -> Tensor:
+        """The smaller Q [N] (with ``members`` 1: the first) of an actor's action, which alone gets a gradient."""
+        with torch.no_grad():
+            x = torch.cat([self.features(obs), action], -1)
+        value, slope = self.twins.least(x, action.shape[-1], members=members)
+        return value + (slope * (action - action.detach())).sum(-1)
