@@ -53,6 +53,9 @@ def test_the_smaller_one_and_its_slope_are_autograds(activation: str, hidden: tu
             b.normal_()
     obs, action = torch.randn(40, 3), torch.randn(40, 2, requires_grad=True)
     both, mine = critic(obs, action), critic.least(obs, action, members=members)
+    x = torch.cat([obs, action], -1).detach()
+    alike = [critic.twins.least(x, 2, members=members, select=select) for select in (True, False)]
+    torch.testing.assert_close(alike[0], alike[1])
     one = both.amin(0) if members == 2 else both[0]
     assert members == 1 or len(both.argmin(0).unique()) == 2
     torch.testing.assert_close(mine, one)
@@ -90,6 +93,14 @@ def test_bounds_there_and_back() -> None:
     assert env.shape == (3, 1, 2) and env[0].tolist() == [[-2.0, 0.0]] and env[1, 0, 1].item() == np.float32(0.1)
     torch.testing.assert_close(bounds.from_env(env), a)
     assert bounds.from_env(torch.tensor([[[9.0, -9.0]]])).tolist() == [[1.0, -1.0]]
+
+
+def test_no_rounding_leaves_the_bounds() -> None:
+    rng = np.random.default_rng(0)
+    low = rng.normal(size=5000).astype(np.float32)
+    space = spaces.Box(low, low + rng.random(5000, np.float32) + np.float32(1e-3))
+    bounds = Bounds(space, "x")
+    assert all(space.contains(bounds.to_env(torch.full((1, 5000), end))[0].numpy()) for end in (-1.0, 1.0))
 
 
 def test_normal_noise_is_normal() -> None:

@@ -40,23 +40,25 @@ class TwinMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self._out(self._hidden(x, slice(None))[-1], slice(None))
 
-    def least(self, x: Tensor, columns: int, *, members: int = 2) -> tuple[Tensor, Tensor]:
+    def least(self, x: Tensor, columns: int, *, members: int = 2, select: bool) -> tuple[Tensor, Tensor]:
         """Of one output: the smaller of the two [N] (with ``members`` 1: the first), and its gradient [N, columns] with respect
         to the last ``columns`` of ``x``. No graph is recorded.
 
-        By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one.
+        By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one: that
+        is ``select``. Without it all rows go, and no size depends on the data, which a GPU would have to be waited for.
         """
         some = slice(members)
         with torch.no_grad():
             hidden = self._hidden(x, some)
             value, which = self._out(hidden[-1], some).squeeze(-1).min(0)
-            slope = x.new_empty(len(x), columns)
+            slope = x.new_zeros(len(x), columns)
             for member in range(members):
-                rows = slice(None) if members == 1 else (which == member).nonzero().squeeze(1)
+                mine = which == member
+                rows = mine.nonzero().squeeze(1) if select and members > 1 else slice(None)
                 grad = self.weights[-1][member].t()
                 for n in range(len(hidden) - 1, 0, -1):
                     grad = SLOPES[self.activation](grad, hidden[n][member][rows]) @ self.weights[n - 1][member].t()
-                slope[rows] = grad[..., -columns:].to(slope.dtype)
+                slope[rows] += torch.where(mine[rows].unsqueeze(1), grad[..., -columns:], 0.0)
         return value, slope
 
     def _hidden(self, x: Tensor, members: slice) -> list[Tensor]:
@@ -108,5 +110,5 @@ class TwinCritic(Features):
         """The smaller Q [N] (with ``members`` 1: the first) of an actor's action, which alone gets a gradient."""
         with torch.no_grad():
             x = torch.cat([self.features(obs), action], -1)
-        value, slope = self.twins.least(x, action.shape[-1], members=members)
+        value, slope = self.twins.least(x, action.shape[-1], members=members, select=x.device.type == "cpu")
         return value + (slope * (action - action.detach())).sum(-1)
