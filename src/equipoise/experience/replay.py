@@ -30,7 +30,7 @@ from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform,
 from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
-PER_PLACE = {"uniform": 16, "fifo": 24, "prioritized": 17}  # bytes of a selector, about
+PER_PLACE = {"uniform": 16, "fifo": 24, "prioritized": 24}  # bytes of a selector, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
