@@ -127,4 +127,5 @@ def test_any_of_is_fair_among_what_is_allowed() -> None:
     assert torch.bincount(any_of(u, 4, None), minlength=4).tolist() == [7_500] * 4
     ends = torch.tensor([2.0**-24, 1 - 2.0**-24])
     assert any_of(ends, 4, allowed[:2]).tolist() == any_of(ends, 4, None).tolist() == [0, 3]
+    assert all(any_of(ends[1:], n, None).item() == n - 1 for n in range(1, 3000))
     assert greedy(torch.tensor([[1.0, 9.0, 3.0, 2.0]]), allowed[:1]).item() == 2

@@ -66,8 +66,11 @@ def greedy(q: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def any_of(u: Tensor, actions: int, allowed: Tensor | None) -> Tensor:
-    """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0, 1)."""
+    """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0, 1), float32.
+
+    Below 1 a float32 is 1 - 2^-24 at most, whose product with a whole number is never rounded up to that number.
+    """
     if allowed is None:
-        return (u * actions).to(torch.int64).clamp_(max=actions - 1)
-    nth = (u * allowed.sum(-1)).to(torch.int64).clamp(max=allowed.sum(-1) - 1)  # rounding may give the count itself
+        return (u * actions).to(torch.int64)
+    nth = (u * allowed.sum(-1)).to(torch.int64)
     return (allowed.cumsum(-1) <= nth.unsqueeze(-1)).sum(-1)
