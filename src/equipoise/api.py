@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from equipoise import recipes, tree
+from equipoise.actors.evaluator import LATE
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
@@ -307,7 +308,7 @@ class Player:
                 action, self._state = self._algorithm.best(self._net, batch, first, state)
             else:
                 noise = torch.rand((count, self._noise_columns), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
-                explore = self._algorithm.explore(np.arange(count), count, 0)
+                explore = self._algorithm.explore(np.arange(count), count, LATE)
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
         form = ActionForm(self.spec.action, count)
         done = form(tree.numpy_views(action))  # clipped as in training

@@ -27,16 +27,22 @@ class Left:
     def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
         return torch.zeros(len(first), dtype=torch.int64), state
 
-    def explore(self, *_: Any) -> Any:
-        return {}
+    def explore(self, stream: Any, streams: int, step: int) -> Any:
+        """At random for its first million steps, then left for ever."""
+        return {"random": step < 1_000_000}
 
     def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
         return (noise[:, 0] * 2).long(), {}, state
 
 
-def evaluate(episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0) -> list[float]:
+class Explorer(Left):
+    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+        return (noise[:, 0] * 2 * explore["random"]).long(), {}, state
+
+
+def evaluate(episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0, kind: type[Left] = Left) -> list[float]:
     env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
-    made: Any = Left()
+    made: Any = kind()
     players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
     exam = Evaluator(players, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic)
     while not exam.done:
@@ -58,6 +64,10 @@ def test_a_policy_that_always_pushes_left_falls_within_a_dozen_steps() -> None:
 def test_the_stochastic_policy_draws_and_the_seed_decides() -> None:
     a, b, c = (evaluate(30, 10, deterministic=False, seed=s) for s in (1, 1, 2))
     assert a == b != c
+
+
+def test_a_stochastic_policy_explores_as_at_the_end_of_its_schedules() -> None:
+    assert evaluate(30, 10, deterministic=False, kind=Explorer) == evaluate(30, 10, kind=Explorer)
     assert np.mean(a) > 15
 
 
@@ -65,7 +75,7 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
     """Of an env that gives 1 a step, and fails; four streams."""
     factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
-    made: Any = Left()
+    made: Any = kind()
     players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
     exam = Evaluator(players, env, envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
@@ -109,7 +119,7 @@ class Late(Duel):
 
 @pytest.mark.parametrize("policies", [("main",), ("main", "other")])
 def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> None:
-    made: Any = Left()
+    made: Any = kind()
     route = {"right": "other"} if len(policies) > 1 else {}
     env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
     player = Player(algorithm=made, net=Still(), noise_columns=1)

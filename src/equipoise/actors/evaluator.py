@@ -15,8 +15,7 @@ from equipoise.nets.precision import autocast
 from equipoise.types import Algorithm, Env, Precision, Tick, TimeStep, Tree
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
-
-
+LATE = 1 << 62  # env steps: every schedule of what explores has come to its end
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
 
 
@@ -149,7 +148,7 @@ class _Side:
             else:
                 start = np.full(len(ts.stream), self._row)
                 noise = torch.from_numpy(uniform(self._seed, ts.stream, start, 1, columns)[0])
-                explore = algorithm.explore(ts.stream, len(ts.stream), 0)
+                explore = algorithm.explore(ts.stream, len(ts.stream), LATE)
                 action, _, self._state = algorithm.act(net, obs, first, self._state, explore=explore, noise=noise)
         self._row += 1
         return tree.numpy_views(action)
