@@ -109,7 +109,17 @@ def train(
     batch: Annotated[
         str | None,
         typer.Option(
-            metavar="B", help="Unrolls that a learner step takes; a multiple of --envs-per-actor.", rich_help_panel=WHAT
+            metavar="B",
+            help="Unrolls that a learner step takes, a multiple of --envs-per-actor; items where there is a replay.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    replay_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="At most so much for a replay, such as 2GiB, where an algorithm has one.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     seed: Annotated[
@@ -236,7 +246,8 @@ def train(
 
         if policies:
             given["policies"] = policies
-        program = api.program(env, algorithm, settings=tuple(settings or ()), recipe=recipe, **given)
+        of_replay = [] if replay_memory is None else [f"replay.memory={replay_memory}"]
+        program = api.program(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
         run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb)
     sys.exit(watch(run, "train", quiet=quiet))
 

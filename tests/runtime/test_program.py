@@ -293,6 +293,7 @@ def test_the_nearest_name_looks_at_the_whole_and_at_its_last_part():
 
 def test_whole_numbers_that_floats_would_miss():
     assert whole("2.3M") == 2_300_000
+    assert (whole("2GiB"), whole("1.5kib"), whole("512MiB")) == (2**31, 1536, 2**29)
     assert whole("9007199254740993") == 2**53 + 1
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from equipoise import api
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.program import check, from_json, to_json
 from equipoise.runtime.run import Run
-from equipoise.types import Program, Replay
+from equipoise.types import Policy, Program, Replay
 from tests.runtime.ruling import Remembering, program
 
 
@@ -54,4 +57,58 @@ def test_serial_and_process_agree_to_the_bit(selector: str, tmp_path: Any) -> No
         for on in ("serial", "process")
         for i in range(2)
     ]
+    assert len(set(found)) == 1
+
+
+def test_settings_of_a_replay_are_settings_like_others() -> None:
+    made = api.program("CartPole-v1", "dqn", settings=["replay.memory=64MiB", "replay.selector=prioritized"])
+    policy = made.policies["main"]
+    assert isinstance(policy, Policy) and policy.replay is not None
+    assert policy.replay.memory == 2**26 and policy.replay.selector == "prioritized"
+    assert from_json(to_json(made)) == made
+    with pytest.raises(ValueError, match=r"unknown setting 'replay.capacty'; did you mean 'replay.capacity'"):
+        api.program("CartPole-v1", "dqn", settings=["replay.capacty=5"])
+    with pytest.raises(ValueError, match="unknown setting 'replay.memory'"):
+        api.program("CartPole-v1", "ppo", settings=["replay.memory=2GiB"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["replay.capacity=100"], r"replay\.capacity: expected at least [\d,]+ rows"),
+        (["replay.memory=1k"], r"replay\.memory: expected at least [\d,]+ bytes"),
+        (["steps=500"], r"steps: expected at least [\d,]+"),
+        (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
+        (["replay.alpha=2"], r"replay\.alpha: expected 0 to 1, got 2"),
+        (["algorithm.epochs=2"], r"algorithm\.epochs"),
+    ],
+)
+def test_a_replay_that_cannot_work_is_refused_before_the_run(settings: list[str], said: str, tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match=said):
+        api.train(api.program("CartPole-v1", "dqn", settings=settings), on="serial", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> None:
+    def refused(algorithm: str, replay: Replay | None) -> str:
+        made = api.program("CartPole-v1", algorithm)
+        policy = made.policies["main"]
+        assert isinstance(policy, Policy)
+        policy = dataclasses.replace(policy, replay=replay)
+        with pytest.raises(ValueError) as error:
+            check(dataclasses.replace(made, policies={"main": policy}))
+        return str(error.value)
+
+    assert "expected a replay, which DQN learns from, got none" in refused("dqn", None)
+    assert "expected none, since PPO learns from the newest" in refused("ppo", Replay())
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3"])
+def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
+    env = "Pendulum-v1" if algorithm == "td3" else "CartPole-v1"
+    made = api.program(
+        env, algorithm, recipe=False, actors=2, envs_per_actor=2, unroll=4, batch=16, max_lag=0, steps=800, evaluate_episodes=0,
+        settings=["replay.selector=prioritized", "replay.starts_at=64", "algorithm.hidden=32,32", "algorithm.n_step=2"],
+    )  # fmt: skip
+    found = [run(made, on, tmp_path / f"{on}{i}")["params_sha256"] for i, on in enumerate(("serial", "process", "process"))]
     assert len(set(found)) == 1

@@ -47,6 +47,10 @@ class ReplayPlan:
     rounds: int  # of the run, for what is annealed
     stacks: Mapping[str, Stack] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """ValueError where what was asked for is too little."""
+        _ = self.slots
+
     @property
     def layout(self) -> Layout:
         return Layout.of(self.row, self.stacks)

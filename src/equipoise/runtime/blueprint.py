@@ -17,7 +17,7 @@ from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.replay import first_round
+from equipoise.experience.replay import ReplayPlan, first_round
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.tree import ArraySpec
@@ -76,6 +76,7 @@ class Blueprint:
     spec: EnvSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
     pace: Pace
+    replay: ReplayPlan | None
     updates: int
     schedule_updates: int
     record_every: int  # updates
@@ -175,7 +176,8 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         )
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
-        program=program, spec=spec, roles=roles, pace=pace, updates=updates, schedule_updates=schedule,
+        program=program, spec=spec, roles=roles, pace=pace, replay=_replay(program, spec, roles, pace),
+        updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
         weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
@@ -188,6 +190,19 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
         return Pace(rows=policy.unroll * policy.batch)
     rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
     return Pace(rows=rows, updates=policy.replay.updates, begins=first_round(policy.replay.starts_at, rows))
+
+
+def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
+    """ValueError where it could hold too little."""
+    name, policy = next(iter(learning(program).items()))
+    if policy.replay is None:
+        return None
+    role, envs = roles[name], program.envs_per_actor
+    return ReplayPlan(
+        settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
+        window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.actors,
+        span=envs * len(spec.agents), rounds=-(-program.steps // pace.rows),
+    )  # fmt: skip
 
 
 def learns_first(program: Program) -> list[str]:

@@ -19,7 +19,7 @@ from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
@@ -211,18 +211,10 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
 
 def _experience(blue: Blueprint, inbox: Experience) -> Experience:
     """What the learner samples from: the queue itself, or a replay of what comes through it."""
-    policy, program = blue.policy, blue.program
-    if policy.replay is None:
+    if blue.replay is None:
         return inbox
-    role = next(iter(blue.learns.values()))
-    plan = ReplayPlan(
-        settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-        window=policy.algorithm.item_rows or policy.unroll, actors=program.actors,
-        block=program.envs_per_actor * len(role.places),
-        span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
-    )  # fmt: skip
-    gpu = program.device != "cpu"
-    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu)
+    gpu = blue.program.device != "cpu"
+    return Replay(blue.replay, inbox, seed=derive_seed(blue.program.seed, "replay"), prefetch=gpu, pinned=gpu)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:

@@ -22,7 +22,7 @@ POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
-SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9}
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
@@ -268,13 +268,13 @@ def _bool(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """64, 500_000, 1e6, 500k, 2.3M; ValueError for what is not a whole number."""
+    """64, 500_000, 1e6, 500k, 2.3M, 2GiB; ValueError for what is not a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     text = str(value)
-    scale = SUFFIXES.get(text[-1:].lower(), 1)
+    suffix = next((s for s in (text[-3:].lower(), text[-1:].lower()) if s in SUFFIXES), "")
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
-        number = Decimal(text[:-1] if scale > 1 else text) * scale
+        number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(suffix, 1)
         if abs(number) < 2**63 and number == int(number):
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
