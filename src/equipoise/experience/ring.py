@@ -126,7 +126,8 @@ class Ring:
         head, start = int(self._head[actor]), np.asarray(data.context["start"])
         after = (head + unroll) % self.slots
         gap = self._next_row[columns] != start
-        gone = [self._starts(after, after + unroll + self.layout.history, columns)]
+        # The block that is written next, and what sees, in its stack, the row that is written over now.
+        gone = [self._starts(after, after + max(unroll, self.layout.history + 1), columns)]
         if gap.any():  # what stood at the head is another observation now
             gone.append(self._starts(head - window, head - window + 1, columns)[gap])
         self._write(data, head, after, columns)
