@@ -26,7 +26,8 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
     row = RowSpec(
         obs=observation_spec(env.spec.observation), action=ArraySpec((), "int64"), behaviour={}, state={}, context=STREAM
     )
-    ring = Ring(Layout.of(row, env.spec.stacks), slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window)
+    layout = Layout.of(row, env.spec.stacks)
+    ring = Ring(layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window)
     assert ring.layout.large["obs"].shape == (84, 84), "one frame of four is kept"
     rng, seen, firsts, places = np.random.default_rng(0), list[Any](), list[Any](), set[int]()
     fields: dict[str, Any] = {}
