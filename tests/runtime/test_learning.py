@@ -64,6 +64,30 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> None:
+    summary = train("CartPole-v1", algorithm, "process", seed, tmp_path, stop_at=475.0)
+    assert summary["status"] == "solved", summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_pendulum_is_swung_up(algorithm: str, seed: int, tmp_path: Any) -> None:
+    summary = train("Pendulum-v1", algorithm, "process", seed, tmp_path, evaluate_episodes=50)
+    assert summary["env_steps"] <= 20_000 and summary["evaluation"]["mean"] >= -200.0, summary
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_sac_runs_the_halfcheetah(tmp_path: Any) -> None:
+    pytest.importorskip("mujoco")
+    summary = train("HalfCheetah-v5", "sac", "process", 0, tmp_path, steps=200_000)
+    assert summary["evaluation"]["mean"] >= 4000.0, summary
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "appo"])
 def test_cartpole_is_solved_at_any_lag(algorithm: str, max_lag: int | None, tmp_path: Any) -> None:
