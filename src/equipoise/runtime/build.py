@@ -219,10 +219,11 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
         window=policy.algorithm.item_rows or policy.unroll, actors=program.actors,
         block=program.envs_per_actor * len(role.places),
-        span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
+        span=program.envs_per_actor * len(blue.spec.agents),
+        rounds=blue.schedule_updates // blue.pace.updates + blue.pace.begins - 1,
     )  # fmt: skip
-    gpu = program.device != "cpu"
-    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu)
+    gpu, folder = program.device != "cpu", Path(blue.directory) / checkpoint.SEGMENTS
+    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu, folder=folder)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
