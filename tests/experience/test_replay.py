@@ -35,8 +35,8 @@ def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Qu
 
 
 def replay(
-    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None, prefetch: bool = False,
-    folder: Path | None = None,
+    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None,
+    prefetch: bool = False, folder: Path | None = None,
 ) -> Replay:  # fmt: skip
     plan = ReplayPlan(
         settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,

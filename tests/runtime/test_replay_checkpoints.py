@@ -183,15 +183,15 @@ def test_no_cut_begins_while_the_last_is_being_written() -> None:
     until(4, 1)
     assert gate(4) and gate(4) and cuts == [4]
     words["released"][:] = 1
-    until(11, 4)  # 8 was due
+    until(9, 4)  # 8 was due
     words["closed"][:] = 1
-    assert not gate(11) and gate(12) and cuts == [4, 12]
+    assert not gate(9) and gate(10) and cuts == [4, 10]
     words["released"][:] = 2
     words["asked"][:] = 3
-    until(20, 12)
-    assert gate(20) and cuts == [4, 12], "at the end it holds still until there can be one"
+    until(20, 10)
+    assert gate(20) and cuts == [4, 10], "at the end it holds still until there can be one"
     words["closed"][:] = 2
-    assert gate(20) and cuts == [4, 12, 20]
+    assert gate(20) and cuts == [4, 10, 20]
     words["released"][:] = words["closed"][:] = 3
     assert not gate(20)
 
