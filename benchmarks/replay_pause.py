@@ -93,13 +93,13 @@ class Watch:
         self.longest: dict[str, float] = {}
         self.own: dict[str, float] = {}
 
-    def _times(self) -> tuple[float, float]:
-        """Now, and waiting so far: also the thread's that may have the interpreter when it is made to wait."""
-        waited = 0
+    def _times(self) -> tuple[float, dict[str, float]]:
+        """Now, and every thread's waiting so far: also of that which may have the interpreter when it is made to wait."""
+        waited = {}
         for task in os.listdir("/proc/self/task"):
             with suppress(OSError), open(f"/proc/self/task/{task}/schedstat") as file:
-                waited += int(file.read().split()[1])
-        return 1e3 * time.perf_counter(), 1e-6 * waited
+                waited[task] = 1e-6 * int(file.read().split()[1])
+        return 1e3 * time.perf_counter(), waited
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
@@ -107,7 +107,8 @@ class Watch:
         yield
         now, so_far = self._times()
         self.longest[name] = max(self.longest.get(name, 0.0), now - began)
-        self.own[name] = max(self.own.get(name, 0.0), now - began - (so_far - waited))
+        lost = sum(so_far[task] - waited[task] for task in waited.keys() & so_far.keys())
+        self.own[name] = max(self.own.get(name, 0.0), now - began - lost)
 
 
 def learn(made: Replay, watch: Watch) -> bool:
