@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,13 +35,14 @@ def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Qu
 
 
 def replay(
-    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None, prefetch: bool = False
-) -> Replay:
+    history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None,
+    prefetch: bool = False, folder: Path | None = None,
+) -> Replay:  # fmt: skip
     plan = ReplayPlan(
         settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,
         window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
     )  # fmt: skip
-    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3, prefetch=prefetch)
+    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3, prefetch=prefetch, folder=folder)
 
 
 class Writers:
@@ -229,35 +231,6 @@ def test_importance_weights_follow_the_probabilities() -> None:
     batch = made.sample(50)
     assert batch is not None
     assert float(batch.weight.max()) == 1.0 and float(batch.weight.min()) < 0.5
-
-
-@pytest.mark.parametrize("selector", ["uniform", "prioritized"])
-def test_a_loaded_replay_goes_on_as_the_other_would_have(selector: Literal["uniform", "prioritized"]) -> None:
-    history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS["black"])
-    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector)
-    made = replay(history, settings, window=3)
-    writers = Writers(history, made)
-    for _ in range(9):
-        for actor in range(ACTORS):
-            writers.write(actor)
-        while (batch := made.sample(5)) is not None:
-            made.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
-            made.finish(batch.keys)
-    other = replay(history, settings, window=3, saved=made._inbox.state())
-    other.load(made.state())
-    again = Writers(history, other)
-    again.next = list(writers.next)
-    for _ in range(9):
-        for actor in range(ACTORS):
-            assert writers.write(actor) == again.write(actor)
-        while (batch := made.sample(5)) is not None:
-            twin = other.sample(5)
-            assert twin is not None
-            np.testing.assert_array_equal(batch.keys, twin.keys)
-            torch.testing.assert_close(batch.data.obs["image"], twin.data.obs["image"], rtol=0, atol=0)
-            for one in (made, other):
-                one.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
-                one.finish(batch.keys)
 
 
 def test_budgets_in_bytes() -> None:

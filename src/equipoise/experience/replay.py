@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec, columns
 from equipoise.experience.ring import Layout, Ring, smallest
 from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform, importance_weights
@@ -104,9 +106,13 @@ def first_round(starts_at: int, rows: int) -> int:
 class Replay:
     """``Experience`` of one learner; actors have the inbox itself."""
 
-    def __init__(self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False) -> None:
+    def __init__(
+        self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
         """``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
-        round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself.
+        round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
+        where checkpoints keep the rows; None: nowhere.
         """
         self._plan, self._inbox = plan, inbox
         self.ring = Ring(
@@ -114,6 +120,7 @@ class Replay:
             folder=plan.settings.file, pinned=pinned,
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring.places)
+        self.journal = None if folder is None else Journal(self.ring, folder)
         self._rng = np.random.default_rng(seed)
         self._rounds = 0
         self._owed = 0  # updates of this round that are not finished
@@ -175,7 +182,9 @@ class Replay:
         return places, weight
 
     def _take(self) -> bool:
-        """A round out of the inbox, if one is complete."""
+        """A round out of the inbox, if one is complete, and none of what it overwrites is still to be saved."""
+        if self.journal is not None and not self.journal.may_insert(self._plan.actors):  # any of them may be of one actor
+            return False
         batch = self._inbox.sample(self._plan.streams)
         if batch is None:
             return False
@@ -234,7 +243,7 @@ class Replay:
         return self._inbox.stats() | {"items": len(self.selector)}
 
     def state(self) -> Tree:
-        """Between two rounds, without the inbox: the rows are views, to be written before the next ``sample``."""
+        """Between two rounds, a copy of all but the inbox and the rows, which the journal has."""
         if self._owed > 1:
             raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self._owed} updates")
         return {
@@ -243,7 +252,7 @@ class Replay:
         }  # fmt: skip
 
     def load(self, state: Tree) -> None:
-        """The inverse, into a replay of the same plan whose inbox was loaded."""
+        """The inverse, into a replay of the same plan whose inbox was loaded; the rows are the journal's to load after it."""
         self.ring.load(state["ring"])
         self.selector.load(state["selector"])
         self._rounds, self._rng = state["rounds"], generator(state["rng"])

@@ -106,7 +106,7 @@ class Ring:
         self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
         self._keeps_state = bool(tree.leaves(layout.state))
         self._small["row"][:] = NOWHERE
-        self._head = np.zeros(actors, np.int64)  # the slot where its next block begins
+        self.blocks = np.zeros(actors, np.int64)  # of each actor, so far; block ``n`` lies at slot ``n * unroll`` and after
         self._next_row = np.full(streams, NOWHERE, np.int64)
         self._run = np.zeros(streams, np.int64)  # rows before the head without a gap
         self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
@@ -123,7 +123,7 @@ class Ring:
         """
         actor, unroll, window = column // self.block, self.unroll, self.window
         columns = slice(column, column + self.block)
-        head, start = int(self._head[actor]), np.asarray(data.context["start"])
+        head, start = self._head(actor), np.asarray(data.context["start"])
         after = (head + unroll) % self.slots
         gap = self._next_row[columns] != start
         # The block that is written next, and what sees, in its stack, the row that is written over now.
@@ -133,9 +133,14 @@ class Ring:
         self._write(data, head, after, columns)
         self._run[columns][gap] = 0
         fresh = self._fresh(head, columns)
-        self._head[actor], self._next_row[columns] = after, start + unroll
+        self.blocks[actor] += 1
+        self._next_row[columns] = start + unroll
         self._run[columns] += unroll
         return fresh, np.concatenate(gone)
+
+    def _head(self, actor: int) -> int:
+        """The slot where its next block begins."""
+        return int(self.blocks[actor]) * self.unroll % self.slots
 
     def _starts(self, begin: int, end: int, columns: slice) -> Ints:
         """The places of these slots, slot by slot."""
@@ -182,8 +187,7 @@ class Ring:
         if path in self.layout.stacks:
             lead = leaf.ndim - 1 - len(self.layout.large[path].shape)
             leaf = leaf[(*[slice(None)] * lead, -1)]
-        large = self._large[path][:-1]
-        large.reshape(self.slots, self.streams, *large.shape[1:])[slots, columns] = leaf
+        self._by_slot(self._large[path])[slots, columns] = leaf
 
     # -------------------------------------------------------------------------------------------------------------- out
 
@@ -201,22 +205,57 @@ class Ring:
 
     # ------------------------------------------------------------------------------------------------------------- state
 
+    @property
+    def held(self) -> int:
+        """Of each actor's blocks the last so many are whole: the one before them gave its first row to the next block's."""
+        return self.slots // self.unroll - 1
+
+    @property
+    def block_nbytes(self) -> int:
+        return sum(view.nbytes for view in self.block_views(0, 0, 1))
+
+    def block_views(self, actor: int, first: int, count: int) -> list[Any]:
+        """Blocks ``first`` and on of an actor, which end at the last slot or before, as views in a fixed order.
+
+        Until block number ``first + held`` is inserted nothing changes in them: another thread may read.
+        """
+        columns, at = slice(actor * self.block, (actor + 1) * self.block), first % (self.held + 1)
+        slots = slice(at * self.unroll, (at + count) * self.unroll)
+        assert slots.stop <= self.slots, "blocks that lie in two parts"
+        rows = [array[slots, columns] for array in (self._records, *map(self._by_slot, self._large.values()))]
+        return rows + [leaf[at : at + count, columns] for leaf in tree.leaves(self._recurrent)]
+
+    def _by_slot(self, large: Any) -> Any:
+        """[slots, streams, ...], without the black frame."""
+        return large[:-1].reshape(self.slots, self.streams, *large.shape[1:])
+
     def state(self) -> Tree:
-        """Everything, as views: to be copied or written before the next ``insert``."""
+        """A copy of all but the blocks."""
+        where = self._edge()
         return {
-            "records": self._records, "large": self._large, "recurrent": self._recurrent, "head": self._head,
-            "next_row": self._next_row, "run": self._run, "age": self._age,
+            "slots": self.slots, "unroll": self.unroll, "block": self.block,
+            "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "run": self._run.copy(), "age": self._age.copy(),
+            "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
         }  # fmt: skip
 
+    def _edge(self) -> tuple[Any, Any]:
+        """Where the row after every stream's last block is: its observation is that block's, too."""
+        heads = self.blocks * self.unroll % self.slots
+        return np.repeat(heads, self.block), np.arange(self.streams)
+
     def load(self, state: Tree) -> None:
-        """The inverse; ValueError where a shape differs."""
-        mine = self.state()
-        for path, array in tree.items(mine):
-            other = dict(tree.items(state)).get(path)
-            if other is None or other.shape != array.shape:
-                got = "none" if other is None else other.shape
-                raise ValueError(f"replay, {path}: expected an array of shape {array.shape}, got {got}")
-        tree.copy(mine, tree.like(mine, state))
+        """The inverse, after which the blocks are to be written; ValueError where a size differs."""
+        saved: dict[str, Any] = dict(tree.items(state))
+        for path, mine in tree.items(self.state()):
+            wanted, got = ((x.shape if isinstance(x, np.ndarray) else x) for x in (mine, saved.get(path)))
+            if got != wanted:
+                raise ValueError(f"replay, {path}: expected {wanted} as in this program, got {got}")
+        for path, array in (("blocks", self.blocks), ("next_row", self._next_row), ("run", self._run), ("age", self._age)):
+            array[:] = saved[path]
+        where = self._edge()
+        self._records[where] = saved["records"]
+        for path, large in self._large.items():
+            self._by_slot(large)[where] = saved[f"large/{path}"]
 
 
 class _Window:

@@ -201,7 +201,7 @@ def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pa
     return ReplayPlan(
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
         window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.actors,
-        span=envs * len(spec.agents), rounds=-(-program.steps // pace.rows),
+        span=envs * len(spec.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
     )  # fmt: skip
 
 

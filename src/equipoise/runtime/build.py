@@ -213,8 +213,9 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
     """What the learner samples from: the queue itself, or a replay of what comes through it."""
     if blue.replay is None:
         return inbox
-    gpu = blue.program.device != "cpu"
-    return Replay(blue.replay, inbox, seed=derive_seed(blue.program.seed, "replay"), prefetch=gpu, pinned=gpu)
+    gpu, folder = blue.program.device != "cpu", Path(blue.directory) / checkpoint.SEGMENTS
+    seed = derive_seed(blue.program.seed, "replay")
+    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:

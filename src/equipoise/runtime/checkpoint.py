@@ -2,10 +2,13 @@
 
 A *whole* checkpoint holds the state of every worker, so that a run can go on from it; one with weights alone can be played
 and begun from. Several processes write into one that is aside (each the files of its own state), one completes it.
+
+The rows of a replay are not in it: they lie in segments beside the checkpoints (``experience/journal.py``), which several name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.experience import journal
 from equipoise.runtime.files import json_bytes, read_json, sync_directory, write_synced
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
 KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+)\.safetensors|(meta|driver)\.json")
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
+SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 
 
@@ -80,10 +85,13 @@ def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
     return {name: {"sha256": _sha256(data), "size": len(data)}}
 
 
-def complete(directory: Path, step: int, files: Mapping[str, Entry]) -> Path:
-    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all."""
+def complete(directory: Path, step: int, files: Mapping[str, Entry], segments: Mapping[str, Entry] | None = None) -> Path:
+    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all.
+
+    ``segments``: those beside it that hold its replay's rows.
+    """
     target, place, old = directory / f"step_{step}", aside(directory, step), directory / f".step_{step}.old"
-    write_synced(place / MANIFEST, json_bytes({"step": step, "files": dict(files)}))
+    write_synced(place / MANIFEST, json_bytes({"step": step, "files": dict(files), "segments": dict(segments or {})}))
     sync_directory(place)
     try:
         if target.is_dir():  # the same step again: rename cannot replace a directory that has files
@@ -115,11 +123,21 @@ def save(directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping
 
 
 def retain(directory: Path, last: int, *, upto: int | None = None) -> None:
-    """Remove all but the newest ``last`` checkpoints, and those beyond step ``upto``."""
+    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments that none names then.
+
+    While no replay's rows are being written.
+    """
     found = _found(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
     for _, _, path in [*beyond, *[entry for entry in found if entry not in beyond][last:]]:
         shutil.rmtree(path, ignore_errors=True)
+    named: set[str] = set()
+    for _, _, path in _found(directory):
+        with contextlib.suppress(OSError, ValueError):  # a damaged one, which nobody can go on from
+            named |= _manifest(path)[1].keys()
+    for file in (directory / SEGMENTS).glob("*"):
+        if journal.NAME.fullmatch(file.name) and file.name not in named:
+            file.unlink(missing_ok=True)
 
 
 def _tidy(directory: Path) -> None:
@@ -136,13 +154,14 @@ def _tidy(directory: Path) -> None:
 
 
 def latest(directory: Path, *, whole: bool = False, skipped: list[str] | None = None) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``.
+    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``: then the
+    rows of a replay, too.
 
     ``skipped``: gets a sentence for each newer one that is damaged.
     """
     for _, _, path in _found(directory):
         try:
-            files = _verified(path)
+            files = _verified(path, rows=whole)
         except (OSError, ValueError) as error:
             if skipped is not None:
                 skipped.append(str(error))
@@ -172,20 +191,36 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read(path: Path, name: str) -> bytes:
     """One file of a checkpoint, read once, so that what was verified is what is used."""
-    files = _manifest(path)
+    files, _ = _manifest(path)
     if name not in files:
         raise ValueError(f"{path}: expected a file {name} in its manifest, got {sorted(files)}")
-    return _content(path, name, files[name])
+    return _content(path / name, files[name])
 
 
-def _verified(path: Path) -> dict[str, Entry]:
-    files = _manifest(path)
+def segments(path: Path) -> dict[str, Entry]:
+    """Those that hold the rows of its replay."""
+    return _manifest(path)[1]
+
+
+def read_segment(path: Path, name: str) -> bytes:
+    """What the checkpoint ``path`` names of a segment, which may have grown since."""
+    return _content(path.parent / SEGMENTS / name, _manifest(path)[1][name], grows=True)
+
+
+def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
+    files, named = _manifest(path)
     for name, said in files.items():
-        _content(path, name, said)
+        _content(path / name, said)
+    for name, said in named.items() if rows else ():
+        try:
+            _content(path.parent / SEGMENTS / name, said, grows=True)
+        except ValueError as error:
+            raise ValueError(f"{path}: rows of its replay are lost: {error}") from None
     return files
 
 
-def _manifest(path: Path) -> dict[str, Entry]:
+def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The files and the segments."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none")
     manifest = read_json(path / MANIFEST)
@@ -193,18 +228,24 @@ def _manifest(path: Path) -> dict[str, Entry]:
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
     if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
         raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
-    if not all(isinstance(said, dict) for said in files.values()):
-        raise ValueError(f"{path / MANIFEST}: expected a size and a sha256 of every file, got {files!r}")
-    return files
+    named = manifest.get("segments", {})
+    if not isinstance(named, dict) or not all(journal.NAME.fullmatch(name) for name in named):
+        raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
+    for said in (*files.values(), *named.values()):
+        if not isinstance(said, dict) or not isinstance(said.get("size"), int):
+            raise ValueError(f"{path / MANIFEST}: expected a size and a sha256 of every file, got {said!r}")
+    return files, named
 
 
-def _content(path: Path, name: str, said: Entry) -> bytes:
-    file = path / name
+def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
+    """What the manifest says of a file; ``grows``: there may be more behind it."""
     if file.is_symlink() or not file.is_file():
         raise ValueError(f"{file}: expected a plain file, got none")
-    if (size := os.path.getsize(file)) != said.get("size"):
-        raise ValueError(f"{file}: expected {said.get('size')} bytes as in the manifest, got {size}; the file is damaged")
-    data = file.read_bytes()
+    size, expected = os.path.getsize(file), said["size"]
+    if size < expected or (size > expected and not grows):
+        raise ValueError(f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged")
+    with file.open("rb") as opened:
+        data = opened.read(expected)
     if (sha256 := _sha256(data)) != said.get("sha256"):
         raise ValueError(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
     return data

@@ -275,14 +275,14 @@ class RunDirectory:
         return -math.inf if evaluation is None else float(evaluation["mean"])
 
     def complete_checkpoint(
-        self, step: int, files: dict[str, Entry], driver: Mapping[str, Any], meta: Mapping[str, Any]
+        self, step: int, files: dict[str, Entry], segments: dict[str, Entry], driver: Any, meta: Mapping[str, Any]
     ) -> Path:
         """Give the checkpoint that is aside the driver's state, and its name; of the older ones a few are kept."""
         self.sync_metrics()
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
         files |= checkpoint.add(place, checkpoint.META, json_bytes(meta))
-        done = checkpoint.complete(self.checkpoints, step, files)
+        done = checkpoint.complete(self.checkpoints, step, files, segments)
         checkpoint.retain(self.checkpoints, KEPT)
         return done
 

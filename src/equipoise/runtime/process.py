@@ -43,9 +43,10 @@ class _Cutting:
     missing: int  # workers whose files are not written; 0 once it is complete or given up
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
+    more: bool = False  # does the learner write on
 
     def result(self) -> Cut:
-        return Cut(step=self.step, version=self.version, files=self.files, error=self.error)
+        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=self.more)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +82,8 @@ class ProcessRuntime:
 
     def __init__(self, blue: Blueprint) -> None:
         self._blue = blue
-        self._learned = False
         self._cutting: _Cutting | None = None
+        self._writing: _Cutting | None = None  # whose rest the learner writes
         self._out: list[dict[str, Any] | Cut] = []
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
@@ -140,10 +141,13 @@ class ProcessRuntime:
         words = self.shared.board.cut
         words["asked"][0] = words["begun"][0] + 1
 
-    def release(self) -> None:
-        """The cut is complete, or given up: go on."""
-        self.done = self._learned
-        self.shared.board.cut["released"][0] = self.shared.board.cut["begun"][0]
+    def release(self, cut: Cut) -> None:
+        """It is complete, given up, or to be completed by a later one: go on."""
+        words = self.shared.board.cut
+        words["released"][0] = words["begun"][0]
+        if not cut.more:
+            words["closed"][0] = words["begun"][0]
+            self.done = cut.version >= self._blue.updates
         self._learner.bell.ring(always=True)
 
     def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
@@ -167,13 +171,15 @@ class ProcessRuntime:
             self._reconciling = not self._queue.reconcile()
         if self._cutting is not None and self._cutting.missing == 0:
             self._out.append(self._cutting.result())
-            self._cutting = None
+            self._writing, self._cutting = self._cutting if self._cutting.more else None, None
         out, self._out = self._out, []
         return out
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "saved" in message:  # which may have an "error" of its own
             self._note_saved(message)
+        elif "written" in message:
+            self._note_written(message)
         elif "error" in message:
             child.said, child.error, child.final = message["error"], message["type"], message["final"]
         elif "cut" in message:
@@ -182,7 +188,6 @@ class ProcessRuntime:
             self._out.append(message)
         else:
             self._out.append(message)
-            self._learned = self._learned or message["version"] >= self._blue.updates
 
     # ------------------------------------------------------------------------------------------------------- supervision
 
@@ -272,6 +277,7 @@ class ProcessRuntime:
             return
         cutting.missing -= 1
         cutting.files |= message.get("files", {})
+        cutting.more = message.get("more", False)
         cutting.error = cutting.error or message.get("error")
         if cutting.missing == 1:  # all actors have: it is the learner's turn, unless there is no use
             if cutting.error is not None:
@@ -279,6 +285,13 @@ class ProcessRuntime:
                 return
             self.shared.board.cut["save_learner"][0] = cutting.number
             self._learner.bell.ring(always=True)
+
+    def _note_written(self, message: dict[str, Any]) -> None:
+        writing = self._writing
+        if writing is None or message.pop("written") != writing.number:  # of a cut that was given up
+            return
+        self._out.append(Cut(step=writing.step, version=writing.version, late=True, **message))
+        self._writing = None
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""

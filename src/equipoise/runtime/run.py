@@ -18,6 +18,7 @@ from equipoise.envs.named import unseen
 from equipoise.runtime import blueprint, build, checkpoint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
+from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import WorkerFailed
@@ -47,7 +48,7 @@ class Runtime(Protocol):
     def done(self) -> bool: ...
     def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]: ...
     def ask(self) -> None: ...
-    def release(self) -> None: ...
+    def release(self, cut: Cut) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -122,6 +123,7 @@ class Run:
         self.summary: dict[str, Any] | None = None
         self._inbox: deque[dict[str, Any] | Cut] = deque()
         self._kept = -1  # the version of the newest whole checkpoint
+        self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
         self._saved_at = 0.0
         self._reports = self._run()
         _close_at_exit(self)
@@ -177,6 +179,7 @@ class Run:
         ring.runtime.stop()
         ring.exam.close()
         self._inbox.clear()
+        self._parts = None
         self._source = self._files.latest_checkpoint(whole=True)
         runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
         self._files.rewind(0 if self._source is None else int(checkpoint.load(self._source)[1]["env_steps"]))
@@ -232,7 +235,7 @@ class Run:
         """A record becomes a report, a cut a checkpoint, a note is told."""
         if isinstance(message, Cut):
             self._keep(message, ring)
-            ring.runtime.release()
+            ring.runtime.release(message)
             return None
         if "note" in message:
             ring.scribe.note(message["note"])
@@ -249,36 +252,47 @@ class Run:
         return report
 
     def _keep(self, cut: Cut, ring: _Ring) -> bool:
-        """Complete a checkpoint. A full disk costs a checkpoint, not the run. Whether the run goes on is for the caller:
+        """The driver's part of a checkpoint, and its name once all is written. A full disk costs a checkpoint, not the run.
 
-        after the last one it does not, so that what is summed up is what was saved.
+        Whether the run goes on is for the caller: after the last one it does not, so that what is summed up is what was saved.
         """
-        error = cut.error
+        if cut.late and self._parts is None:  # given up before
+            return False
+        self._saved_at = time.monotonic()
+        # As it is now, while the run holds still: plain() copies.
+        files, driver = self._parts or ({}, plain({"scribe": ring.scribe.state(), "exam": ring.exam.state()}))
+        self._parts, error = (cut.files, driver) if cut.more else None, cut.error
+        if cut.more:
+            return True
         if error is None:
-            driver = {"scribe": ring.scribe.state(), "exam": ring.exam.state()}
+            meta = {"version": cut.version, "env_steps": cut.step}
             try:
-                self._files.complete_checkpoint(cut.step, cut.files, driver, {"version": cut.version, "env_steps": cut.step})
+                self._files.complete_checkpoint(cut.step, files | cut.files, cut.segments, driver, meta)
+                self._kept = cut.version
             except OSError as problem:
                 error = str(problem)
         if error is not None:
             checkpoint.abandon(self._files.checkpoints, cut.step)
             ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
-        self._kept = cut.version if error is None else self._kept
-        self._saved_at = time.monotonic()
         return error is None
 
     def _last_cut(self, ring: _Ring) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
         if ring.runtime.shared.version == 0:
             return False
-        until = time.monotonic() + LAST_CUT_S
+        until, holds = time.monotonic() + LAST_CUT_S, False
         try:
             ring.runtime.ask()
-            while time.monotonic() < until and not ring.runtime.done:
+            # What is being written has no limit: a second Ctrl-C ends that.
+            while (self._parts is not None or time.monotonic() < until) and not ring.runtime.done:
                 while self._inbox:
-                    if isinstance(message := self._inbox.popleft(), Cut):
-                        return self._keep(message, ring)
-                    self._handle(message, ring)
+                    message = self._inbox.popleft()
+                    if isinstance(message, Cut) and (holds or not message.late):
+                        kept, holds = self._keep(message, ring), True
+                        if not message.more:
+                            return kept
+                    else:
+                        self._handle(message, ring)
                 self._inbox.extend(ring.runtime.advance(SLICE_S))
         except Exception as error:  # whatever it is, the weights and the summary are still to be written
             ring.scribe.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
+from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, restored, save_worker
+from equipoise.runtime.cut import Cut, journal_of, restored, save_worker, saved
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick, Worker
+
+IDLE_S = 0.001  # a look at what is being written, while nobody has work
 
 
 class SerialRuntime:
@@ -29,6 +32,7 @@ class SerialRuntime:
         torch.set_num_threads(1)
         self._records: deque[dict[str, Any] | Cut] = deque()
         self._cutting: int | None = None  # the version whose cut is under way
+        self._writing: Cut | None = None  # whose rest is being written
         self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
         said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
@@ -43,7 +47,7 @@ class SerialRuntime:
 
     @property
     def done(self) -> bool:
-        return self._learner.done
+        return self._learner.done and self._writing is None
 
     def _note(self, message: dict[str, Any]) -> None:
         if "cut" in message:
@@ -56,14 +60,26 @@ class SerialRuntime:
         words = self.shared.board.cut
         words["asked"][0] = words["begun"][0] + 1
 
-    def release(self) -> None:
-        """The cut is complete, or given up: go on."""
-        self.shared.board.cut["released"][0] = self.shared.board.cut["begun"][0]
+    def release(self, cut: Cut) -> None:
+        """It is complete, given up, or to be completed by a later one: go on."""
+        words = self.shared.board.cut
+        words["released"][0] = words["begun"][0]
+        if not cut.more:
+            words["closed"][0] = words["begun"][0]
 
     def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
         """Tick for about ``timeout_s``, or until the learner is done or a cut is written -> its records, and the cut."""
         until = time.perf_counter() + timeout_s
         while not self.done and time.perf_counter() < until:
+            if self._writing is not None:
+                if self._learner.done or Tick.WORKED not in self._last:
+                    journal_of(self._learner).wait(IDLE_S)
+                if (rest := saved(self._learner)) is not None:
+                    self._records.append(Cut(step=self._writing.step, version=self._writing.version, late=True, **rest))
+                    self._writing = None
+                    break
+                if self._learner.done:
+                    continue
             if self._cutting is not None and all(tick is Tick.BLOCKED for tick in self._last[1:]):
                 self._records.append(self._save(self._cutting))
                 self._cutting = None
@@ -87,12 +103,17 @@ class SerialRuntime:
         try:
             place = checkpoint.begin(directory, step)
             for i, worker in enumerate([*self._workers[1:], self._learner]):
-                files |= save_worker(place, worker, i, self.shared.queue)
+                if (mine := save_worker(place, worker, i, self.shared.queue)) is None:
+                    self._writing = Cut(step=step, version=version, files=files, more=True)
+                    return self._writing
+                files |= mine
         except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
-            return Cut(step=step, version=version, files={}, error=f"{type(error).__name__}: {error}")
+            return Cut(step=step, version=version, error=f"{type(error).__name__}: {error}")
         return Cut(step=step, version=version, files=files)
 
     def stop(self) -> None:
+        if isinstance(self._learner.experience, Replay):
+            journal_of(self._learner).stop()
         for env in self._envs:
             env.close()
         torch.set_num_threads(self._threads_before)

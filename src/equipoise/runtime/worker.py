@@ -29,7 +29,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
-from equipoise.runtime.cut import CannotResume, restored, save_worker
+from equipoise.runtime.cut import CannotResume, restored, save_worker, saved
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
@@ -112,7 +112,7 @@ def _build(job: Assignment) -> ActorWorker | LearnerWorker:
 def _loop(job: Assignment, worker: Worker) -> None:
     meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
     save = cut["save_learner" if job.index < 0 else "save_actors"]
-    saved = job.saved
+    last, writing = job.saved, False
     look_at = time.perf_counter() + LIFELINE_S
     if isinstance(worker, LearnerWorker):  # whose tick may last for minutes: it is at work, and does not hang
         for line in worker.lines.values():
@@ -120,10 +120,13 @@ def _loop(job: Assignment, worker: Worker) -> None:
     while not stop[0]:
         state = worker.tick()
         now = meter.add(state)
+        if writing and (rest := saved(worker)) is not None:
+            writing = False
+            job.outbox.send({"written": last} | rest)
         if state is not Tick.WORKED:
-            if state is Tick.BLOCKED and save[0] > saved:
-                saved = int(save[0])
-                _save(job, worker, saved)
+            if state is Tick.BLOCKED and save[0] > last:
+                last = int(save[0])
+                writing = _save(job, worker, last) or writing
             job.bell.arm()
             state = worker.tick()
             if state is Tick.WORKED:
@@ -140,15 +143,18 @@ def _loop(job: Assignment, worker: Worker) -> None:
             look_at = now + LIFELINE_S
 
 
-def _save(job: Assignment, worker: Worker, cut: int) -> None:
-    """Write this worker's files into the checkpoint that is aside; what stands in the way is for the driver to say."""
+def _save(job: Assignment, worker: Worker, cut: int) -> bool:
+    """Write this worker's files into the checkpoint that is aside; what stands in the way is for the driver to say -> is there
+    more, which is being written while the worker goes on?
+    """
     place = checkpoint.aside(Path(job.blueprint.directory), job.step)
     try:
         files = save_worker(place, worker, job.index, job.queue)
     except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
         job.outbox.send({"saved": cut, "error": f"{type(error).__name__}: {error}"})
-    else:
-        job.outbox.send({"saved": cut, "files": files})
+        return False
+    job.outbox.send({"saved": cut, "files": files or {}, "more": files is None})
+    return files is None
 
 
 def _tell_the_kernel_and_libc() -> None:
