@@ -89,12 +89,9 @@ def drive(history: History, experience: Any, *, batches: int, n: int, gaps: bool
 STACKS = {"vectors": None, "black": Stack(frames=4, padding="zero"), "repeated": Stack(frames=4, padding="first")}
 
 
-ALL = list(
-    itertools.product(["uniform", "prioritized", "fifo"], ["transition", "5-step", "sequence"], ["memory", "mmap"], ["black"])
-)
-ALL += [
-    ("uniform", window, "memory", stack) for window in ("transition", "5-step", "sequence") for stack in ("vectors", "repeated")
-]
+WINDOWS = {"transition": 1, "5-step": 5, "sequence": UNROLL}
+ALL = list(itertools.product(["uniform", "prioritized", "fifo"], WINDOWS, ["memory", "mmap"], ["black"]))
+ALL += [("uniform", window, "memory", stack) for window in WINDOWS for stack in ("vectors", "repeated")]
 ALL += [("queue", "sequence", "memory", stack) for stack in STACKS]
 
 
