@@ -17,6 +17,7 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
+from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.replay import Replay, ReplayPlan
@@ -222,7 +223,8 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
         span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
     )  # fmt: skip
     gpu = program.device != "cpu"
-    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu)
+    goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if policy.replay.relabel else None
+    return Replay(plan, inbox, seed=derive_seed(program.seed, "replay"), prefetch=gpu, pinned=gpu, goals=goals)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
@@ -232,6 +234,14 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
         seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
     return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
+
+
+def close(worker: ActorWorker | LearnerWorker) -> None:
+    """What the worker has besides memory: envs and threads."""
+    if isinstance(worker, ActorWorker):
+        worker.env.close()
+    elif isinstance(worker.experience, Replay):
+        worker.experience.close()
 
 
 def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:

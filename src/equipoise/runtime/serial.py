@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class SerialRuntime:
             notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
             self._records.extend({"note": note} for note in notes if note)
         self._workers: list[Worker] = [self._learner, *actors]
-        self._envs = [a.env for a in actors]
+        self._close = [partial(build.close, self._learner), *(partial(build.close, actor) for actor in actors)]
         self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]
         self._last = [Tick.WORKED] * len(self._workers)
 
@@ -93,6 +94,6 @@ class SerialRuntime:
         return Cut(step=step, version=version, files=files)
 
     def stop(self) -> None:
-        for env in self._envs:
-            env.close()
+        for close in self._close:
+            close()
         torch.set_num_threads(self._threads_before)
