@@ -378,6 +378,8 @@ class Replay:
     alpha: Share = 0.6  # prioritized: the power of a priority
     epsilon: NonNegative = 1e-6  # prioritized: added to a priority, so that nothing is out for ever
     beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
+    relabel: Share = 0.0  # goal envs: items that are learned from as if another goal had been desired
+    strategy: Literal["future", "final", "episode"] = "future"  # relabel: which of the goals that the episode achieved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

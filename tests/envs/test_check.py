@@ -192,6 +192,8 @@ ALE = ["ALE/Pong-v5", "ALE/Breakout-v5"]
 OURS = [
     "equipoise.envs:Catch",
     "equipoise.envs:CatchVector",
+    "equipoise.envs:BitFlip",
+    "equipoise.envs:BitFlipVector",
     f"{FAULTY}:Sound",
     f"{FAULTY}:many",
     f"{FAULTY}:WritesToItsAction",

@@ -13,6 +13,7 @@ EXACT: list[tuple[str, int, dict[str, int]]] = [
     ("CartPole-v1", 2, {"max_episode_steps": 23}),  # so that the clock matters, too
     ("equipoise/Ruler-v0", 8, {}),
     ("equipoise/Catch-v0", 3, {}),
+    ("equipoise/BitFlip-v0", 5, {"bits": 5}),
 ]
 
 
@@ -22,11 +23,8 @@ def play(env, actions):
     for action in actions:
         env.send(action, env.ts.stream)
         ts = env.recv()
-        seen.append(
-            np.concatenate(
-                [ts.obs.reshape(len(action), -1), np.stack([ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid], 1)], 1
-            )
-        )
+        obs = [leaf.reshape(len(action), -1) for leaf in tree.leaves(ts.obs)]
+        seen.append(np.concatenate([*obs, np.stack([ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid], 1)], 1))
     return np.stack(seen)
 
 

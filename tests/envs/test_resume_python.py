@@ -32,6 +32,7 @@ CASES = [
     ("exact", "python:ALE/Breakout-v5", {"max_num_frames_per_episode": 112, "repeat_action_probability": 0.0}),
     ("exact", "python:ale_py:ALE/Breakout-v5", GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5}),
     ("exact", "python:equipoise/Catch-v0", {}),
+    ("exact", "python:equipoise/BitFlip-v0", {"bits": 5}),
     ("exact", "python:equipoise/Ruler-v0", {}),
     ("exact", f"{SINGLE}:Named", {}),
     ("exact", f"{SINGLE}:Offering", {}),

@@ -25,6 +25,8 @@ import torch
 
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience import hindsight
+from equipoise.experience.hindsight import Goals, Hindsight
 from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec, columns
 from equipoise.experience.ring import Layout, Ring, smallest
@@ -72,8 +74,8 @@ class ReplayPlan:
         return first_round(self.settings.starts_at, self.rows)
 
     def nbytes(self, slots: int) -> int:
-        selector = PER_PLACE[self.settings.selector] * slots * self.streams
-        return self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll) + selector
+        place = PER_PLACE[self.settings.selector] + (hindsight.PER_PLACE if self.settings.relabel else 0)
+        return self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll) + place * slots * self.streams
 
     @property
     def slots(self) -> int:
@@ -108,11 +110,12 @@ class Replay:
 
     def __init__(
         self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
-        folder: Path | None = None,
+        folder: Path | None = None, goals: Goals | None = None,
     ) -> None:  # fmt: skip
         """``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
         round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
-        where checkpoints keep the rows; None: nowhere.
+        where checkpoints keep the rows; None: nowhere. ``goals``: what ``relabel`` asks what another goal would have been
+        worth; closed with the replay.
         """
         self._plan, self._inbox = plan, inbox
         self.ring = Ring(
@@ -121,6 +124,9 @@ class Replay:
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring.places)
         self.journal = None if folder is None else Journal(self.ring, folder)
+        if plan.settings.relabel and goals is None:
+            raise ValueError(f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, got none")
+        self._hindsight = Hindsight(self.ring, goals, plan.settings) if plan.settings.relabel and goals is not None else None
         self._rng = np.random.default_rng(seed)
         self._rounds = 0
         self._owed = 0  # updates of this round that are not finished
@@ -168,6 +174,8 @@ class Replay:
             places, probability = self.selector.sample(n, self._rng)
             weight = self._weight(probability)
         data = self.ring.gather(places, self._buffer)
+        if self._hindsight is not None:
+            self._hindsight.relabel(data, places, self._rng)
         keys = np.empty((n, 2), np.int64)
         keys[:, 0], keys[:, 1] = places, data.context["start"]
         return Batch(data=data, keys=keys, weight=weight, targets={})
@@ -206,6 +214,8 @@ class Replay:
             fresh, gone = self.ring.insert(mine, actor * block)
             self.selector.remove(gone)
             self.selector.insert(fresh)
+            if self._hindsight is not None:
+                self._hindsight.insert(actor * block)
 
     def _weight(self, probability: Any) -> torch.Tensor:
         settings, n = self._plan.settings, len(probability)
@@ -256,6 +266,17 @@ class Replay:
         self.ring.load(state["ring"])
         self.selector.load(state["selector"])
         self._rounds, self._rng = state["rounds"], generator(state["rng"])
+        if self._hindsight is not None:
+            self._hindsight.load()
+
+    def close(self) -> None:
+        """Nothing is sampled any more."""
+        if self.journal is not None:
+            self.journal.stop()
+        if self._ahead is not None:
+            self._ahead.shutdown()
+        if self._hindsight is not None:
+            self._hindsight.goals.close()
 
 
 def _selector(settings: Settings, places: int) -> Selector:

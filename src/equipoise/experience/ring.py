@@ -193,8 +193,18 @@ class Ring:
 
     def row(self, places: Ints) -> Ints:
         """The stream's row number at each place: it tells whether what a key was of is still there."""
+        return self.leaf("row", places)  # type: ignore[no-any-return]
+
+    def leaf(self, path: str, places: Ints) -> Any:
+        """[*places.shape, ...], a copy of one leaf of the rows there: "reward", "obs/KEY"; of a stack its newest frame."""
+        if path in self._large:
+            return self._large[path][places]
         slots, columns = np.divmod(places, self.streams)
-        return self._small["row"][slots, columns]  # type: ignore[no-any-return]
+        return self._small[path][slots, columns]
+
+    def head(self, columns: Ints) -> Ints:
+        """Of each of these streams the slot where its next block begins, at which its newest observation stands."""
+        return self.blocks[columns // self.block] * self.unroll % self.slots
 
     def gather(self, places: Ints, buffer: int = 0) -> Trajectory:
         """Windows that begin at ``places`` [N], as tensors over memory that the next call of N and ``buffer`` overwrites."""

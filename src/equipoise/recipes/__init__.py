@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from equipoise.recipes import atari, classic, minigrid, mujoco
+from equipoise.recipes import atari, classic, goals, minigrid, mujoco
 from equipoise.types import Program
 
 __all__ = ["RECIPES", "find"]
@@ -31,6 +31,7 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("ALE/Pong-v5", "ppo"): atari.pong_ppo,
     ("ALE/Pong-v5", "dqn"): atari.pong_dqn,
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
+    ("equipoise/BitFlip-v0", "dqn"): goals.bitflip_dqn,
 }
 
 

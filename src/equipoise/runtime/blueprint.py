@@ -15,6 +15,7 @@ from torch import nn
 from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
+from equipoise.envs.goals import Goals
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
@@ -162,7 +163,11 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
     env = make_env(program, streams=np.arange(1), seed=program.seed)
     spec = env.spec
-    env.close()
+    try:
+        if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
+            Goals(env)  # refused now, before there is a directory
+    finally:
+        env.close()
     nets = {name: network(program, spec, name) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:

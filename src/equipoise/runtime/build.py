@@ -17,6 +17,7 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
+from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.replay import Replay
@@ -213,9 +214,10 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
     """What the learner samples from: the queue itself, or a replay of what comes through it."""
     if blue.replay is None:
         return inbox
-    gpu, folder = blue.program.device != "cpu", Path(blue.directory) / checkpoint.SEGMENTS
-    seed = derive_seed(blue.program.seed, "replay")
-    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder)
+    program, gpu, folder = blue.program, blue.program.device != "cpu", Path(blue.directory) / checkpoint.SEGMENTS
+    goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if blue.replay.settings.relabel else None
+    seed = derive_seed(program.seed, "replay")
+    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
@@ -225,6 +227,14 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
         seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
     return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
+
+
+def close(worker: ActorWorker | LearnerWorker) -> None:
+    """What the worker has besides memory: envs and threads."""
+    if isinstance(worker, ActorWorker):
+        worker.env.close()
+    elif isinstance(worker.experience, Replay):
+        worker.experience.close()
 
 
 def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
@@ -41,7 +41,7 @@ class SerialRuntime:
             notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
             self._records.extend({"note": note} for note in notes if note)
         self._workers: list[Worker] = [self._learner, *actors]
-        self._envs = [a.env for a in actors]
+        self._close = [partial(build.close, self._learner), *(partial(build.close, actor) for actor in actors)]
         self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]
         self._last = [Tick.WORKED] * len(self._workers)
 
@@ -112,8 +112,6 @@ class SerialRuntime:
         return Cut(step=step, version=version, files=files)
 
     def stop(self) -> None:
-        if isinstance(self._learner.experience, Replay):
-            journal_of(self._learner).stop()
-        for env in self._envs:
-            env.close()
+        for close in self._close:
+            close()
         torch.set_num_threads(self._threads_before)

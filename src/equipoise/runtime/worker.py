@@ -83,8 +83,7 @@ def main(job: Assignment) -> None:
         if job.blueprint.resume and not job.incarnation and (said := restored(job.name, worker)):
             job.outbox.send({"note": said})
         _loop(job, worker)
-        if isinstance(worker, ActorWorker):
-            worker.env.close()
+        build.close(worker)
     except BaseException as error:
         with contextlib.suppress(OSError):
             job.outbox.send(
