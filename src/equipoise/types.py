@@ -378,6 +378,8 @@ class Replay:
     alpha: Share = 0.6  # prioritized: the power of a priority
     epsilon: NonNegative = 1e-6  # prioritized: added to a priority, so that nothing is out for ever
     beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
+    dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
+    dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +411,7 @@ class Program:
     env: EnvFactory
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
-    actors: Count = 1
+    actors: Whole = 1  # 0: none, and no env: replay.dataset is all there is, and ``steps`` are updates
     envs_per_actor: Count = 16
     learners: Count = 1
     inference: Literal["local"] = "local"

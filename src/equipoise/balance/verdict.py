@@ -20,6 +20,8 @@ def verdict(
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
     sampling, learning = add(actors), add(learners)
+    if not actors and learning.total > 0:
+        return "Offline: the learner alone is at work; more learner threads or a faster device are what it could use."
     if sampling.total <= 0 or learning.total <= 0:
         return "Too early to say."
     if one_thread:

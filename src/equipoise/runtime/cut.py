@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.actors.worker import ActorWorker
+from equipoise.experience.offline import Offline
 from equipoise.experience.replay import Replay
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile
@@ -75,8 +76,8 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
 
 
 def _replay(place: Path, experience: Experience) -> dict[str, Entry]:
-    """The rows that a replay keeps, besides its queue."""
-    if not isinstance(experience, Replay):
+    """The rows that a replay keeps, besides its queue; of a data set only what is drawn next."""
+    if not isinstance(experience, Replay | Offline):
         return {}
     return checkpoint.add(place, REPLAY, statefile.dump(experience.state()))
 
@@ -95,7 +96,7 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
     name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
     try:
         worker.load(statefile.parse(checkpoint.read(source, name)))
-        if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
+        if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay | Offline):
             name = REPLAY
             worker.experience.load(statefile.parse(checkpoint.read(source, name)))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.envs.wrong import looked
+from equipoise.experience.replay import recorded_items
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
 from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, Replay, learning
 
@@ -344,7 +345,10 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
         problems.append(
             f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
         )
-    if problems or min(program.envs_per_actor, program.actors) < 1:
+    offline = policy.replay is not None and bool(policy.replay.dataset)
+    if program.actors == 0 and not offline:
+        problems.append("actors: expected at least 1, or 0 with replay.dataset, whose rows are then all there is, got 0")
+    if problems or program.envs_per_actor < 1:
         return problems  # the rest divides by these
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -376,7 +380,9 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     if policy.publish_every != 1 and program.max_lag is not None:
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
     rows = policy.unroll * program.actors * program.envs_per_actor
-    if replay.selector == "fifo" and replay.updates * policy.batch > rows:
+    if replay.dataset:
+        problems += _dataset_problems(program, policy, replay)
+    elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
             f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
             f"rows of a round once, got {replay.updates}"
@@ -386,6 +392,21 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
             problems.append(
                 f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
             )
+    return problems
+
+
+def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = []
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with replay.dataset, whose rows come again, got fifo")
+    if program.actors == 0 and program.metrics:
+        problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
+    recorded = recorded_items(replay, policy.batch)
+    if program.actors and not 0 < recorded < policy.batch:
+        problems.append(
+            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --actors 0 learns from the data set alone"
+        )
     return problems
 
 
