@@ -129,8 +129,9 @@ def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: 
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"algorithm": "dqn", "actors": 0, "recipe": False}
     with pytest.raises(ValueError, match=said):
-        eq.program("CartPole-v1", **{"algorithm": "dqn", "actors": 0, "recipe": False} | options)
+        eq.program("CartPole-v1", **given | options)
 
 
 @pytest.mark.slow
