@@ -103,7 +103,8 @@ def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, 
     )  # fmt: skip
     found = [run(made, on, tmp_path / on) for on in ("serial", "process")]
     assert found[0]["params_sha256"] == found[1]["params_sha256"]
-    assert found[0]["env_steps"] == 160 and found[0]["lag"]["max"] <= 2, "of live rows alone"
+    assert (found[0]["env_steps"], found[0]["updates"]) == (160, 18)
+    assert found[0]["lag"]["max"] < 18, "a row of nobody's has none"
     run(dataclasses.replace(made, steps=96), "serial", tmp_path / "half")
     assert run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
 

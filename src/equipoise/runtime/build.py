@@ -226,7 +226,8 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
         window=window, actors=program.actors,
         block=program.envs_per_actor * len(role.places),
-        span=program.envs_per_actor * len(blue.spec.agents), rounds=blue.updates // blue.pace.updates + blue.pace.begins - 1,
+        span=program.envs_per_actor * len(blue.spec.agents),
+        rounds=blue.schedule_updates // blue.pace.updates + blue.pace.begins - 1,
     )  # fmt: skip
     return Replay(plan, inbox, seed=seed, prefetch=gpu, pinned=gpu, shelf=shelf)
 
