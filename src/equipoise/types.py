@@ -381,6 +381,10 @@ class Replay:
     dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
     dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
 
+    def recorded(self, batch: int) -> int:
+        """Items of a batch that are a data set's, where there is one beside live experience."""
+        return round(self.dataset_share * batch)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

@@ -119,8 +119,8 @@ def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"algorithm": "ppo"}, "actors: expected at least 1, or 0 with replay.dataset"),
-        ({}, "actors: expected at least 1, or 0 with replay.dataset"),
+        ({"algorithm": "ppo"}, "actors: expected at least 1, got 0, which takes"),
+        ({}, "actors: expected at least 1, got 0, which takes"),
         ({"settings": {"replay.dataset": "d-v0", "replay.selector": "fifo"}}, "replay.selector: expected uniform"),
         ({"settings": {"replay.dataset": "d-v0"}, "metrics": ("x",)}, "metrics: expected none without actors"),
         (

@@ -93,11 +93,6 @@ class ReplayPlan:
         return slots
 
 
-def recorded_items(settings: Settings, batch: int) -> int:
-    """Items of a batch that are a data set's, where there is one beside live experience."""
-    return round(settings.dataset_share * batch)
-
-
 def first_round(starts_at: int, rows: int) -> int:
     """The round, from 1, that the first updates follow."""
     return max(-(-starts_at // rows), 1)
@@ -167,7 +162,7 @@ class Replay:
 
     def _recorded(self, n: int) -> int:
         """Items of a batch of ``n`` that are the data set's: the last ones."""
-        return 0 if self.shelf is None else recorded_items(self._plan.settings, n)
+        return 0 if self.shelf is None else self._plan.settings.recorded(n)
 
     def _live(self, n: int) -> Batch:
         if isinstance(self.selector, Fifo):

@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.envs.wrong import looked
-from equipoise.experience.replay import recorded_items
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
 from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, Replay, learning
 
@@ -272,6 +271,8 @@ def check(program: Program) -> None:
 
 def _run_problems(program: Program) -> list[str]:
     problems = out_of_range(program)
+    if program.actors == 0 and not _datasets(program):
+        problems.insert(0, "actors: expected at least 1, got 0, which takes replay.dataset: its rows are then all there is")
     if program.on_nonfinite not in get_args(OnNonfinite):
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.precision not in get_args(Precision):
@@ -292,6 +293,10 @@ def _run_problems(program: Program) -> list[str]:
     if program.stop_at is not None and program.evaluate_episodes == 0:
         problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
     return problems
+
+
+def _datasets(program: Program) -> list[str]:
+    return [one.replay.dataset for one in learning(program).values() if one.replay is not None and one.replay.dataset]
 
 
 def _env_problems(env: EnvFactory) -> list[str]:
@@ -345,10 +350,7 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
         problems.append(
             f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
         )
-    offline = policy.replay is not None and bool(policy.replay.dataset)
-    if program.actors == 0 and not offline:
-        problems.append("actors: expected at least 1, or 0 with replay.dataset, whose rows are then all there is, got 0")
-    if problems or program.envs_per_actor < 1:
+    if problems or program.envs_per_actor < 1 or (program.actors < 1 and not _datasets(program)):
         return problems  # the rest divides by these
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -401,7 +403,7 @@ def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[
         problems.append("replay.selector: expected uniform or prioritized with replay.dataset, whose rows come again, got fifo")
     if program.actors == 0 and program.metrics:
         problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
-    recorded = recorded_items(replay, policy.batch)
+    recorded = replay.recorded(policy.batch)
     if program.actors and not 0 < recorded < policy.batch:
         problems.append(
             f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "

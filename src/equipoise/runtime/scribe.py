@@ -138,7 +138,10 @@ class Scribe:
         return self._settled or self._shared.board.shares(alone=self._on != "serial")
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
-        return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
+        return verdict(
+            balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
+            offline=self._blue.pace.offline,
+        )  # fmt: skip
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
