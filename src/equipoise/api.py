@@ -1,10 +1,10 @@
-"""Equipoise from Python: ``train``, ``evaluate``, ``load``, ``check``."""
+"""Equipoise from Python: ``train``, ``evaluate``, ``load``, ``collect``, ``check``."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,28 @@ import numpy as np
 import torch
 
 from equipoise import recipes, tree
-from equipoise.actors.evaluator import LATE
+from equipoise.actors.recorder import Recorder
 from equipoise.envs import observation_spec
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
 from equipoise.envs.checks import described
 from equipoise.envs.masks import counted
 from equipoise.envs.spaces import ActionForm, member
+from equipoise.experience import dataset as datasets
+from equipoise.experience.dataset import Dataset
 from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.exam import evaluator, gave_up, load_networks, networks, result
+from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
+from equipoise.runtime.exam import STREAMS, evaluator, gave_up, load_networks, networks, result
 from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_resume
 from equipoise.runtime.program import check as check_program
-from equipoise.runtime.report import Evaluation
+from equipoise.runtime.report import Evaluation, step_of
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import Settings, convert, env_of, field_types, hint, pairs, setting_types
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
 
-__all__ = ["Player", "check", "evaluate", "load", "program", "resume", "train"]
+__all__ = ["Player", "check", "collect", "evaluate", "load", "program", "resume", "train"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -257,7 +259,7 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
     source, summary = run.latest_checkpoint(whole=True), run.summary()
     check_program(made)
     if source is not None:
-        at = int(load_checkpoint(source)[1]["env_steps"])
+        at = step_of(load_checkpoint(source)[1])
         solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
         if solved and made.steps <= run.program.steps:
             raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
@@ -308,7 +310,7 @@ class Player:
                 action, self._state = self._algorithm.best(self._net, batch, first, state)
             else:
                 noise = torch.rand((count, self._noise_columns), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
-                explore = self._algorithm.explore(np.arange(count), count, LATE)
+                explore = self._algorithm.explore(np.arange(count), count, step_of(self.meta))
                 action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
         form = ActionForm(self.spec.action, count)
         done = form(tree.numpy_views(action))  # clipped as in training
@@ -371,7 +373,7 @@ def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: 
     """
     run = RunDirectory.open(directory)
     params, meta = load_checkpoint(_weights(directory, best=best))
-    blue = blueprint.blueprint(dataclasses.replace(run.program, device="cpu"))  # wherever it was trained
+    blue = blueprint.blueprint(dataclasses.replace(run.program, device="cpu"), playing=True)  # wherever it was trained
     return Player(blue, next(iter(blue.roles)) if policy is None else policy, params, meta)
 
 
@@ -394,8 +396,9 @@ def evaluate(
     if video and len(player.spec.agents) > 1:
         raise ValueError("video: expected an env of one agent, got one of " + ", ".join(player.spec.agents))
     exam = evaluator(
-        player._blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "evaluate"), deterministic=deterministic
-    )
+        player._blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "evaluate"),
+        deterministic=deterministic, step=step_of(player.meta),
+    )  # fmt: skip
     try:
         while not exam.done:
             exam.tick()
@@ -413,3 +416,55 @@ def evaluate(
         steps = player._blue.pace.steps(version)
         record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
     return returns
+
+
+def collect(
+    directory: str | os.PathLike[str],
+    dataset: str | os.PathLike[str],
+    *,
+    episodes: int = 100,
+    deterministic: bool = False,
+    seed: int = 0,
+    best: bool = False,
+) -> Dataset:
+    """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or a directory of its own.
+
+    Actions are drawn as at the end of training, unless ``deterministic``. ValueError where something is there already, for an
+    env of several agents, and where an episode's last observation is not seen.
+    """
+    if episodes < 1:
+        raise ValueError(f"expected at least one episode, got {episodes}")
+    name = os.fspath(dataset)
+    datasets.writable(name)
+    player = load(directory, best=best)
+    blue, program = player._blue, player.program
+    recorder = Recorder(player.spec, min(episodes, STREAMS))
+    exam = evaluator(
+        blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "collect"), deterministic=deterministic,
+        step=step_of(player.meta), recorder=recorder,
+    )  # fmt: skip
+
+    def play() -> Iterator[datasets.Episode]:
+        made = 0
+        while not exam.done:
+            exam.tick()
+            while recorder.done:
+                made += 1
+                yield datasets.Episode(**recorder.done.popleft())
+        if not made:
+            raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why")
+
+    params = tree.joined({name: tree.named_tensors(net) for name, net in player._nets.items()})
+    about = {
+        "run": RunDirectory.open(directory).path.absolute().name, "params_sha256": params_sha256(params),
+        "step": step_of(player.meta), "deterministic": deterministic, "seed": seed,
+        "env": {"target": program.env.target, "kwargs": dict(program.env.kwargs), "action_mask": program.env.action_mask},
+        "stacks": {path: dataclasses.asdict(stack) for path, stack in player.spec.stacks.items()},
+    }  # fmt: skip
+    try:
+        return datasets.write(
+            name, play(), observation=player.spec.observation, action=player.spec.action, env=program.env,
+            algorithm=algorithm_name(type(player._algorithm)), about=about,
+        )  # fmt: skip
+    finally:
+        exam.close()

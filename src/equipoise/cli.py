@@ -132,7 +132,12 @@ def train(
         ),
     ] = "process",
     actors: Annotated[
-        str | None, typer.Option(metavar="N", help="Workers that step envs and choose actions.", rich_help_panel=WHERE)
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Workers that step envs and choose actions; 0 with --set replay.dataset=ID.",
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     envs_per_actor: Annotated[
         str | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
@@ -168,7 +173,10 @@ def train(
         ),
     ] = None,
     steps: Annotated[
-        str | None, typer.Option(metavar="N", help="Env steps in all, such as 500000, 500k or 1M.", rich_help_panel=LONG)
+        str | None,
+        typer.Option(
+            metavar="N", help="Env steps in all, such as 500000, 500k or 1M; updates with --actors 0.", rich_help_panel=LONG
+        ),
     ] = None,
     stop_at: Annotated[
         str | None,
@@ -380,12 +388,47 @@ def evaluate(
     policy = "stochastic" if stochastic else "deterministic"
     print(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
-        f"({policy} policy, weights of step {result.env_steps:,})"
+        f"({policy} policy, weights of step {result.step:,})"
     )
     for name, mean in result.policies.items():
         print(f"  {name} {mean:,.1f}")
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise collect runs/NAME --dataset cartpole/expert-v0
+  equipoise collect runs/NAME --dataset data/expert --episodes 50 --deterministic
+  equipoise train CartPole-v1 --algorithm bc --actors 0 --set replay.dataset=cartpole/expert-v0 --steps 5k""",
+)
+def collect(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    dataset: Annotated[
+        str,
+        typer.Option(metavar="ID|DIR", help="A Minari id such as cartpole/expert-v0, or a new directory, for the data set."),
+    ],
+    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "100",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The most likely action, not one drawn as at the end of training.")
+    ] = False,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    best: Annotated[
+        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Save episodes of a run's policy as a Minari data set, which 'train --set replay.dataset=...' learns from."""
+    with plain_errors("equipoise collect", debug):
+        from equipoise.runtime.settings import convert
+
+        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
+        from equipoise import api
+
+        made = api.collect(directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best)
+        returns = [float(one.reward.sum()) for one in made]
+    print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}, in {made.path.parent}")
 
 
 @app.command(

@@ -380,6 +380,12 @@ class Replay:
     beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
     relabel: Share = 0.0  # goal envs: items that are learned from as if another goal had been desired
     strategy: Literal["future", "final", "episode"] = "future"  # relabel: which of the goals that the episode achieved
+    dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
+    dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
+
+    def recorded(self, batch: int) -> int:
+        """Items of a batch that are a data set's, where there is one beside live experience."""
+        return round(self.dataset_share * batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +417,7 @@ class Program:
     env: EnvFactory
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
-    actors: Count = 1
+    actors: Whole = 1  # 0: none, and no env: replay.dataset is all there is, and ``steps`` are updates
     envs_per_actor: Count = 16
     learners: Count = 1
     inference: Literal["local"] = "local"

@@ -234,7 +234,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? (valid: "),
-        ("sac A", "equipoise: no such command 'sac'; valid: chaos, check, evaluate, replay, resume, train. See"),
+        ("sac A", "equipoise: no such command 'sac'; valid: chaos, check, collect, evaluate, replay, resume, train. See"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )

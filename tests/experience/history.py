@@ -78,7 +78,8 @@ class History:
         now, where = slice(start, start + unroll), (slice(start, start + unroll), streams)
         for name in ("reward", "mask", "bootstrap", "action", "version"):
             getattr(data, name)[:] = getattr(self, name)[where]
-        data.behaviour["logp"][:] = -self.reward[now][:, streams]
+        if data.behaviour:
+            data.behaviour["logp"][:] = -self.reward[now][:, streams]
         data.context["stream"][:], data.context["start"][:] = streams, start
         if data.state:
             data.state["h"][:] = np.stack([streams, np.full(len(streams), start)], 1)

@@ -143,7 +143,7 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
 
 def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:
     """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None before the first}."""
-    names = [f"{name}/{statistic}" for name in actors[0].metrics for statistic in STATISTICS]
+    names = [f"{name}/{statistic}" for name in (actors[0].metrics if actors else ()) for statistic in STATISTICS]
     if not names or not any(a.count for a in actors):
         return dict.fromkeys(names)
     rows = _newest(actors, ("info",), n)

@@ -11,11 +11,11 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.noise import uniform
+from equipoise.actors.recorder import Recorder
 from equipoise.nets.precision import autocast
 from equipoise.types import Algorithm, Env, Precision, Tick, TimeStep, Tree
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
-LATE = 1 << 62  # env steps: every schedule of what explores has come to its end
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
 
 
@@ -38,16 +38,20 @@ class Evaluator:
     """
 
     def __init__(
-        self, players: Mapping[str, Player], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True
-    ) -> None:
-        """``players`` by policy, as ``env`` deals its streams."""
-        self._env = env
+        self, players: Mapping[str, Player], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True,
+        step: int = 0, recorder: Recorder | None = None,
+    ) -> None:  # fmt: skip
+        """``players`` by policy, as ``env`` deals its streams; ``step`` of training, for policies that explore.
+
+        ``recorder`` gets the episodes that count, of an env with one agent.
+        """
+        self._env, self._recorder = env, recorder
         left = np.full(envs, episodes // envs)
         left[: episodes % envs] += 1
         self._sides = {
             name: _Side(
                 player, np.repeat(left, len(env.spec.of(name).places)), always=len(env.spec.agents) == 1, seed=seed,
-                deterministic=deterministic,
+                deterministic=deterministic, step=step,
             )
             for name, player in players.items()
         }  # fmt: skip
@@ -80,9 +84,13 @@ class Evaluator:
         alone = len(self._sides) == 1
         parts = {name: ts if alone else ts.of(name) for name in self._sides}
         for name, side in self._sides.items():
+            if self._recorder is not None:
+                self._recorder.step(parts[name], side.counts)
             side.note(parts[name])
         if not self.done:
             actions = {name: side.act(parts[name]) for name, side in self._sides.items()}
+            if self._recorder is not None:
+                self._recorder.acted(next(iter(actions.values())))
             self._env.send(next(iter(actions.values())) if alone else actions, ts.stream)
         return Tick.WORKED
 
@@ -90,10 +98,11 @@ class Evaluator:
 class _Side:
     """The streams of one policy."""
 
-    def __init__(self, player: Player, left: Any, *, always: bool, seed: int, deterministic: bool) -> None:
+    def __init__(self, player: Player, left: Any, *, always: bool, seed: int, deterministic: bool, step: int) -> None:
         """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
         self._all = int(left.sum())
         self._player, self._left, self._seed, self._deterministic = player, left, seed, deterministic
+        self._step = step
         streams = len(left)
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
@@ -108,6 +117,11 @@ class _Side:
     def seen(self) -> bool:
         """Was any of its agents ever there."""
         return bool(self._seen.any())
+
+    @property
+    def counts(self) -> Any:
+        """[B] bool, whose episodes are still to be played."""
+        return self._left > 0
 
     @property
     def waits(self) -> bool:
@@ -148,7 +162,7 @@ class _Side:
             else:
                 start = np.full(len(ts.stream), self._row)
                 noise = torch.from_numpy(uniform(self._seed, ts.stream, start, 1, columns)[0])
-                explore = algorithm.explore(ts.stream, len(ts.stream), LATE)
+                explore = algorithm.explore(ts.stream, len(ts.stream), self._step)
                 action, _, self._state = algorithm.act(net, obs, first, self._state, explore=explore, noise=noise)
         self._row += 1
         return tree.numpy_views(action)

@@ -10,16 +10,19 @@ WAIT = 0.15  # a side that waits for less of its time than this is as good as bu
 
 
 def verdict(
-    balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False
-) -> str:
+    balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
+    offline: bool = False,
+) -> str:  # fmt: skip
     """What the shares of "actor N" and "learner" say; other workers are not judged.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
-    runtime), so nobody waits and the only question is where the time goes.
+    runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
     """
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
     sampling, learning = add(actors), add(learners)
+    if offline and learning.total > 0:
+        return "Offline: the learner alone is at work; more learner threads or a faster device are what it could use."
     if sampling.total <= 0 or learning.total <= 0:
         return "Too early to say."
     if one_thread:

@@ -76,6 +76,8 @@ def _title(program: Program, on: str) -> Text:
 def _ring(program: Program) -> list[Text]:
     actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.envs_per_actor, 'env')} "
     middle, learner = " trajectories ─▶ queue ── batches ", "▶ learner ─┐"
+    if not program.actors:
+        actors, middle = "┌── data set ", " batches "
     weights = f"◀ weights (max lag {'none' if program.max_lag is None else program.max_lag}) "
     dashes = max(WIDTH - len(actors) - len(middle) - len(learner), 2)
     top = actors + "─" * (dashes // 2) + middle + "─" * (dashes - dashes // 2) + learner
@@ -165,7 +167,7 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     if evaluation is None:
         return []
     line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
-    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.env_steps)} steps{by_policy(evaluation.policies)}")
+    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.step)} steps{by_policy(evaluation.policies)}")
     if report.solved_at_s is not None:
         line.append(f"   solved after {took(report.solved_at_s)}", style="bold green")
     return [line]
@@ -182,13 +184,11 @@ def by_policy(means: Mapping[str, float]) -> str:
 
 
 def _progress(report: Report, program: Program) -> Text:
-    share = min(report.env_steps / program.steps, 1.0)
+    share = min(report.step / program.steps, 1.0)
     cells = int(share * PROGRESS)
     line = Text("━" * cells, style="green", no_wrap=True).append("─" * (PROGRESS - cells), style="bright_black")
     left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
-    text = (
-        f"  {share * 100:.0f} %  {short(report.env_steps)} of {short(program.steps)} steps  {clock(report.wall_s)} gone{left}"
-    )
+    text = f"  {share * 100:.0f} %  {short(report.step)} of {short(program.steps)} steps  {clock(report.wall_s)} gone{left}"
     return line.append(text, style="default")
 
 
@@ -196,8 +196,8 @@ def compact(report: Report, program: Program, history: History) -> str:
     """One line, for a log file: what changes, and the first word of the verdict."""
     parts = [
         f"{clock(report.wall_s)}",
-        f"{min(report.env_steps / program.steps, 1.0) * 100:3.0f} %",
-        f"{short(report.env_steps)} steps",
+        f"{min(report.step / program.steps, 1.0) * 100:3.0f} %",
+        f"{short(report.step)} steps",
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
         f"lag {report.lag_mean:.1f} (max {report.lag_max})",

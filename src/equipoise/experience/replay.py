@@ -29,6 +29,7 @@ from equipoise.experience import hindsight
 from equipoise.experience.hindsight import Goals, Hindsight
 from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec, columns
+from equipoise.experience.offline import Shelf, beside
 from equipoise.experience.ring import Layout, Ring, smallest
 from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform, importance_weights
 from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
@@ -110,14 +111,16 @@ class Replay:
 
     def __init__(
         self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
-        folder: Path | None = None, goals: Goals | None = None,
+        folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
     ) -> None:  # fmt: skip
-        """``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
+        """``shelf``: a data set's rows, which ``dataset_share`` of every batch is of.
+
+        ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
         round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
         where checkpoints keep the rows; None: nowhere. ``goals``: what ``relabel`` asks what another goal would have been
         worth; closed with the replay.
         """
-        self._plan, self._inbox = plan, inbox
+        self._plan, self._inbox, self.shelf = plan, inbox, shelf
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
             folder=plan.settings.file, pinned=pinned,
@@ -166,6 +169,16 @@ class Replay:
 
     def _draw(self, n: int) -> Batch:
         self._buffer ^= 1  # the other's batch is being learned from
+        if self.shelf is None:
+            return self._live(n)
+        live, done = self._live(n - (recorded := self._recorded(n))), self._done
+        return beside(live, self.shelf.draw(recorded, self._rng, done=done, buffer=self._buffer))
+
+    def _recorded(self, n: int) -> int:
+        """Items of a batch of ``n`` that are the data set's: the last ones."""
+        return 0 if self.shelf is None else self._plan.settings.recorded(n)
+
+    def _live(self, n: int) -> Batch:
         if isinstance(self.selector, Fifo):
             places, weight = self._in_turn(n)
         else:
@@ -223,9 +236,13 @@ class Replay:
             if n not in self._ones:
                 self._ones[n] = torch.ones(n)
             return self._ones[n]
-        done = min(max(self._rounds - self._plan.begins, 0) / max(self._plan.rounds - self._plan.begins, 1), 1.0)
-        beta = settings.beta + (1.0 - settings.beta) * done
+        beta = settings.beta + (1.0 - settings.beta) * self._done
         return torch.from_numpy(importance_weights(probability, len(self.selector), beta).astype(np.float32))
+
+    @property
+    def _done(self) -> float:
+        """The share of the rounds with updates that are over."""
+        return min(max(self._rounds - self._plan.begins, 0) / max(self._plan.rounds - self._plan.begins, 1), 1.0)
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         """New priorities [n] for items; of rows that are still there."""
@@ -235,6 +252,10 @@ class Replay:
             self._next.result()  # it draws from what changes now
         if isinstance(priority, torch.Tensor):
             priority = priority.cpu()
+        if self.shelf is not None:
+            live = len(keys) - self._recorded(len(keys))
+            self.shelf.learned(keys[live:], priority[live:])
+            keys, priority = keys[:live], priority[:live]
         there = self.ring.row(keys[:, 0]) == keys[:, 1]
         self.selector.update(keys[there, 0], np.asarray(priority, np.float64)[there])
 
@@ -258,7 +279,7 @@ class Replay:
             raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self._owed} updates")
         return {
             "rounds": self._rounds, "rng": generator_state(self._rng), "ring": self.ring.state(),
-            "selector": self.selector.state(),
+            "selector": self.selector.state(), "shelf": {} if self.shelf is None else self.shelf.state(),
         }  # fmt: skip
 
     def load(self, state: Tree) -> None:
@@ -266,6 +287,8 @@ class Replay:
         self.ring.load(state["ring"])
         self.selector.load(state["selector"])
         self._rounds, self._rng = state["rounds"], generator(state["rng"])
+        if self.shelf is not None:
+            self.shelf.load(state["shelf"])
         if self._hindsight is not None:
             self._hindsight.load()
 

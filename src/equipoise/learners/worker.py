@@ -111,6 +111,10 @@ class LearnerWorker:
 
     def _note_lag(self, learner: Learner, batch: Batch) -> None:
         lag = learner.version - batch.data.version[0]
+        if lag.max() > learner.version:  # rows that no policy of this run chose the actions of
+            lag = lag[lag <= learner.version]
+            if not len(lag):
+                lag = lag.new_zeros(1)
         self._lag_sum += float(lag.float().mean())
         self._lag_max = max(self._lag_max, int(lag.max()))
         self._since += 1

@@ -16,7 +16,10 @@ from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.goals import Goals
+from equipoise.envs.masks import place_of
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
+from equipoise.experience import dataset as datasets
+from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
 from equipoise.nets import action_dims
@@ -30,14 +33,22 @@ RECORD_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How steps and versions go together: ``rows`` env steps a round, ``updates`` versions after each from ``begins`` on."""
+    """How steps and versions go together: ``rows`` env steps a round, ``updates`` versions after each from ``begins`` on.
+
+    ``offline``: there are no env steps, and a step is an update.
+    """
 
     rows: int
     updates: int = 1
     begins: int = 1
+    offline: bool = False
+
+    def env_steps(self, version: int) -> int:
+        """Env steps that were taken in before ``version`` was made."""
+        return 0 if self.offline else self.steps(version)
 
     def steps(self, version: int) -> int:
-        """Env steps that were taken in before ``version`` was made."""
+        """The same in what ``Program.steps`` counts."""
         return (self.begins - 1 - -version // self.updates) * self.rows if version else 0
 
     def versions(self, steps: int) -> int:
@@ -86,6 +97,7 @@ class Blueprint:
     weights: str | None  # the checkpoint whose weights are the first ones
     resume: str | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
+    dataset: Dataset | None = None  # that is learned from as well, or alone
 
     def failures(self, counts: Any = None) -> Failures:
         """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""
@@ -157,17 +169,12 @@ def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.of(name))
 
 
-def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy."""
+def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None, playing: bool = False) -> Blueprint:
+    """Look at one stream of the env and at one action of each policy; ``playing``: nothing will be learned."""
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
-    env = make_env(program, streams=np.arange(1), seed=program.seed)
-    spec = env.spec
-    try:
-        if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
-            Goals(env)  # refused now, before there is a directory
-    finally:
-        env.close()
+    dataset = None if playing else _dataset(program)
+    spec = _spec(program, dataset, playing=playing)
     nets = {name: network(program, spec, name) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
@@ -185,14 +192,40 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
-        weights=None if weights is None else str(weights), resume=None if resume is None else str(resume),
+        weights=None if weights is None else str(weights), resume=None if resume is None else str(resume), dataset=dataset,
     )  # fmt: skip
+
+
+def _dataset(program: Program) -> Dataset | None:
+    name = next((policy.replay.dataset for policy in learning(program).values() if policy.replay is not None), "")
+    return datasets.find(name) if name else None
+
+
+def _spec(program: Program, dataset: Dataset | None, *, playing: bool) -> EnvSpec:
+    """Of the env; where none will be made, of the data set."""
+    if dataset is not None and not program.actors and not program.evaluate_episodes:
+        mask = place_of(program.env.action_mask, dataset.observation, dataset.action)
+        return EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
+    env = make_env(program, streams=np.arange(1), seed=program.seed)
+    spec = env.spec
+    try:
+        if not playing and any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
+            Goals(env)  # refused now, before there is a directory
+    finally:
+        env.close()
+    if dataset is not None:
+        if len(spec.agents) > 1:
+            raise ValueError(f"replay.dataset: expected an env of one agent, got one of {', '.join(spec.agents)}")
+        dataset.fits(spec.observation, spec.action)
+    return spec
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
     name, policy = next(iter(learning(program).items()))
     if policy.replay is None:
         return Pace(rows=policy.unroll * policy.batch)
+    if not program.actors:
+        return Pace(rows=1, offline=True)
     rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
     return Pace(rows=rows, updates=policy.replay.updates, begins=first_round(policy.replay.starts_at, rows))
 
@@ -200,7 +233,7 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
     """ValueError where it could hold too little."""
     name, policy = next(iter(learning(program).items()))
-    if policy.replay is None:
+    if policy.replay is None or not program.actors:
         return None
     role, envs = roles[name], program.envs_per_actor
     return ReplayPlan(
@@ -229,7 +262,7 @@ def _role(program: Program, spec: EnvSpec, name: str, net: Any) -> Role:
     with torch.inference_mode():
         action, behaviour, after = algorithm.act(
             net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
-            explore=algorithm.explore(np.zeros(1, np.int64), program.actors * program.envs_per_actor, 0),
+            explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.envs_per_actor, 0),
             noise=torch.full((1, columns), 0.5),
         )  # fmt: skip
     wanted, got = tree.spec(state), tree.spec(after)

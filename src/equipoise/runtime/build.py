@@ -19,6 +19,7 @@ from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
+from equipoise.experience.offline import Offline, Shelf
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import Channel
@@ -108,10 +109,11 @@ def _plan(blue: Blueprint) -> Plan:
     alone = len(roles) == 1
     items = len(roles[0].places) if alone else 1  # of an env
     block = program.envs_per_actor * items
+    actors = max(program.actors, 1)  # without any there is one's room, which nobody uses
     return Plan(
         row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.batch if blue.policy.replay is None else program.actors * block, block=block,
-        streams=program.actors * block, max_lag=program.max_lag,
+        batch=blue.batch if blue.policy.replay is None else actors * block, block=block,
+        streams=actors * block, max_lag=program.max_lag,
         span=program.envs_per_actor * len(blue.spec.agents),
     )  # fmt: skip
 
@@ -211,13 +213,20 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
 
 
 def _experience(blue: Blueprint, inbox: Experience) -> Experience:
-    """What the learner samples from: the queue itself, or a replay of what comes through it."""
-    if blue.replay is None:
+    """What the learner samples from: the queue itself, a replay of what comes through it, or a data set alone."""
+    policy, program = blue.policy, blue.program
+    if policy.replay is None:
         return inbox
-    program, gpu, folder = blue.program, blue.program.device != "cpu", Path(blue.directory) / checkpoint.SEGMENTS
-    goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if blue.replay.settings.relabel else None
-    seed = derive_seed(program.seed, "replay")
-    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals)
+    role, seed, gpu = next(iter(blue.learns.values())), derive_seed(program.seed, "replay"), program.device != "cpu"
+    window, shelf = policy.algorithm.item_rows or policy.unroll, None
+    if blue.dataset is not None:
+        shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=role.spec.stacks, pinned=gpu)
+    if blue.replay is None:
+        assert shelf is not None
+        return Offline(shelf, seed=seed, updates=blue.schedule_updates)
+    goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if policy.replay.relabel else None
+    folder = Path(blue.directory) / checkpoint.SEGMENTS
+    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf)
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:

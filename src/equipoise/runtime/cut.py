@@ -17,6 +17,7 @@ from typing import Any
 
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.journal import Journal
+from equipoise.experience.offline import Offline
 from equipoise.experience.replay import Replay
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile
@@ -89,6 +90,8 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
         return {name: entry for file, data in made.items() for name, entry in checkpoint.add(place, file, data).items()}
 
     replay = worker.experience
+    if isinstance(replay, Offline):
+        made[REPLAY] = statefile.dump(replay.state())  # what is drawn next: the rows are the data set's
     if not isinstance(replay, Replay):
         return write()
     state = replay.state()
@@ -128,10 +131,15 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
     name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
     try:
         worker.load(statefile.parse(checkpoint.read(source, name)))
-        if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
+        experience = worker.experience if isinstance(worker, LearnerWorker) else None
+        if isinstance(experience, Replay | Offline):
             name = REPLAY
             state = statefile.parse(checkpoint.read(source, name))
-            worker.experience.load(state["replay"])
+            if isinstance(experience, Offline):
+                experience.load(state)
+                return
+            assert isinstance(worker, LearnerWorker)
+            experience.load(state["replay"])
             segments = checkpoint.segments(source)
             journal_of(worker).load(state["chunks"], segments, lambda name: checkpoint.read_segment(source, name))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -27,7 +27,7 @@ from equipoise.runtime.checkpoint import Entry, params_sha256
 from equipoise.runtime.events import Events
 from equipoise.runtime.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.runtime.program import algorithm_name, from_json, to_json
-from equipoise.runtime.report import Report
+from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.settings import hint, nearest
 from equipoise.types import Program, learning
 
@@ -112,7 +112,7 @@ class RunDirectory:
     def go_on(self, program: Program, *, on: str, step: int, changes: Mapping[str, Any]) -> None:
         """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off."""
         self._begin_writing()
-        told = [line["env_steps"] for line in self.metrics()]
+        told = [step_of(line) for line in self.metrics()]
         try:
             self._begin_wandb(told=max(told, default=-1))
         except Exception:
@@ -134,7 +134,7 @@ class RunDirectory:
 
     def rewind(self, step: int) -> None:
         """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there."""
-        whole = [line for line in self.metrics() if line["env_steps"] <= step and not line["final"]]
+        whole = [line for line in self.metrics() if step_of(line) <= step and not line["final"]]
         write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -182,10 +182,10 @@ class RunDirectory:
         line = json.dumps(plain(report), allow_nan=False).encode() + b"\n"
         append_whole(self._metrics, line, self.path / METRICS)
         if self._wandb is not None:
-            self._wandb.write(scalars(report), report.env_steps)
+            self._wandb.write(scalars(report), report.step)
         if self.run["tensorboard"]:
             self._events = self._events or Events(self.path, purge_step=self._purge_step)
-            self._events.write(scalars(report), report.env_steps)
+            self._events.write(scalars(report), report.step)
 
     def _begin_wandb(self, told: int = -1) -> None:
         if (known := self.run.get("wandb")) is not None:

@@ -11,6 +11,7 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, Player, load_params
+from equipoise.actors.recorder import Recorder
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -34,8 +35,14 @@ def load_networks(nets: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -
         load_params(nets[name], mine)
 
 
-def evaluator(blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: int, deterministic: bool = True) -> Evaluator:
-    """Fresh envs that share no seed with training nor with another ``seed``; all policies play together."""
+def evaluator(
+    blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: int, deterministic: bool = True, step: int = 0,
+    recorder: Recorder | None = None,
+) -> Evaluator:  # fmt: skip
+    """Fresh envs that share no seed with training nor with another ``seed``; all policies play together.
+
+    ``step`` of training: how much is explored where the policies are not deterministic.
+    """
     envs = min(episodes, STREAMS)
     env = blueprint.make_env(blue.program, streams=np.arange(envs), seed=seed, failures=blue.failures())
     players = {
@@ -44,7 +51,9 @@ def evaluator(blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: 
         )
         for name, role in blue.roles.items()
     }
-    return Evaluator(players, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic)
+    return Evaluator(
+        players, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
+    )
 
 
 def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
@@ -53,7 +62,7 @@ def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
     several = exam.returns if len(exam.returns) > 1 else {}
     return Evaluation(
         mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in blue.learns),
-        env_steps=blue.pace.steps(version), version=version,
+        env_steps=blue.pace.env_steps(version), version=version,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
 
@@ -93,10 +102,10 @@ class Exam:
         episodes, of, steps = self._current.progress
         return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
 
-    def consider(self, env_steps: int, return_mean: float | None) -> None:
+    def consider(self, step: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""
-        if not self.running and not self.solved and self._due(env_steps - self._last_steps, return_mean):
-            self._last_steps = env_steps
+        if not self.running and not self.solved and self._due(step - self._last_steps, return_mean):
+            self._last_steps = step
             self.snapshot()
             if self._version > self._examined:  # the same weights are not asked until they pass
                 self._examined = self._version
@@ -107,8 +116,10 @@ class Exam:
         program = self._blue.program
         if program.evaluate_every is not None and since >= program.evaluate_every:
             return True
-        if (goal := program.stop_at) is None or return_mean is None:
+        if (goal := program.stop_at) is None:
             return False
+        if return_mean is None:  # without actors there never is one
+            return not program.actors and since >= SPACING * program.steps
         return return_mean >= goal - NEAR * abs(goal) or since >= SPACING * program.steps
 
     def snapshot(self) -> None:

@@ -269,6 +269,8 @@ class ProcessRuntime:
         words["save_actors"][0] = number
         for child in self._actors:
             child.bell.ring(always=True)
+        if not self._actors:
+            self._let_learner_save(cutting)
 
     def _note_saved(self, message: dict[str, Any]) -> None:
         cutting = self._cutting
@@ -283,8 +285,11 @@ class ProcessRuntime:
             if cutting.error is not None:
                 cutting.missing = 0
                 return
-            self.shared.board.cut["save_learner"][0] = cutting.number
-            self._learner.bell.ring(always=True)
+            self._let_learner_save(cutting)
+
+    def _let_learner_save(self, cutting: _Cutting) -> None:
+        self.shared.board.cut["save_learner"][0] = cutting.number
+        self._learner.bell.ring(always=True)
 
     def _note_written(self, message: dict[str, Any]) -> None:
         writing = self._writing

@@ -271,6 +271,8 @@ def check(program: Program) -> None:
 
 def _run_problems(program: Program) -> list[str]:
     problems = out_of_range(program)
+    if program.actors == 0 and not _datasets(program):
+        problems.insert(0, "actors: expected at least 1, got 0, which takes replay.dataset: its rows are then all there is")
     if program.on_nonfinite not in get_args(OnNonfinite):
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.precision not in get_args(Precision):
@@ -291,6 +293,10 @@ def _run_problems(program: Program) -> list[str]:
     if program.stop_at is not None and program.evaluate_episodes == 0:
         problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
     return problems
+
+
+def _datasets(program: Program) -> list[str]:
+    return [one.replay.dataset for one in learning(program).values() if one.replay is not None and one.replay.dataset]
 
 
 def _env_problems(env: EnvFactory) -> list[str]:
@@ -344,7 +350,7 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
         problems.append(
             f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
         )
-    if problems or min(program.envs_per_actor, program.actors) < 1:
+    if problems or program.envs_per_actor < 1 or (program.actors < 1 and not _datasets(program)):
         return problems  # the rest divides by these
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -376,16 +382,35 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     if policy.publish_every != 1 and program.max_lag is not None:
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
     rows = policy.unroll * program.actors * program.envs_per_actor
-    if replay.selector == "fifo" and replay.updates * policy.batch > rows:
+    if replay.dataset:
+        problems += _dataset_problems(program, policy, replay)
+    elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
             f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
             f"rows of a round once, got {replay.updates}"
         )
+    if replay.dataset and replay.relabel:
+        problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
             problems.append(
                 f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
             )
+    return problems
+
+
+def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = []
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with replay.dataset, whose rows come again, got fifo")
+    if program.actors == 0 and program.metrics:
+        problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
+    recorded = replay.recorded(policy.batch)
+    if program.actors and not 0 < recorded < policy.batch:
+        problems.append(
+            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --actors 0 learns from the data set alone"
+        )
     return problems
 
 

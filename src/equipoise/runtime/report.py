@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from equipoise.balance.shares import Shares
 
@@ -21,6 +22,11 @@ class Evaluation:
     version: int
     policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
 
+    @property
+    def step(self) -> int:
+        """As of a report."""
+        return self.env_steps or self.version
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluating:
@@ -30,6 +36,11 @@ class Evaluating:
     of: int
     steps: int  # of the longest one that is under way
     most: int  # steps, after which an episode that never ends is cut
+
+
+def step_of(said: Mapping[str, Any]) -> int:
+    """``Report.step`` of a line of ``metrics.jsonl``, or of a checkpoint's meta."""
+    return int(said["env_steps"] or said.get("updates", said.get("version")))
 
 
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.
@@ -68,3 +79,8 @@ class Report:
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far
     info: Mapping[str, float | None] = field(default_factory=dict)  # Program.metrics: "name/last", "name/mean"; as return_mean
+
+    @property
+    def step(self) -> int:
+        """In what ``Program.steps`` counts: env steps, or updates where no env is stepped."""
+        return self.env_steps or self.updates

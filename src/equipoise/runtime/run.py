@@ -8,13 +8,14 @@ import platform
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
+from equipoise.experience.dataset import Dataset
 from equipoise.runtime import blueprint, build, checkpoint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -26,7 +27,7 @@ from equipoise.runtime.exam import Exam
 from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import check, differences
-from equipoise.runtime.report import Report
+from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program
 
@@ -108,14 +109,17 @@ class Run:
             blue = blueprint.blueprint(program, weights=weights)
             if program.metrics:
                 self._warnings += unseen(program.env, program.metrics, seed=program.seed)
-            self._files = RunDirectory.create(out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb)
+            self._files = RunDirectory.create(
+                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, extra=_recorded(blue.dataset)
+            )
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
             blue = blueprint.blueprint(program, resume=self._source)
+            _same(resume.run, blue.dataset)
             _, meta = checkpoint.load(self._source)
             self.changes = differences(resume.program, program)
-            resume.go_on(program, on=on, step=meta["env_steps"], changes=self.changes)
+            resume.go_on(program, on=on, step=step_of(meta), changes=self.changes)
             self._files = resume
         self._blue = replace(
             blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute())
@@ -182,9 +186,9 @@ class Run:
         self._parts = None
         self._source = self._files.latest_checkpoint(whole=True)
         runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
-        self._files.rewind(0 if self._source is None else int(checkpoint.load(self._source)[1]["env_steps"]))
+        self._files.rewind(0 if self._source is None else step_of(checkpoint.load(self._source)[1]))
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
-        scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.env_steps:,}{said}")
+        scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.step:,}{said}")
         furthest = max(reached, ring.furthest)
         return _Ring(runtime, scribe, exam, furthest=furthest, failures=failures, cause=error.cause)
 
@@ -206,7 +210,7 @@ class Run:
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), ring)) is not None:
                         yield report
-                ring.exam.consider(ring.scribe.env_steps, recent(ring.runtime.shared.episodes, PROMISING_EPISODES)[1])
+                ring.exam.consider(ring.scribe.step, recent(ring.runtime.shared.episodes, PROMISING_EPISODES)[1])
                 yield from self._examine(ring, interrupt, beside=self.on == "process")
                 if self.program.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
                     self._saved_at = time.monotonic()
@@ -265,9 +269,8 @@ class Run:
         if cut.more:
             return True
         if error is None:
-            meta = {"version": cut.version, "env_steps": cut.step}
             try:
-                self._files.complete_checkpoint(cut.step, files | cut.files, cut.segments, driver, meta)
+                self._files.complete_checkpoint(cut.step, files | cut.files, cut.segments, driver, self._meta(cut.version))
                 self._kept = cut.version
             except OSError as problem:
                 error = str(problem)
@@ -315,13 +318,12 @@ class Run:
         evaluation = ring.exam.advance(time.monotonic() + SLICE_S)
         ring.scribe.evaluated(evaluation, ring.exam.solved)
         if evaluation is not None and evaluation.mean > self._files.best_mean():
-            meta = {"version": evaluation.version, "env_steps": evaluation.env_steps, "status": "best"}
+            meta = self._meta(evaluation.version) | {"status": "best"}
             self._save_weights(self._files.save_best, ring, meta | {"evaluation": evaluation})
 
     def _finish(self, status: str, ring: _Ring, *, whole: bool) -> None:
         """What is still to be saved of the weights, and the summary, also of a run that ended early."""
-        steps = self._blue.pace.steps(ring.exam.version)
-        meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
+        meta = self._meta(ring.exam.version) | {"status": status, "evaluation": ring.exam.last}
         if status == "solved" or not whole:
             self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
         self._sum_up(status, ring)
@@ -340,16 +342,19 @@ class Run:
             ring.exam.close()
         status = "solved" if ring.exam.solved else "completed"
         if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
-            steps = self._blue.pace.steps(ring.exam.version)
-            meta = {"version": ring.exam.version, "env_steps": steps, "status": status, "evaluation": ring.exam.last}
+            meta = self._meta(ring.exam.version) | {"status": status, "evaluation": ring.exam.last}
             self._save_weights(self._files.save_best, ring, meta)
         self._sum_up(status, ring)
 
+    def _meta(self, version: int) -> dict[str, Any]:
+        """What a checkpoint says of itself."""
+        return {"version": version, "env_steps": self._blue.pace.env_steps(version)}
+
     def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
         try:
-            save(meta["env_steps"], ring.exam.params(), meta)
+            save(step_of(meta), ring.exam.params(), meta)
         except OSError as error:
-            ring.scribe.note(f"warning: the weights of step {meta['env_steps']:,} are not saved: {error}")
+            ring.scribe.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
 
     def _sum_up(self, status: str, ring: _Ring) -> None:
         summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(ring.exam.params())}
@@ -368,6 +373,23 @@ def promise(spec: EnvSpec) -> str:
         "restart": "envs cannot be restored: their episodes begin anew",
     }[spec.resume]
     return f"weights, optimisers, experience and random generators are exact; {envs}"
+
+
+def _recorded(dataset: Dataset | None) -> dict[str, Any]:
+    """What ``run.json`` says of a data set that is learned from."""
+    if dataset is None:
+        return {}
+    facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
+    return {"dataset": {"name": dataset.name} | facts}
+
+
+def _same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
+    """ValueError where a run would go on with other rows: a checkpoint counts on those that it was saved with."""
+    if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
+        raise ValueError(
+            f"replay.dataset={dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
+            f"({got[:12]}...) in {dataset.path}"
+        )
 
 
 def _close_at_exit(run: Run) -> None:

@@ -46,7 +46,8 @@ class Scribe:
         return self._began
 
     @property
-    def env_steps(self) -> int:
+    def step(self) -> int:
+        """In what ``Program.steps`` counts."""
         return self._blue.pace.steps(int(self._record["version"]))
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
@@ -103,15 +104,16 @@ class Scribe:
         fresh, self._fresh = self._fresh, None
         notes, self._fresh_notes = tuple(self._fresh_notes), []
         self.reported_at = now
-        r = self._record
+        r, pace = self._record, self._blue.pace
+        env_steps = pace.env_steps(r["version"])
         left = self._blue.updates - r["version"]
         wall = (self._ended or now) - self._began
         return Report(
             wall_s=wall,
-            env_steps=self.env_steps,
-            frames=self.env_steps * self._blue.spec.frame_skip,
+            env_steps=env_steps,
+            frames=env_steps * self._blue.spec.frame_skip,
             updates=r["version"],
-            steps_per_s=self._rate * self._blue.pace.rows / self._blue.pace.updates,
+            steps_per_s=0.0 if pace.offline else self._rate * pace.rows / pace.updates,
             updates_per_s=self._rate,
             episodes=r["episodes"],
             return_mean=r["return_mean"],
@@ -136,12 +138,15 @@ class Scribe:
         return self._settled or self._shared.board.shares(alone=self._on != "serial")
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
-        return verdict(balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial")
+        return verdict(
+            balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
+            offline=self._blue.pace.offline,
+        )  # fmt: skip
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shares(), self._blue.pace.steps(version)
+        r, balance, steps = self._record, self._shares(), self._blue.pace.env_steps(version)
         e = self._evaluation
         return {
             "status": status,

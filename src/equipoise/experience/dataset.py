@@ -1,0 +1,245 @@
+"""Experience on disk, as Minari data sets: written episode by episode, and read again. Nothing here executes what it reads.
+
+A data set is named by its id in Minari's own folder (``MINARI_DATASETS_PATH``, else ``~/.minari/datasets``), which ends in
+-vN, or by a directory. An episode of L steps has L + 1 observations, the last of which is the true final one, L actions as
+the env took them, L rewards and both kinds of end. Images are kept as they are: Minari's JPEG would lose some of them.
+
+What Minari has no place for stands under ``equipoise`` in its metadata: the run, its weights' hash, stacks of frames.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as Registered
+
+from equipoise import tree
+from equipoise.envs.making import resolve
+from equipoise.envs.spaces import action_spec, observation_spec
+from equipoise.envs.wrong import nearest
+from equipoise.types import Array, EnvFactory, Stack, Tree
+
+OURS = "equipoise"  # the key of our own metadata
+METADATA = "metadata.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """L steps of one stream from a reset on; all arrays are numpy's."""
+
+    obs: Tree  # [L+1, ...], the last is the final one
+    action: Tree  # [L, ...] as ``env.step`` took it
+    reward: Array  # [L]
+    terminated: Array  # [L] bool
+    truncated: Array  # [L] bool
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A data set that is there: what its metadata say. Iterating reads its episodes."""
+
+    name: str  # as it was asked for
+    path: Path  # of Minari's files
+    observation: gymnasium.Space[Any]
+    action: gymnasium.Space[Any]
+    episodes: int
+    steps: int
+    about: Mapping[str, Any] = field(default_factory=dict)  # what ``write`` was told, {} of others' data sets
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {path: Stack(**stack) for path, stack in self.about.get("stacks", {}).items()}
+
+    def __iter__(self) -> Iterator[Episode]:
+        stored = _minari().MinariDataset(str(self.path))
+        for one in stored.iterate_episodes():
+            yield Episode(
+                obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
+                reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
+                truncated=np.asarray(one.truncations, bool),
+            )  # fmt: skip
+
+    def sha256(self) -> str:
+        """Of the rows: every file but the metadata."""
+        found = hashlib.sha256()
+        for file in sorted(self.path.rglob("*")):
+            if file.is_file() and file.name != METADATA:
+                found.update(f"{file.relative_to(self.path).as_posix()}\0{file.stat().st_size}\0".encode())
+                with file.open("rb") as opened:
+                    while chunk := opened.read(1 << 20):
+                        found.update(chunk)
+        return found.hexdigest()
+
+    def fits(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        """ValueError where its rows are not of these spaces, those of the env."""
+        for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
+            if place := _differ(what, mine, other):
+                where, wanted, got = place
+                raise ValueError(f"replay.dataset={self.name}: {where}: expected {wanted}, that of the env, got {got}")
+
+
+def find(name: str) -> Dataset:
+    """FileNotFoundError names what there is."""
+    minari, path = _minari(), _files(name)
+    if not (path / METADATA).is_file():
+        known = sorted(minari.list_local_datasets())
+        near = nearest(name, known)
+        hint = f"; did you mean {near!r}?" if near else "."
+        raise FileNotFoundError(
+            f"data set {name!r}: expected Minari's files in {path}, got none{hint} There are: {', '.join(known) or 'none'}. "
+            "'equipoise collect' makes one, 'minari download' fetches one"
+        )
+    try:
+        stored = minari.MinariDataset(str(path))
+        about = json.loads((path / METADATA).read_text()).get(OURS, {})
+    except (KeyError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
+    if not stored.total_steps:
+        raise ValueError(f"data set {name!r}: expected episodes, got none")
+    return Dataset(
+        name=name, path=path, observation=stored.observation_space, action=stored.action_space,
+        episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
+    )  # fmt: skip
+
+
+def write(
+    name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[Any], action: gymnasium.Space[Any],
+    env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, Any] | None = None,
+) -> Dataset:  # fmt: skip
+    """A new data set: whole, or not there at all. ``about``: what JSON can say, besides."""
+    minari, path = _minari(), writable(name)
+    parts = path.parent.with_name(f".{path.parent.name}.part")
+    shutil.rmtree(parts, ignore_errors=True)
+    (parts / path.name).parent.mkdir(parents=True)
+    try:
+        storage = importlib.import_module("minari.dataset.minari_storage").MinariStorage.new(
+            parts / path.name, observation, action, _registered(env), data_format="hdf5", jpeg_encoding=False
+        )
+        buffer = importlib.import_module("minari.data_collector").EpisodeBuffer
+        for one in episodes:
+            storage.update_episodes([
+                buffer(
+                    observations=_minaris(observation, one.obs), actions=_minaris(action, one.action),
+                    rewards=one.reward, terminations=one.terminated, truncations=one.truncated,
+                )
+            ])  # fmt: skip
+        storage.update_metadata(
+            {
+                "dataset_id": _id(name),
+                "minari_version": minari.__version__,
+                "algorithm_name": algorithm,
+                OURS: dict(about or {}),
+            }
+        )
+        namespace = _id(name).rpartition("/")[0]
+        namespaces = importlib.import_module("minari.namespace")
+        if namespace and namespace not in namespaces.list_local_namespaces():
+            namespaces.create_namespace(namespace)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        parts.rename(path.parent)
+    except BaseException:
+        shutil.rmtree(parts, ignore_errors=True)
+        raise
+    return find(name)
+
+
+def writable(name: str) -> Path:
+    """Where its files would be; ValueError where something is there already."""
+    path = _files(name)
+    if path.parent.exists():
+        raise ValueError(f"data set {name!r}: expected a new one, got {path.parent}, which is there already")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------------- names
+
+
+def _minari() -> Any:
+    try:
+        return importlib.import_module("minari")
+    except ImportError as error:
+        raise ImportError("data sets need Minari: pip install 'equipoise[offline]'") from error
+
+
+def _is_id(name: str) -> bool:
+    return re.fullmatch(r"([-\w]+/)*[-\w]+-v\d+", name) is not None and not (Path(name) / "data" / METADATA).is_file()
+
+
+def _id(name: str) -> str:
+    if _is_id(name):
+        return name
+    last = re.sub(r"[^-\w]", "-", Path(name).expanduser().absolute().name)
+    return last if re.search(r"-v\d+$", last) else f"{last}-v0"
+
+
+def _files(name: str) -> Path:
+    """Where Minari's files of it are, or would be."""
+    if not _is_id(name):
+        return Path(name).expanduser().absolute() / "data"
+    root = importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path(name)
+    return Path(root) / "data"
+
+
+def _registered(env: EnvFactory | None) -> Registered | None:
+    """What Gymnasium needs to make the env; None where it has no name for it."""
+    if env is None or env.target.startswith("envpool:"):
+        return None
+    found = resolve(env.target.removeprefix("python:"))
+    if not isinstance(found, Registered):
+        return None
+    spec, kwargs = copy.deepcopy(found), dict(env.kwargs)
+    spec.max_episode_steps = kwargs.pop("max_episode_steps", spec.max_episode_steps)
+    spec.kwargs.update(kwargs)
+    try:
+        spec.to_json()
+    except TypeError:  # an entry point that is a function
+        return None
+    return spec
+
+
+# ------------------------------------------------------------------------------------------------------------------ spaces
+
+
+def _differ(place: str, mine: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> tuple[str, Any, Any] | None:
+    """The first place at which rows of one are none of the other: (place, of the other, of this)."""
+    parts, others = tree.branches(mine), tree.branches(other)
+    if parts is not None and others is not None and parts.keys() == others.keys():
+        pairs = (_differ(f"{place}/{key}", parts[key], others[key]) for key in parts)
+        return next((pair for pair in pairs if pair is not None), None)
+    if isinstance(mine, spaces.Box) and isinstance(other, spaces.Box):
+        spec = observation_spec if place.startswith("observation") else action_spec
+        bounds = place.startswith("observation") or (mine == other)  # an action's are what a network scales by
+        return None if spec(mine) == spec(other) and bounds else (place, other, mine)
+    return None if mine == other else (place, other, mine)
+
+
+def _tree(space: gymnasium.Space[Any], value: Any) -> Tree:
+    """Minari's dicts and tuples of arrays as a tree."""
+    inner = tree.branches(space)
+    if inner is None:
+        return np.asarray(value)
+    return {key: _tree(one, value[int(key)] if isinstance(value, tuple) else value[key]) for key, one in inner.items()}
+
+
+def _minaris(space: gymnasium.Space[Any], value: Tree) -> Any:
+    """The inverse."""
+    inner = tree.branches(space)
+    if inner is None:
+        return value
+    parts = {key: _minaris(one, value[key]) for key, one in inner.items()}
+    return tuple(parts.values()) if isinstance(space, spaces.Tuple) else parts

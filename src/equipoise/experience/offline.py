@@ -1,0 +1,235 @@
+"""A data set's rows in a ring of their own, where they stay: they are read anew by every process, and never overwritten.
+
+All episodes lie one after the other in one stream, with a seam after each (``types.py``: NEXT_STEP), whose observation is the
+true final one. An episode that ended without being terminated, for whatever reason, bootstraps from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.dataset import Dataset, Episode
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.ring import Layout, Ring, smallest
+from equipoise.experience.selectors import Prioritized, Uniform, importance_weights
+from equipoise.types import Array, Batch, Slot, Stack, Trajectory, Tree
+from equipoise.types import Replay as Settings
+
+CHUNK = 256  # rows that are put in together
+NOBODY = -1  # the version that acted: none of this run
+
+
+class Shelf:
+    """The rows of a data set, and which of them come next."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        settings: Settings,
+        *,
+        row: RowSpec,
+        window: int,
+        stacks: Mapping[str, Stack],
+        pinned: bool = False,
+    ) -> None:
+        """ValueError where a row needs what no data set has, or an episode is not what ``dataset.Episode`` says."""
+        if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
+            raise ValueError(f"replay.dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
+        self._settings = settings
+        layout = Layout.of(row, stacks)
+        chunk = max(CHUNK, window + layout.history)
+        rows = -(-(dataset.steps + dataset.episodes + window) // chunk) * chunk  # a seam an episode, room for the last window
+        slots = max(rows + 2 * chunk, smallest(layout, unroll=chunk, window=window))
+        self.ring = Ring(
+            layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file, pinned=pinned
+        )
+        self.selector: Prioritized | Uniform = Uniform(self.ring.places)
+        if settings.selector == "prioritized":
+            self.selector = Prioritized(self.ring.places, alpha=settings.alpha, epsilon=settings.epsilon)
+        for data in blocks(dataset, row, stacks, rows=rows, chunk=chunk):
+            fresh, _ = self.ring.insert(data, 0)
+            self.selector.insert(fresh)
+
+    def draw(self, n: int, rng: np.random.Generator, *, done: float, buffer: int = 0) -> Batch:
+        """``n`` windows; ``done``: the share of the run, for beta's sake."""
+        places, probability = self.selector.sample(n, rng)
+        weight = torch.ones(n)
+        if self._settings.selector == "prioritized":
+            beta = self._settings.beta + (1.0 - self._settings.beta) * done
+            weight = torch.from_numpy(importance_weights(probability, len(self.selector), beta).astype(np.float32))
+        data = self.ring.gather(places, buffer)
+        keys = np.stack([places, np.asarray(data.context["start"])], 1)
+        return Batch(data=data, keys=keys, weight=weight, targets={})
+
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        if priority is not None:
+            self.selector.update(keys[:, 0], np.asarray(priority, np.float64))
+
+    def state(self) -> Tree:
+        """Without the rows, which the data set has."""
+        return self.selector.state()
+
+    def load(self, state: Tree) -> None:
+        self.selector.load(state)
+
+
+class Offline:
+    """``Experience`` without actors: batches of a data set, as many as are asked for."""
+
+    def __init__(self, shelf: Shelf, *, seed: int, updates: int) -> None:
+        """``updates`` of the run, over which beta is annealed."""
+        self.shelf, self._updates = shelf, updates
+        self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
+
+    def reserve(self, streams: Array) -> Slot | None:
+        return None
+
+    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+        raise RuntimeError("commit: a run without actors has nothing to write")
+
+    def cancel(self, streams: Array) -> None:
+        """There are no actors."""
+
+    def sample(self, n: int) -> Batch | None:
+        self._buffer ^= 1
+        return self.shelf.draw(n, self._rng, done=min(self._done / self._updates, 1.0), buffer=self._buffer)
+
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        self.shelf.learned(keys, priority.cpu() if isinstance(priority, torch.Tensor) else priority)
+
+    def finish(self, keys: Array) -> None:
+        self._done += 1
+
+    def stats(self) -> dict[str, float]:
+        return {"items": len(self.shelf.selector)}
+
+    def state(self) -> Tree:
+        """After ``sample`` and before its ``finish``, which ``load`` takes as done."""
+        return {"done": self._done + 1, "rng": generator_state(self._rng), "selector": self.shelf.state()}
+
+    def load(self, state: Tree) -> None:
+        self._done, self._rng = state["done"], generator(state["rng"])
+        self.shelf.load(state["selector"])
+
+
+def beside(live: Batch, recorded: Batch) -> Batch:
+    """One batch of both, copied: the live items first."""
+
+    def join(name: str, dim: int) -> Tree:
+        return tree.map(lambda a, b: torch.cat([a, b], dim), getattr(live.data, name), getattr(recorded.data, name))
+
+    data = Trajectory(**{name: join(name, 0 if name in ("state", "context") else 1) for name in Trajectory.__slots__})
+    keys, weight = np.concatenate([live.keys, recorded.keys]), torch.cat([live.weight, recorded.weight])
+    return Batch(data=data, keys=keys, weight=weight, targets={})
+
+
+# ------------------------------------------------------------------------------------------------------------------- rows
+
+
+def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows: int, chunk: int) -> Iterator[Trajectory]:
+    """All episodes as blocks [chunk, 1] of one stream, ``rows`` in all; seams fill the last."""
+    edges: list[Tree] = []  # of episodes and parts of them that are not in a block yet
+    held = start = 0
+    for part in itertools.chain(_episodes(dataset, row, stacks), [None]):
+        if part is None:
+            if (left := rows + 1 - start - held) <= 0:
+                raise ValueError(f"replay.dataset={dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
+            part = _seams(row, left)
+        edges.append(part)
+        held += len(part["mask"])
+        if held <= chunk:
+            continue
+        joined = tree.map(lambda *parts: np.concatenate(parts), *edges)
+        at = 0
+        for at in range(0, held - chunk, chunk):
+            yield _block(joined, at, chunk, start + at)
+        at += chunk
+        edges, held, start = [tree.map(lambda x, at=at: x[at:], joined)], held - at, start + at
+
+
+def _block(rows: Tree, at: int, chunk: int, start: int) -> Trajectory:
+    """Rows ``at`` and on, and the observation after them."""
+
+    def cut(name: str, more: int = 0) -> Tree:
+        return tree.map(lambda x: x[at : at + chunk + more, None], rows[name])
+
+    return Trajectory(
+        obs=cut("obs", 1), first=cut("first", 1), action=cut("action"), behaviour={}, reward=cut("reward"), mask=cut("mask"),
+        bootstrap=cut("bootstrap"), version=np.full((chunk, 1), NOBODY), state={},
+        context={"stream": np.zeros(1, np.int64), "start": np.array([start])},
+    )  # fmt: skip
+
+
+def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> Iterator[Tree]:
+    for number, episode in enumerate(dataset):
+        if not len(episode):
+            continue
+        where = f"replay.dataset={dataset.name}: episode {number}"
+        yield _rows(episode, row, where)
+        for path, stack in stacks.items():
+            _slides(dict(tree.items({"obs": episode.obs}))[f"obs/{path}" if path else "obs"], stack, where)
+
+
+def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
+    """L real rows and a seam."""
+    length = len(episode)
+    ends = np.asarray(episode.terminated, bool) | np.asarray(episode.truncated, bool)
+    if ends[:-1].any():
+        raise ValueError(f"{where}: expected an end at its last step, {length - 1}, alone, got one at {int(ends.argmax())}")
+    seam = np.arange(length + 1) == length
+    return {
+        "obs": _fitted(episode.obs, row.obs, length + 1, f"{where}, observation"),
+        "action": _padded(_fitted(episode.action, row.action, length, f"{where}, action")),
+        "reward": _padded(_fitted(episode.reward, tree.ArraySpec((), "float32"), length, f"{where}, reward")),
+        "mask": ~seam,
+        "bootstrap": ~np.append(np.asarray(episode.terminated, bool), False),
+        "first": np.arange(length + 1) == 0,
+    }
+
+
+def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
+    """[length, ...] in the dtypes of the rows; ValueError for another shape and for what is not finite."""
+    found = dict(tree.items({"": arrays}))
+
+    def fit(path: str, spec: tree.ArraySpec) -> Any:
+        array = np.asarray(found[path])
+        if array.shape != (length, *spec.shape):
+            raise ValueError(f"{where}{path}: expected shape {(length, *spec.shape)}, got {array.shape}")
+        array = array.astype(spec.dtype, copy=False)
+        if spec.dtype == "float32" and not np.isfinite(array).all():
+            at = int(np.argwhere(~np.isfinite(array))[0, 0])
+            raise ValueError(f"{where}{path}: expected finite numbers, got {array[at]} at step {at}")
+        return array
+
+    paths = iter([path for path, _ in tree.items({"": specs})])
+    return tree.map(lambda spec: fit(next(paths), spec), specs)
+
+
+def _padded(arrays: Tree) -> Tree:
+    return tree.map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), arrays)
+
+
+def _seams(row: RowSpec, count: int) -> Tree:
+    zeros: Tree = tree.zeros(tree.prepend({"obs": row.obs, "action": row.action}, count))
+    return {
+        **zeros, "reward": np.zeros(count, np.float32), "mask": np.zeros(count, bool), "bootstrap": np.ones(count, bool),
+        "first": np.ones(count, bool),
+    }  # fmt: skip
+
+
+def _slides(stacked: Any, stack: Stack, where: str) -> None:
+    """ValueError unless the stacks are those that the ring makes again of their newest frames."""
+    before = stacked[0, :-1]
+    begins = (before == (0 if stack.padding == "zero" else stacked[0, -1:])).all()
+    if not begins or not (stacked[1:, :-1] == stacked[:-1, 1:]).all():
+        raise ValueError(
+            f"{where}: expected stacks of {stack.frames} frames that move by one a step and begin with "
+            f"{'black frames' if stack.padding == 'zero' else 'the first one repeated'}, as the env's do, got others"
+        )

@@ -1,0 +1,150 @@
+"""Runs that learn from a data set: alone, without an env, or beside live experience; and the episodes that a run saves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import equipoise as eq
+from equipoise.envs import ruler
+from equipoise.experience import dataset as datasets
+from equipoise.runtime.run import Run
+from equipoise.types import Program
+
+pytest.importorskip("minari")
+pytest.importorskip("h5py")
+
+
+@pytest.fixture(autouse=True)
+def _minaris_folder(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def run(made: Program | Run, on: Any = "serial", path: Any = None) -> dict[str, Any]:
+    with made if isinstance(made, Run) else Run(made, on=on, out=path, tensorboard=False) as going:
+        for _ in going:
+            pass
+    assert going.summary is not None
+    return going.summary
+
+
+@pytest.fixture
+def ruled(tmp_path: Any) -> str:
+    """Episodes of the ruler, of a policy that has learned next to nothing."""
+    first = eq.program("equipoise/Ruler-v0", "ppo", steps=64, unroll=8, actors=1, envs_per_actor=8, evaluate_episodes=0)
+    run(first, path=tmp_path / "first")
+    eq.collect(tmp_path / "first", "ruler/some-v0", episodes=23)
+    return "ruler/some-v0"
+
+
+def offline(dataset: str, algorithm: str = "dqn", **options: Any) -> Program:
+    settings = {"replay.dataset": dataset, "replay.selector": "prioritized", "algorithm.hidden": "16"}
+    given = {"actors": 0, "steps": 40, "batch": 8, "evaluate_episodes": 0} | options
+    return eq.program("nowhere.at_all:Env", algorithm, settings=settings, **given)
+
+
+def test_what_a_run_saves_is_what_it_played(ruled: str, tmp_path: Any) -> None:
+    found = datasets.find(ruled)
+    assert found.episodes == 23 and found.about["run"] == "first"
+    meta = datasets._minari().MinariDataset(str(found.path))
+    assert meta.env_spec.id == "equipoise/Ruler-v0"
+    seen = set()
+    for one in found:
+        stream, number = int(one.obs[0, 0]), int(one.obs[0, 1])
+        length, terminated, truncated = (x.item() for x in ruler.episode(np.array(stream), np.array(number)))
+        assert len(one) == length
+        np.testing.assert_array_equal(one.obs[:, 2], np.arange(length + 1))
+        assert (one.obs[:, 0] == stream).all() and (one.obs[:, 1] == number).all()
+        np.testing.assert_array_equal(one.reward, ruler.reward(number, np.arange(length), one.action))
+        assert one.terminated.tolist() == [False] * (length - 1) + [terminated]
+        assert one.truncated.tolist() == [False] * (length - 1) + [truncated]
+        seen.add((stream, number))
+    assert len(seen) == 23
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "bc", "sac"])
+def test_without_an_env_serial_and_process_agree_to_the_bit(ruled: str, algorithm: str, tmp_path: Any) -> None:
+    found = [run(offline(ruled, algorithm), on, tmp_path / on) for on in ("serial", "process")]
+    assert found[0]["params_sha256"] == found[1]["params_sha256"]
+    for summary in found:
+        assert (summary["updates"], summary["env_steps"], summary["frames"], summary["episodes"]) == (40, 0, 0, 0)
+        assert summary["lag"] == {"mean": 0.0, "max": 0} and list(summary["balance"]) == ["learner"]
+        assert summary["rows"]["inserted"] == 0 and summary["verdict"].startswith("Offline")
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_resume_goes_on_to_the_bit(ruled: str, on: Any, tmp_path: Any) -> None:
+    whole = run(offline(ruled, schedule_steps=40), on, tmp_path / "whole")
+    run(offline(ruled, steps=20, schedule_steps=40), on, tmp_path / "half")
+    assert [path.name for path in (tmp_path / "half" / "checkpoints").glob("step_*")] == ["step_20"]
+    again = run(eq.resume(tmp_path / "half", steps=40))
+    assert again["params_sha256"] == whole["params_sha256"] and again["updates"] == 40
+
+
+def test_a_resume_with_other_rows_is_refused(ruled: str, tmp_path: Any) -> None:
+    run(offline(ruled), path=tmp_path / "run")
+    file = datasets.find(ruled).path / "main_data.hdf5"
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="expected the rows that the run began with"):
+        eq.resume(tmp_path / "run", steps=80)
+
+
+def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, tmp_path: Any) -> None:
+    settings = {
+        "replay.dataset": ruled, "replay.selector": "prioritized", "replay.starts_at": 32, "replay.updates": 2,
+        "replay.capacity": 256, "algorithm.hidden": "16", "replay.dataset_share": 0.25,
+    }  # fmt: skip
+    made = eq.program(
+        "equipoise/Ruler-v0", "dqn", settings=settings, steps=160, batch=8, unroll=4, envs_per_actor=4, max_lag=0,
+        evaluate_episodes=0, schedule_steps=160,
+    )  # fmt: skip
+    found = [run(made, on, tmp_path / on) for on in ("serial", "process")]
+    assert found[0]["params_sha256"] == found[1]["params_sha256"]
+    assert (found[0]["env_steps"], found[0]["updates"]) == (160, 18)
+    assert found[0]["lag"]["max"] < 18, "a row of nobody's has none"
+    run(dataclasses.replace(made, steps=96), "serial", tmp_path / "half")
+    assert run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
+
+
+def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: str, tmp_path: Any) -> None:
+    made = eq.program("CartPole-v1", "bc", actors=0, settings={"replay.dataset": ruled}, steps=10, evaluate_episodes=1)
+    with pytest.raises(ValueError, match=r"^replay.dataset=ruler/some-v0: observation: expected Box"):
+        Run(made, on="serial", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algorithm": "ppo"}, "actors: expected at least 1, got 0, which takes"),
+        ({}, "actors: expected at least 1, got 0, which takes"),
+        ({"settings": {"replay.dataset": "d-v0", "replay.selector": "fifo"}}, "replay.selector: expected uniform"),
+        ({"settings": {"replay.dataset": "d-v0"}, "metrics": ("x",)}, "metrics: expected none without actors"),
+        (
+            {"settings": {"replay.dataset": "d-v0", "replay.dataset_share": 0.01}, "actors": 1},
+            "replay.dataset_share: expected a share of which a batch of 32",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"algorithm": "dqn", "actors": 0, "recipe": False}
+    with pytest.raises(ValueError, match=said):
+        eq.program("CartPole-v1", **given | options)
+
+
+@pytest.mark.slow
+def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
+    """CartPole: PPO until it is solved, 50 episodes of its policy, and a policy that sees nothing but these."""
+    with eq.train("CartPole-v1", "ppo", on="serial", stop_at=475, out=tmp_path / "solved") as solving:
+        for _ in solving:
+            pass
+    assert solving.summary is not None and solving.summary["status"] == "solved"
+    made = eq.collect(tmp_path / "solved", "cartpole/solved-v0", episodes=50)
+    goal = 0.9 * float(np.mean([one.reward.sum() for one in made]))
+    assert goal > 0.9 * 450
+    data = {"replay.dataset": made.name}
+    run(eq.program("CartPole-v1", "bc", actors=0, steps=2_000, settings=data, evaluate_episodes=0), path=tmp_path / "cloned")
+    assert eq.evaluate(tmp_path / "cloned", episodes=50).mean >= goal
