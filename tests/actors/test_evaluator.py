@@ -40,11 +40,13 @@ class Explorer(Left):
         return (noise[:, 0] * 2 * explore["random"]).long(), {}, state
 
 
-def evaluate(episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0, kind: type[Left] = Left) -> list[float]:
+def evaluate(
+    episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0, kind: type[Left] = Left, step: int = 0
+) -> list[float]:
     env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     made: Any = kind()
     players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
-    exam = Evaluator(players, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic)
+    exam = Evaluator(players, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
     while not exam.done:
         exam.tick()
     exam.close()
@@ -67,8 +69,10 @@ def test_the_stochastic_policy_draws_and_the_seed_decides() -> None:
     assert np.mean(a) > 15
 
 
-def test_a_stochastic_policy_explores_as_at_the_end_of_its_schedules() -> None:
-    assert evaluate(30, 10, deterministic=False, kind=Explorer) == evaluate(30, 10, kind=Explorer)
+def test_a_stochastic_policy_explores_as_at_its_step() -> None:
+    left = evaluate(30, 10, kind=Explorer)
+    assert evaluate(30, 10, deterministic=False, kind=Explorer, step=2_000_000) == left
+    assert evaluate(30, 10, deterministic=False, kind=Explorer, step=1_000) != left
 
 
 def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes: int = 12) -> Evaluator:
