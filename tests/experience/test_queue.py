@@ -77,6 +77,36 @@ def test_a_place_is_dealt_again_only_after_finish(max_lag: int) -> None:
     assert plan.blocks == 2 * (max_lag + 1)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_an_actors_blocks_keep_their_order_whenever_they_are_committed(before: bool) -> None:
+    """Two commits of one actor beside the learner's look at the announcements, the later one at the lower place."""
+    late: list[Any] = []
+
+    class Interrupted(LocalChannel):
+        def drain(self) -> list[int]:
+            drained = [] if before else super().drain()
+            while late:
+                q.commit(late.pop(0))
+            return super().drain() if before else drained
+
+    plan = Plan(row=ROW, unroll=3, batch=2, block=2, streams=2, max_lag=None)
+    free = LocalChannel()
+    q = Queue(plan, Heap(plan.nbytes), free=[free], full=Interrupted())
+    q.fill()
+    free.put(free.drain()[::-1])
+    slots: list[Any] = [q.reserve(stream_ids(0, 2)) for _ in range(2)]
+    assert slots[0].keys[0, 0] > slots[1].keys[0, 0]
+    for value, slot in enumerate(slots):
+        fill(slot, value)
+    late.extend(slots)
+    seen = []
+    for _ in range(4):
+        if (batch := q.sample(2)) is not None:
+            seen.append(int(batch.data.context["start"][0]))
+            q.finish(batch.keys)
+    assert seen == [0, 1]
+
+
 def test_in_lockstep_slots_are_dealt_by_rule_not_by_who_came_first() -> None:
     q, _ = queue(actors=2, max_lag=0)
     late = q.reserve(stream_ids(1, 2))

@@ -185,10 +185,15 @@ class Queue:
         return sequences
 
     def _collect(self) -> None:
-        """All complete blocks into ``_ready``: as announced, then those whose actor has not done that, or never will."""
+        """All complete blocks into ``_ready``: as announced, then those whose actor has not done that, or never will.
+
+        The words are looked at before the announcements are: what is FULL then and unannounced afterwards is an actor's
+        latest block. The other way round two blocks of an actor could be missed by one and met by the other, in any order.
+        """
+        full = (self._word[self._word % 4 == FULL] // 4).tolist()
         order = dict.fromkeys([*self._ready, *self._full.drain()])
-        full = dict.fromkeys((self._word[self._word % 4 == FULL] // 4).tolist())  # looked at last: it has all that is in order
-        self._ready = [s for s in order | full if s in full]
+        known = [s for s in order if self._word[s % self._plan.blocks] == s * 4 + FULL]  # not sampled before its announcement
+        self._ready = [*known, *(s for s in full if s not in order)]
 
     def _batch(self, places: Sequence[int]) -> tuple[dict[str, Tree], Any]:
         """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
