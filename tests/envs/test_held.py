@@ -1,4 +1,4 @@
-"""SAME_STEP, where a truncated episode's last observation is shown and its reset held back: the rows beside those of NEXT_STEP."""
+"""SAME_STEP, where a truncated episode's last observation is shown and its reset held back: beside the rows of NEXT_STEP."""
 
 from __future__ import annotations
 

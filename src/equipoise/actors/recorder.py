@@ -55,7 +55,7 @@ class Recorder:
 
     def _episode(self, stream: int, rows: list[dict[str, Tree]]) -> dict[str, Tree]:
         """Of a reset and the steps after it: what was done stands beside what came of it, unless it was ignored."""
-        rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]  # type: ignore[index]
+        rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]
 
         def stack(name: str, rows: list[dict[str, Tree]]) -> Any:
             return tree.map(lambda *parts: np.stack([x[stream] for x in parts]), *(row[name] for row in rows))

@@ -43,8 +43,8 @@ IRREPRODUCIBLE = (
     "be played again."
 )
 HELD = (
-    "SAME_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it, and all streams "
-    "of a worker wait a row for that"
+    "SAME_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it, and all "
+    "streams of a worker wait a row for that"
 )
 RESUMES = {
     "exact": "exact: an episode goes on where it was, bit for bit",

@@ -176,8 +176,8 @@ class Ring:
         if self.layout.stacks:
             if (~np.asarray(data.mask) & ~np.asarray(data.first[1:])).any():
                 raise ValueError(
-                    "expected stacks of frames that shift by one a row, got rows that show an observation again (a SAME_STEP env, "
-                    "where an episode was truncated): make the env in NEXT_STEP"
+                    "expected stacks of frames that shift by one a row, got rows that show an observation again (a SAME_STEP "
+                    "env, where an episode was truncated): make the env in NEXT_STEP"
                 )
             age = self._age[columns]
             for t in range(unroll + 1):
