@@ -218,8 +218,8 @@ def test_a_restart_forgets_what_is_held():
 
 @pytest.mark.parametrize("kind", ["ends", "resets"])
 def test_of_an_aborted_episode_nothing_is_told(kind):
-    """Stream 2's episode 1 is truncated. Its final observation is nan: that episode is lost; or the next one's first is."""
-    stream = next(s for s in range(100) if truncated(s, 1) and not truncated(s, 0))
+    """Episode 1 is truncated, and so is 2. The last observation of 1 is nan: 1 is lost; or the first of 2 is, and 2 is lost."""
+    stream = next(s for s in range(100) if truncated(s, 1) and truncated(s, 2))
     failures = Failures(on_nonfinite="drop")
     inner = SameRuler(num_envs=2, streams=[stream, 0], nonfinite=stream, resets=kind == "resets")
     env = GymnasiumEnv(inner, streams=np.arange(2), seed=0)
@@ -230,6 +230,7 @@ def test_of_an_aborted_episode_nothing_is_told(kind):
     length = int(ruler.episode(stream, 1)[0])
     last = got["valid"][:, 0] & (number == 1) & (t == length)
     assert last.any() == (kind == "resets")
+    assert (t[got["first"][:, 0]] == 0).all(), "an episode that nothing is told of is not held"
     valid = got["valid"][:, 0]
     assert (valid & (number == 2)).any() == (kind == "ends") and (valid & (number == 3)).any()
     expected = ruler.reward(number - (t == 0), np.where(t > 0, t - 1, 0), 0)

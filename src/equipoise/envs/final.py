@@ -1,4 +1,4 @@
-"""The last observation of an episode, which a SAME_STEP env gives in ``info`` or nowhere: its row shows the next one's first."""
+"""The last observation of an episode, which a SAME_STEP env gives in ``info`` or nowhere: the row has the next one's first."""
 
 from __future__ import annotations
 
