@@ -55,7 +55,7 @@ class TimeStep:
     terminated: Array  # [B] bool, the MDP ended
     truncated: Array  # [B] bool, a clock cut it
     first: Array  # [B] bool, obs begins an episode: reset recurrent state
-    valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent)
+    valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
     stream: Array  # [B] int64, which streams these rows are
     info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
 
@@ -97,7 +97,9 @@ class Env(Protocol):
     """B streams, asynchronous by shape, synchronous by default.
 
     The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False). After a terminated or
-    truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP).
+    truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP). An env that
+    resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated; where it was
+    truncated the reset row comes with a row of all streams that nothing was done for: the others show theirs again, not valid.
     """
 
     spec: EnvSpec

@@ -65,19 +65,16 @@ def constant(net: Any, critic: Any) -> None:
 def ending(n: int, where: int, terminated: bool, truncated: bool, autoreset: str) -> Trajectory:
     """One window of a constant reward whose row ``where`` ends its episode; another episode, of other values, follows.
 
-    NEXT_STEP has the true final observation in the row after, a seam. SAME_STEP has none: there the value of the final
-    observation is in the reward (envs.adapter), and nothing goes on.
+    NEXT_STEP has the true final observation in the row after, a seam; and so has SAME_STEP after a truncation, which is held
+    (envs.adapter). After a termination SAME_STEP begins the next episode at once.
     """
     rows = max(n, where + 3)
     reward, mask, bootstrap = np.full((rows, 1), REWARD), np.ones((rows, 1), bool), np.ones((rows, 1), bool)
     if terminated or truncated:
-        if autoreset == "next_step":
-            bootstrap[where] = not terminated
-            if where + 1 < rows:
-                mask[where + 1], reward[where + 1] = False, 0.0
-        else:
-            bootstrap[where] = False
-            reward[where] += 0.0 if terminated else GAMMA * VALUE
+        bootstrap[where] = not terminated
+        if where + 1 < rows:
+            seam = autoreset == "next_step" or not terminated
+            mask[where + 1], reward[where + 1] = not seam, 0.0 if seam else 1000.0
         reward[where + 2 :] = 1000.0  # what must not be seen
     return trajectory(
         torch.randn(rows + 1, 1, 3), torch.zeros(rows, 1, dtype=torch.int64), reward, mask=mask, bootstrap=bootstrap

@@ -277,6 +277,10 @@ def many(num_envs: int, mode: str = "NextStep") -> SyncVectorEnv:
     return SyncVectorEnv([Sound] * num_envs, autoreset_mode=mode)
 
 
+def many_same_step(num_envs: int) -> SyncVectorEnv:
+    return many(num_envs, "SameStep")
+
+
 class Vector(VectorEnv[Any, Any, Any]):
     """Wraps a SyncVectorEnv of ``Sound`` and claims NEXT_STEP."""
 
@@ -311,9 +315,13 @@ class ActsAfterTheEnd(Vector):
         return obs, reward, terminated, truncated, info
 
 
-class NothingIsFinal(Vector):
+class GivesWhatIsFinal(Vector):
+    """As it should be."""
+
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
+
+class NothingIsFinal(GivesWhatIsFinal):
     def step(self, actions: Any) -> Any:
         return *super().step(actions)[:4], {}
 

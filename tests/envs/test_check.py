@@ -116,11 +116,24 @@ def test_actions(which, severity, what):
     assert [(f.severity, f.what) for f in found("ThatAction", which=which)] == [(severity, what)]
 
 
-def test_same_step_says_what_it_costs():
-    report = checked("many", mode="SameStep")
-    assert report.ok and [f.what for f in report.findings] == ["truncation treated as termination"]
-    assert "learned as 0" in report.findings[0].cost
-    assert report.facts["autoreset"].startswith("SAME_STEP")
+@pytest.mark.parametrize("name", ["many_same_step", "GivesWhatIsFinal"])
+def test_same_step_says_what_it_costs(name):
+    report = checked(name)
+    assert report.ok and not report.findings and " truncated, " in report.facts["episodes"]
+    assert report.facts["autoreset"].startswith("SAME_STEP: ") and "wait a row" in report.facts["autoreset"]
+
+
+def test_same_step_without_final_observations_says_what_it_costs():
+    report = checked("NothingIsFinal")
+    (note,) = (f for f in report.findings if f.what == "truncation treated as termination")
+    assert report.ok and "learned as 0" in note.cost
+    assert report.facts["autoreset"].startswith("SAME_STEP without info['final_obs']")
+
+
+def test_same_step_without_a_truncation_leaves_it_open():
+    """One of its own, which may give a final observation or not; Gymnasium's do."""
+    of_its_own, gymnasiums = ({f.what for f in found(*given, steps=10)} for given in (["GivesWhatIsFinal"], ["many_same_step"]))
+    assert of_its_own - gymnasiums == {"truncation treated as termination, where the env gives no info['final_obs']"}
 
 
 def test_steps_that_stall():

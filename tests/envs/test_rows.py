@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformReward
 
-from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
+from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.seeds import stream_seeds
 from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
 
@@ -60,19 +60,6 @@ def test_next_step_truth_table(make):
     assert column["valid"] == [F, T, T, F, T, F, T, T, T, F]
     assert got["obs"].dtype == got["reward"].dtype == np.float32
     assert env.spec.notes == ()
-
-
-def test_same_step_has_no_seam_and_ends_at_truncations():
-    env = env_of(f"{HERE}:two_scripted", 2, mode="SameStep")
-    got = {name: value[:, 0].tolist() for name, value in rows(env, np.zeros((6, 2), int)).items()}
-    T, F = True, False
-    assert got["obs"] == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1], [2, 2], [3, 0]]
-    assert got["reward"] == [0, 1, 2, 11, 21, 22, 23]
-    assert got["terminated"] == [F, F, T, T, F, F, T]
-    assert got["truncated"] == [F, F, F, T, F, F, T]
-    assert got["first"] == [T, F, T, T, F, F, T]
-    assert got["valid"] == [F, T, T, T, T, T, T]
-    assert env.spec.notes == (TRUNCATION,)
 
 
 def test_autoreset_must_be_said():

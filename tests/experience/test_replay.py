@@ -245,6 +245,18 @@ def test_budgets_in_bytes() -> None:
         replay(history, Settings(memory=least - 1, starts_at=ROUND))
 
 
+def test_a_stack_that_is_shown_again_is_refused() -> None:
+    """As the row of a hold does, in SAME_STEP: kept once, its newest frame would be there twice."""
+    history = History(streams=BLOCK * ACTORS, rows=100, stack=STACKS["black"])
+    made = replay(history, Settings(capacity=600, starts_at=ROUND))
+    row = int(np.flatnonzero(history.mask[:UNROLL, 0] & ~history.first[1 : UNROLL + 1, 0])[0])
+    history.mask[row, 0] = False
+    writers = Writers(history, made)
+    assert all(writers.write(actor) for actor in range(ACTORS))
+    with pytest.raises(ValueError, match="expected stacks of frames that shift by one a row, got rows that show"):
+        made.sample(4)
+
+
 def test_a_capacity_that_could_deadlock_is_refused() -> None:
     history = History(streams=BLOCK * ACTORS, rows=10)
     with pytest.raises(ValueError, match=r"replay\.capacity: expected at least [\d,]+ rows"):

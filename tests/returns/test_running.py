@@ -19,16 +19,21 @@ def naive(reward: Any, first: Any, mask: Any, gamma: float) -> Any:
         for t in range(reward.shape[0]):
             if first[t, b]:
                 so_far = 0.0
-            so_far = so_far * gamma + reward[t, b] if mask[t, b] else 0.0
+            if mask[t, b]:
+                so_far = so_far * gamma + reward[t, b]
             out[t, b] = so_far
     return out
 
 
 def window(seed: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """reward, first [T+1, B], mask: the row after a seam begins an episode, and so do some others (SAME_STEP)."""
+    """reward, first [T+1, B], mask: the row after a seam begins an episode, and so do some others (SAME_STEP).
+
+    After some rows that are not real it goes on (a hold).
+    """
     made = case(seed)
-    begins = torch.from_numpy(np.random.default_rng(seed).random((len(made.mask) + 1, made.mask.shape[1])) < 0.1)
-    begins[1:] |= ~made.mask
+    rng = np.random.default_rng(seed)
+    begins = torch.from_numpy(rng.random((len(made.mask) + 1, made.mask.shape[1])) < 0.1)
+    begins[1:] |= ~made.mask & torch.from_numpy(rng.random(made.mask.shape) < 0.7)
     return made.reward, begins, made.mask, made.gamma
 
 

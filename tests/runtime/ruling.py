@@ -47,6 +47,7 @@ class Ruling(Algorithm):
     fault: Fault = "none"
     gaps: bool = False
     faulty: bool = False  # the env is tests.envs.faulty:FaultyRuler
+    same_step: int = 0  # the streams of an env in SAME_STEP
 
     def network(self, spec: Any) -> nn.Module:
         return Counter()
@@ -61,7 +62,7 @@ class Ruling(Algorithm):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        if wrong := violations(data, gaps=self.gaps, fails=fails if self.faulty else None):
+        if wrong := violations(data, gaps=self.gaps, fails=fails if self.faulty else None, same_step=self.same_step):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
@@ -113,7 +114,7 @@ class Remembering(Ruling):
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
         data = plant(batch.data, self.fault)
-        wrong = ruler.verify(data) + misversioned(data) + misacted(data)
+        wrong = ruler.verify(data, same_step=self.same_step) + misversioned(data) + misacted(data)
         if wrong or not bool(data.mask[0].all()):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
@@ -149,17 +150,20 @@ def misacted(data: Trajectory) -> list[str]:
     return [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
 
 
-def violations(data: Trajectory, *, gaps: bool, fails: Any = None) -> list[str]:
+def violations(data: Trajectory, *, gaps: bool, fails: Any = None, same_step: int = 0) -> list[str]:
     """What the ruler, the counter and the versions say about a batch."""
-    wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails)
+    wrong = ruler.verify(data, LEDGER, gaps=gaps, fails=fails, same_step=same_step)
     wrong += misversioned(data) + misacted(data)
-    t = data.obs.numpy()[..., 2]
+    t, first = data.obs.numpy()[..., 2], data.first.numpy()
     seen = data.behaviour["seen"].numpy()
+    if same_step:  # an observation that is shown again is a row that a core sees again
+        before = np.concatenate([data.state["seen"].numpy()[None], seen[:-1] + 1])
+        t = np.concatenate([np.where(first[:-1], 0, before), t[-1:]])
     wrong += [
         f"state at {tuple(i)}: seen {seen[tuple(i)]} rows of the episode, at t {t[tuple(i)]}"
         for i in np.argwhere(seen != t[:-1])
     ]
-    stored = np.where(data.first.numpy()[0], 0.0, data.state["seen"].numpy())
+    stored = np.where(first[0], 0.0, data.state["seen"].numpy())
     wrong += [f"stored state of column {i}: {stored[i]}, at t {t[0, i]}" for i in np.flatnonzero(stored != t[0])]
     return wrong
 

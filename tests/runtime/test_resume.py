@@ -95,11 +95,11 @@ def test_envs_that_cannot_be_restored_are_named(env: str, module: str, tmp_path:
 # ----------------------------------------------------------------------------------------------------------- in one process
 
 
-def program(**options: Any) -> Any:
+def program(env: str = "CartPole-v1", **options: Any) -> Any:
     given: dict[str, Any] = {
         "actors": 2, "envs_per_actor": 4, "unroll": 8, "steps": 2048, "evaluate_episodes": 0, "recipe": False, "max_lag": 0,
     }  # fmt: skip
-    return api.program("CartPole-v1", **{"algorithm": "impala", **given, **options})
+    return api.program(env, **{"algorithm": "impala", **given, **options})
 
 
 def train(made: Any, out: Path, on: Any = "serial", **options: Any) -> Any:
@@ -194,6 +194,23 @@ def test_a_resume_goes_on_with_the_target_network(algorithm: str, tmp_path: Path
     assert go_on(tmp_path / "half", steps=2048)["params_sha256"] == whole["params_sha256"]
     if algorithm == "appo":  # and the comparison can fail
         monkeypatch.setattr("equipoise.learners.target.Target.load", lambda *_: None)
+        assert go_on(tmp_path / "again", steps=2048)["params_sha256"] != whole["params_sha256"]
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAME_STEP, where an actor's cut lies between a truncated episode's last observation and the next one's first."""
+    env = "tests.envs.same:SameRuler"
+    whole = train(program(env), tmp_path / "whole", on)
+    train(program(env, steps=960, schedule_steps=2048), tmp_path / "half", on)
+    newest = RunDirectory.open(tmp_path / "half").latest_checkpoint(whole=True)
+    assert newest is not None
+    actors = [statefile.parse(checkpoint.read(newest, checkpoint.actor_file(i))) for i in (0, 1)]
+    assert any(actor["env"]["env"]["held"].any() for actor in actors)
+    shutil.copytree(tmp_path / "half", tmp_path / "again")
+    assert go_on(tmp_path / "half", steps=2048)["params_sha256"] == whole["params_sha256"]
+    if on == "serial":  # and the comparison can fail
+        monkeypatch.setattr("equipoise.envs.adapter.fill", lambda *_: None)
         assert go_on(tmp_path / "again", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 

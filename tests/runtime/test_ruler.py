@@ -37,6 +37,21 @@ def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tm
     assert summary["env_steps"] == 20_000
 
 
+@pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("serial", 1), ("serial", None), ("process", 0), ("process", 4)])
+@pytest.mark.parametrize("target", ["tests.runtime.vectors:same_step_ruler", "tests.envs.same:SameRuler"])
+def test_rows_of_same_step_prove_themselves(target: str, on: Any, max_lag: int | None, tmp_path: Any) -> None:
+    steps = 4000 if on == "serial" else 20_000
+    made = program(target=target, max_lag=max_lag, steps=steps, algorithm=Ruling(same_step=8))
+    assert run(made, on, tmp_path)["env_steps"] == steps
+
+
+@pytest.mark.parametrize("fault", ["state", "version", "reward", "mask", "obs", "action", "first"])
+def test_a_planted_off_by_one_in_same_step_is_caught(fault: Any, tmp_path: Any) -> None:
+    target = "tests.envs.same:SameRuler"
+    with pytest.raises(AssertionError, match="do not prove themselves"):
+        run(program(target=target, algorithm=Ruling(fault=fault, same_step=8)), "serial", tmp_path)
+
+
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_batch_of_part_of_the_actors(on: str, tmp_path: Any) -> None:
     """More actors than blocks of a batch, and a batch of more blocks than actors."""

@@ -37,7 +37,7 @@ class Recorder:
                 "next one in the same step"
             )
         now = self._oldest + len(self._rows)
-        row = {"obs": ts.obs, "reward": ts.reward, "terminated": ts.terminated, "truncated": ts.truncated}
+        row = {"obs": ts.obs, "reward": ts.reward, "terminated": ts.terminated, "truncated": ts.truncated, "valid": ts.valid}
         self._rows.append(tree.map(np.array, row) | {"action": self._action})
         self._began[ts.first & wanted] = now
         for i in np.flatnonzero((ts.terminated | ts.truncated) & (self._began >= 0)):
@@ -54,7 +54,8 @@ class Recorder:
         self._action = self._form(action)
 
     def _episode(self, stream: int, rows: list[dict[str, Tree]]) -> dict[str, Tree]:
-        """Of a reset and the steps after it: what was done stands beside what came of it."""
+        """Of a reset and the steps after it: what was done stands beside what came of it, unless it was ignored."""
+        rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]
 
         def stack(name: str, rows: list[dict[str, Tree]]) -> Any:
             return tree.map(lambda *parts: np.stack([x[stream] for x in parts]), *(row[name] for row in rows))

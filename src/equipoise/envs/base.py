@@ -95,6 +95,11 @@ class SyncEnv:
         self._phase = ANSWERED
         return self.ts  # type: ignore[no-any-return]
 
+    @property
+    def holding(self) -> bool:
+        """Will the next action reach no env, whatever the stream? Capsules do not have such actions."""
+        return False
+
     def state(self) -> Tree:
         """{} where a resume makes the env anew, else everything that its next rows depend on."""
         if self.spec.resume == "restart" or self._phase == RESET:  # before the first reset, a new one is the same

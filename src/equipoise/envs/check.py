@@ -18,7 +18,8 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.envs.adapter import TRUNCATION, GymnasiumEnv
+from equipoise.envs import final
+from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.endings import Endings
 from equipoise.envs.findings import CLOCK, Broken, Finding, Findings, Flat, Severity, bounds, judge_row, judge_spaces, leaves
@@ -40,6 +41,10 @@ STALL_S, STALL_RATIO = 0.05, 20.0  # what makes a 99th percentile worth a note
 IRREPRODUCIBLE = (
     "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, and what went wrong once cannot "
     "be played again."
+)
+HELD = (
+    "SAME_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it, and all "
+    "streams of a worker wait a row for that"
 )
 RESUMES = {
     "exact": "exact: an episode goes on where it was, bit for bit",
@@ -148,6 +153,8 @@ class _Check:
         self.streams = probe.streams
         actions = sample(made.spec.action, self.steps, probe.lead, self.seed)
         rows, endings = self.first_walk(probe, actions, same_step=is_same_step(made))
+        if is_same_step(made):
+            self.judge_finals(endings.finals, known=not made.spec.notes)
         self.found.closed = True  # the other walks see the same rows: nothing is counted twice
         actions = tree.index(actions, slice(self.compared))
         if not self.same_again(rows, actions):
@@ -174,10 +181,10 @@ class _Check:
             except (PicklingError, AttributeError, TypeError) as error:
                 cost = "Only --on serial can train on it: every worker process needs the spaces."
                 found.error(f"{name} cannot be pickled", name, f"expected a space that can be sent, got: {error}", cost)
-        same_step = is_same_step(made)
         for note in spec.notes:
-            cost = CLOCK if note == TRUNCATION else "It concerns only the rows that it names."
-            found.note(note, "the adapter", "SAME_STEP autoreset" if same_step else "what an env of this kind does", cost)
+            if note != final.UNKNOWN:  # the walk tells
+                cost = "It concerns only the rows that it names."
+                found.note(note, "the adapter", "what an env of this kind does", cost)
         self.facts["observation"] = "; ".join(
             described(space) if place == "obs" else f"{place.removeprefix('obs/')} {described(space)}"
             for place, space in leaves(spec.observation)
@@ -189,8 +196,8 @@ class _Check:
         if spec.mask:
             self.facts["action mask"] = "/".join(("obs", *spec.mask))
         self.facts["autoreset"] = (
-            "SAME_STEP: an episode's last observation is not seen; truncated, too, ends the return there"
-            if same_step
+            HELD
+            if is_same_step(made)
             else "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it"
         )
         self.facts["resume"] = RESUMES[spec.resume]
@@ -234,6 +241,14 @@ class _Check:
             cost = "Every stream of the worker waits for the slowest, and in lockstep the whole run."
             self.found.note("some steps take far longer than most", "step()", seen, cost)
         return rows, endings
+
+    def judge_finals(self, given: bool | None, *, known: bool) -> None:
+        """Of a SAME_STEP env: does a truncated episode show its last observation? ``known``: that it does, without a look."""
+        if given is False:
+            self.found.note(final.TRUNCATION, "the adapter", "expected info['final_obs'] in SAME_STEP, got none", CLOCK)
+            self.facts["autoreset"] = "SAME_STEP without info['final_obs']: truncated, too, ends the return there"
+        elif given is None and not known:
+            self.found.note(final.UNKNOWN, "the adapter", "no episode was truncated in the walk", CLOCK)
 
     def judge_kept(self, before: Flat, held: Flat, where: str) -> None:
         """Does what the env gave last still hold what it held?"""

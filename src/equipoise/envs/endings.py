@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.envs import final
 from equipoise.envs.findings import CLOCK, Findings
 from equipoise.types import Array
 
@@ -28,6 +29,7 @@ class Endings:
         self.clocked: Counter[str] = Counter()  # clock -> ends by terminated alone on its very step
         self.seams: list[tuple[int, int]] = []  # (step, stream) of actions that NEXT_STEP must ignore
         self.glued = False  # NEXT_STEP is not what the env does
+        self.finals: bool | None = None  # SAME_STEP: does a truncation come with the last observation; None: there was none
         self.steps = 0
 
     def reset(self) -> None:
@@ -53,7 +55,10 @@ class Endings:
                 self.clocked.update(name for name, limit in self.named.items() if limit == self.length[b])
         if self.same_step and self.over.any():
             self.length[self.over] = 0
-            if isinstance(info, dict) and not {"final_obs", "final_observation"} & info.keys():
+            given = final.named(info) is not None
+            if (truncated & ~terminated).any():
+                self.finals = given and self.finals is not False
+            if isinstance(info, dict) and not given:
                 seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)

@@ -21,6 +21,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
+from equipoise.envs import final
 from equipoise.envs.checks import WrongValue, described
 from equipoise.envs.spaces import member
 from equipoise.envs.wrong import UnsupportedSpace
@@ -157,7 +158,26 @@ class VectorInfoMask(VectorWrapper):
 
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        return self._with(obs, info, np.logical_or(terminated, truncated)), reward, terminated, truncated, info
+        masked = self._with(obs, info, np.logical_or(terminated, truncated))
+        return masked, reward, terminated, truncated, self._finals(info)
+
+    def _finals(self, info: Any) -> Any:
+        """The last observations of episodes (SAME_STEP) in the form of all others, with masks of ones where they have none."""
+        if (key := final.named(info)) is None:
+            return info
+        last, found = info.get("final_info", {}), info[key]
+        there = np.logical_and(last.get(f"_{KEY}", np.ones(self.num_envs, np.bool_)), last.get(KEY) is not None)
+        masks = [
+            flat(one_of(last[KEY], i) if there[i] else None, self._masks, self.env.single_action_space, i)
+            for i in range(self.num_envs)
+        ]
+        if isinstance(found, np.ndarray) and found.dtype == object:
+            finals: Any = np.full(self.num_envs, None, object)
+            for i, mask in enumerate(masks):
+                finals[i] = None if found[i] is None else {"obs": found[i], KEY: mask}
+        else:
+            finals = {"obs": found, KEY: tree.stack(masks)}
+        return {**info, key: finals}
 
     def _with(self, obs: Any, info: Any, ended: Any) -> dict[str, Any]:
         there = np.logical_and(info.get(f"_{KEY}", np.ones(self.num_envs, np.bool_)), info.get(KEY) is not None)

@@ -64,6 +64,9 @@ def play(capsule: Capsule) -> Replay:
             steps += 1
             env.send(action, env.ts.stream)
             env.recv()
+            if env.holding:
+                env.send(action, env.ts.stream)
+                env.recv()
     except Exception as error:
         return Replay(error, is_same(capsule, error), steps)
     finally:

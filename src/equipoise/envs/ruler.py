@@ -157,6 +157,7 @@ def verify(
     longest: int = LONGEST,
     gaps: bool = False,
     fails: Callable[[Ints, Ints, Ints], Bools] | None = None,
+    same_step: int = 0,
 ) -> list[str]:
     """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
 
@@ -164,16 +165,20 @@ def verify(
     on the seam row, whose observation is an episode's last), ``bootstrap`` (not terminated; a seam's is True),
     ``context``. With a ``ledger``: each stream goes on where it was, and its versions never go back. ``gaps``: rows may be
     missing between two trajectories of a stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows
-    whose step or reset raises; such a row looks like a seam, and its stream begins again with episode 0.
+    whose step or reset raises; such a row looks like a seam, and its stream begins again with episode 0. ``same_step``: so many
+    streams are a vector env in SAME_STEP that gives its final observations: a seam is after a truncation only, and all streams
+    beside it show their observation again, not ``mask``.
     """
     obs = np.asarray(trajectory.obs).astype(np.int64)
     stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]
     length, terminates, _ = episode(stream, number, longest)
     seam = t[:-1] == length[:-1]
     failed = np.zeros(seam.shape, np.bool_) if fails is None else fails(stream[:-1], number[:-1], t[:-1])
-    masked = seam | failed
-    ends = t[1:] == length[:-1]  # the last step of an episode, where the row is none of a seam
     context = {key: np.asarray(trajectory.context[key]).astype(np.int64) for key in ("stream", "start")}
+    again = beside_seams(seam, context, same_step) if same_step else np.zeros_like(seam)
+    masked = seam | failed | again
+    ends = ~masked & (t[:-1] + 1 == length[:-1])  # the last step of an episode
+    over = ends & terminates[:-1] & bool(same_step)  # the next one begins at once
     action, version = np.asarray(trajectory.action), np.asarray(trajectory.version)
     wrong: list[str] = []
 
@@ -184,20 +189,28 @@ def verify(
             wrong.append(f"{what}{at} of stream {context['stream'][at[-1]]}: {said}")
 
     compare("obs stream", stream, context["stream"])
-    compare("obs episode", number[1:], np.where(failed, 0, number[:-1] + seam))
-    compare("obs t", t[1:], np.where(masked, 0, t[:-1] + 1))
+    compare("obs episode", number[1:], np.where(failed, 0, number[:-1] + (seam | over)))
+    compare("obs t", t[1:], np.where(again, t[:-1], np.where(masked | over, 0, t[:-1] + 1)))
     compare("obs beyond its episode", t > length, False)
     compare("first", trajectory.first, t == 0)
     compare("mask", trajectory.mask, ~masked)
     compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
-    compare("bootstrap", trajectory.bootstrap, masked | ~(ends & terminates[:-1]))
+    compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    if fails is None:  # else a stream's rows before are not those of a law; the ledger still follows them
+    if fails is None and not same_step:  # else a stream's rows before are not those of a law; the ledger still follows them
         rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
         compare("context start", context["start"], rows)
     if ledger is not None:
         wrong += follow(ledger, context, obs, version, gaps=gaps)
     return wrong
+
+
+def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
+    """[T, B]: the rows of which another of the ``streams`` of the same env is a seam."""
+    env, start = context["stream"] // streams, context["start"]
+    together = (env[:, None] == env) & (start[:, None] == start)
+    beside: Bools = (seam.astype(np.int64) @ together > 0) & ~seam
+    return beside
 
 
 def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Any, *, gaps: bool) -> list[str]:

@@ -119,7 +119,8 @@ class Ring:
 
     def insert(self, data: Trajectory, column: int) -> tuple[Ints, Ints]:
         """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> the places where a window may begin
-        from now on, and those where none may any more. Take the second out before the first are put in.
+        from now on, and those where none may any more. Take the second out before the first are put in. ValueError where
+        frames are stacked and a row shows its stack again.
         """
         actor, unroll, window = column // self.block, self.unroll, self.window
         columns = slice(column, column + self.block)
@@ -173,6 +174,11 @@ class Ring:
         if self._keeps_state:
             tree.map(lambda to, x: np.copyto(to[head // unroll, columns], x), self._recurrent, data.state)
         if self.layout.stacks:
+            if (~np.asarray(data.mask) & ~np.asarray(data.first[1:])).any():
+                raise ValueError(
+                    "expected stacks of frames that shift by one a row, got rows that show an observation again (a SAME_STEP "
+                    "env, where an episode was truncated): make the env in NEXT_STEP"
+                )
             age = self._age[columns]
             for t in range(unroll + 1):
                 if t:

@@ -1,0 +1,70 @@
+"""The last observation of an episode, which a SAME_STEP env gives in ``info`` or nowhere: the row has the next one's first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from equipoise.envs.checks import WrongValue
+from equipoise.envs.spaces import member
+from equipoise.types import Array, Tree
+
+KEYS = ("final_obs", "final_observation")  # Gymnasium's since 1.0, and before
+TRUNCATION = "truncation treated as termination"
+UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"  # until the first truncation tells
+
+
+def note(env: VectorEnv[Any, Any, Any]) -> tuple[str, ...]:
+    """What is to be said of a SAME_STEP env before its first truncation."""
+    return () if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else (UNKNOWN,)
+
+
+def read(target: Tree, info: Mapping[str, Any], rows: Array) -> Array:
+    """Write what ``info`` has as the last observations of ``rows`` [B] bool into ``target`` [B, ...] -> [B] bool, which it had.
+
+    Gymnasium's own is an array of objects, each an observation of one env or None. Others may give observations [B, ...] in
+    the form of those that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean anything.
+    WrongValue where one is not of the observation's shape.
+    """
+    if (key := named(info)) is None:
+        return np.zeros_like(rows)
+    value, there = info[key], np.array(rows)
+    if (said := info.get(f"_{key}")) is not None:
+        there &= np.asarray(said, np.bool_)
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        _put_rows(target, value, there, key)
+        return there
+    for i in np.flatnonzero(there).tolist():
+        if value[i] is None:
+            there[i] = False
+        else:
+            _put_one(target, value[i], i, key)
+    return there
+
+
+def named(info: Any) -> str | None:
+    """The key that has them."""
+    return next((key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None)
+
+
+def _put_one(target: Tree, obs: Any, i: int, key: str) -> None:
+    if isinstance(target, dict):
+        for name, inner in target.items():
+            _put_one(inner, member(obs, name), i, f"{key}/{name}")
+    elif np.shape(obs) != target.shape[1:]:
+        raise WrongValue("invalid", i, f"info/{key}", f"shape {list(target.shape[1:])}", f"{list(np.shape(obs))}")
+    else:
+        np.copyto(target[i : i + 1], np.asarray(obs)[None])
+
+
+def _put_rows(target: Tree, obs: Any, rows: Array, key: str) -> None:
+    if isinstance(target, dict):
+        for name, inner in target.items():
+            _put_rows(inner, member(obs, name), rows, f"{key}/{name}")
+    elif np.shape(obs) != target.shape:  # it might broadcast
+        raise WrongValue("invalid", 0, f"info/{key}", f"shape {list(target.shape)}", f"{list(np.shape(obs))}")
+    else:
+        np.copyto(target, obs, where=rows.reshape(-1, *[1] * (target.ndim - 1)))
