@@ -13,6 +13,7 @@ import torch
 
 from equipoise.experience import journal
 from equipoise.experience.replay import Replay
+from equipoise.types import Batch
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
 from tests.experience.saving import content, end, load, on_disk, save
@@ -38,6 +39,19 @@ def learn(made: Replay, writers: Writers, rounds: int, *, gaps: bool = False) ->
         if (batch := made.sample(5)) is not None:
             made.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
             made.finish(batch.keys)
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS // 2, 2 * ROUNDS + 1])
+@pytest.mark.parametrize("stack", ["black", "repeated"])
+def test_every_window_of_a_loaded_replay_is_whole(stack: str, rounds: int, tmp_path: Path) -> None:
+    """The oldest, too, whose frames begin before it."""
+    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=12)
+    made = made_in(tmp_path, history)
+    learn(made, Writers(history, made), rounds)
+    other = load(made_in(tmp_path, history, saved=made._inbox.state()), save(made), tmp_path)
+    places = np.flatnonzero(other.selector._at >= 0)
+    keys = np.stack([places, other.ring.row(places)], 1)
+    history.prove(Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={}))
 
 
 CASES = [  # selector, window, stack, storage, max_lag, rounds before the save
