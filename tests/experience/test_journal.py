@@ -16,7 +16,7 @@ from equipoise.experience.replay import Replay
 from equipoise.types import Batch
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
-from tests.experience.saving import content, end, load, on_disk, save
+from tests.experience.saving import content, end, load, members, on_disk, save
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, Writers, replay
 
 ROUNDS = 9  # that are held
@@ -49,7 +49,7 @@ def test_every_window_of_a_loaded_replay_is_whole(stack: str, rounds: int, tmp_p
     made = made_in(tmp_path, history)
     learn(made, Writers(history, made), rounds)
     other = load(made_in(tmp_path, history, saved=made._inbox.state()), save(made), tmp_path)
-    places = np.flatnonzero(other.selector._at >= 0)
+    places = members(other)
     keys = np.stack([places, other.ring.row(places)], 1)
     history.prove(Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={}))
 

@@ -154,7 +154,9 @@ class Ring:
         slots = np.arange(begin, end)
         may = self._small["mask"][slots % self.slots, columns].copy()
         since = self._run[columns] - (head - slots)[:, None]  # rows from the gap to this one
-        may &= since >= (np.minimum(self._small["age"][slots % self.slots, columns], self.layout.history) if self._stacked else 0)
+        may &= since >= 0
+        if self._stacked:
+            may &= since >= np.minimum(self._small["age"][slots % self.slots, columns], self.layout.history)
         if self._keeps_state:
             may &= (slots % self.unroll == 0)[:, None]
         fresh: Ints = self._starts(begin, end, columns)[may.reshape(-1)]

@@ -184,7 +184,8 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
         raise ValueError(
-            f"steps: expected at least {first:,}, so that an update follows replay.starts_at, got {program.steps:,}"
+            f"steps: expected at least {first:,}, so that an update follows replay.starts_at and a window's rows, got "
+            f"{program.steps:,}"
         )
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
@@ -227,7 +228,9 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
     if not program.actors:
         return Pace(rows=1, offline=True)
     rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
-    return Pace(rows=rows, updates=policy.replay.updates, begins=first_round(policy.replay.starts_at, rows))
+    window = policy.algorithm.item_rows or policy.unroll
+    begins = first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window)
+    return Pace(rows=rows, updates=policy.replay.updates, begins=begins)
 
 
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
