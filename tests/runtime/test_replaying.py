@@ -86,7 +86,10 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
         (["replay.memory=1k"], r"replay\.memory: expected at least [\d,]+ bytes"),
         (["steps=500"], r"steps: expected at least [\d,]+"),
         (["algorithm.n_step=60k", "replay.capacity=1M"], r"steps: expected at least [\d,]+, so that .* and a window's rows"),
-        (["algorithm.n_step=200k", "steps=2M"], r"replay\.capacity: expected at least [\d,]+ rows, room for .*, windows of 200000"),
+        (
+            ["algorithm.n_step=200k", "steps=2M"],
+            r"replay\.capacity: expected at least [\d,]+ rows, room for .*, windows of 200000",
+        ),
         (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
         (["replay.alpha=2"], r"replay\.alpha: expected 0 to 1, got 2"),
         (["algorithm.epochs=2"], r"algorithm\.epochs"),

@@ -247,7 +247,7 @@ class Ring:
         """A copy of all but the blocks."""
         where = self._edge()
         return {
-            "slots": self.slots, "unroll": self.unroll, "block": self.block,
+            "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
             "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "run": self._run.copy(), "age": self._age.copy(),
             "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
         }  # fmt: skip
