@@ -71,12 +71,9 @@ def recorded(path: Path) -> Path:
     pytest.importorskip("h5py")
     ends = np.array([False, True])
     episode = datasets.Episode(
-        obs=np.zeros((3, 4), np.float32),
-        action=np.zeros(2, np.int64),
-        reward=np.ones(2),
-        terminated=ends,
-        truncated=~ends & False,
-    )
+        obs=np.zeros((3, 4), np.float32), action=np.zeros(2, np.int64), reward=np.ones(2), terminated=ends,
+        truncated=np.zeros(2, bool),
+    )  # fmt: skip
     env = gymnasium.make("CartPole-v1")
     datasets.write(str(path), [episode], observation=env.observation_space, action=env.action_space)
     return path

@@ -33,9 +33,8 @@ class ActorCriticAlgorithm(Algorithm):
     clip_reward: NonNegative = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
 
     def unread(self) -> dict[str, str]:
-        return super().unread() | (
-            {} if self.normalize_obs else {"clip_obs": "observations stay as they are (normalize_obs=false)"}
-        )
+        why = "observations stay as they are (algorithm.normalize_obs=false)"
+        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         net = ActorCritic(

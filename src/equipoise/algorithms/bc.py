@@ -45,9 +45,8 @@ class BC(Algorithm):
         return 1
 
     def unread(self) -> dict[str, str]:
-        return super().unread() | (
-            {} if self.normalize_obs else {"clip_obs": "observations stay as they are (normalize_obs=false)"}
-        )
+        why = "observations stay as they are (algorithm.normalize_obs=false)"
+        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(

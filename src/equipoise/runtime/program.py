@@ -406,7 +406,7 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     if policy.algorithm.needs_dataset and not replay.dataset:
         name = type(policy.algorithm).__name__
         problems.append(
-            f"replay.dataset: expected a data set, which {name} learns from, got none: what it did itself would only confirm it; "
+            f"replay.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
             "'equipoise collect' makes one of a run"
         )
     if replay.dataset:
