@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib
+import itertools
 import json
 import re
 import shutil
@@ -33,6 +34,10 @@ from equipoise.types import Array, EnvFactory, Stack, Tree
 
 OURS = "equipoise"  # the key of our own metadata
 METADATA = "metadata.json"
+
+
+class Faulty(ValueError):
+    """A data set whose rows are not what its metadata say, or no rows at all: to read it again would not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +71,23 @@ class Dataset:
         return {path: Stack(**stack) for path, stack in self.about.get("stacks", {}).items()}
 
     def __iter__(self) -> Iterator[Episode]:
-        stored = _minari().MinariDataset(str(self.path))
-        for one in stored.iterate_episodes():
-            yield Episode(
-                obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
-                reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
-                truncated=np.asarray(one.truncations, bool),
-            )  # fmt: skip
+        """May raise ``Faulty``."""
+        stored = iter(_minari().MinariDataset(str(self.path)).iterate_episodes())
+        for number in itertools.count():
+            try:
+                if (one := next(stored, None)) is None:
+                    return
+                episode = Episode(
+                    obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
+                    reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
+                    truncated=np.asarray(one.truncations, bool),
+                )  # fmt: skip
+            except (OSError, LookupError, AssertionError, TypeError, ValueError) as error:
+                raise Faulty(
+                    f"replay.dataset={self.name}: episode {number}: expected observations, actions, rewards, terminations and "
+                    f"truncations in {self.path}, got {type(error).__name__}: {error}"
+                ) from error
+            yield episode
 
     def sha256(self) -> str:
         """Of the rows: every file but the metadata."""

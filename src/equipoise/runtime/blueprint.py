@@ -19,6 +19,7 @@ from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience import dataset as datasets
+from equipoise.experience import offline
 from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
@@ -179,6 +180,9 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
         load_weights(nets, given)  # refused now, before there is a directory
+    if dataset is not None:
+        one = next(role for role in roles.values() if role.frozen is None)
+        offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
     if updates == 0:
