@@ -42,7 +42,7 @@ class Shelf:
         pinned: bool = False,
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """``Faulty`` where an episode is not what ``dataset.Episode`` says; see also ``look``. It may take minutes, so ``pulse``
+        """``Faulty`` where an episode is not what ``dataset.Episode`` says; see also ``look``. It may take minutes: ``pulse``
         is called every ``CHUNK`` rows or so.
         """
         self._settings = settings
