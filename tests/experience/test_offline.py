@@ -176,6 +176,30 @@ def test_a_missing_data_set_names_those_that_there_are(tmp_path: Any) -> None:
         datasets.find(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no rows", "No data found"), ("no JSON", "JSONDecodeError"), ("no space", "KeyError: 'type'"),
+        ("no steps", "KeyError: 'total_steps'"), ("no stacks", "Stack.* 'padding'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_data_set_is_named(what: str, said: str, tmp_path: Any) -> None:
+    made = of(History(streams=1, rows=60), "odd-v0")
+    file = made.path / "metadata.json"
+    about = json.loads(file.read_text())
+    if what == "no rows":
+        (made.path / "main_data.hdf5").unlink()
+    elif what == "no space":
+        about["observation_space"] = "{}"
+    elif what == "no steps":
+        del about["total_steps"]
+    elif what == "no stacks":
+        about["equipoise"] = {"stacks": {"": {"frames": 4}}}
+    file.write_text("{" if what == "no JSON" else json.dumps(about))
+    with pytest.raises(Faulty, match=f"^data set 'odd-v0': .*metadata.json: .*{said}"):
+        datasets.find("odd-v0")
+
+
 def test_a_directory_is_a_data_set_too_and_none_is_overwritten(tmp_path: Any) -> None:
     where = str(tmp_path / "mine")
     made = of(History(streams=1, rows=60), where)

@@ -122,14 +122,16 @@ def find(name: str) -> Dataset:
     try:
         stored = minari.MinariDataset(str(path))
         about = json.loads((path / METADATA).read_text()).get(OURS, {})
-    except (KeyError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
-    if not stored.total_steps:
-        raise ValueError(f"data set {name!r}: expected episodes, got none")
-    return Dataset(
-        name=name, path=path, observation=stored.observation_space, action=stored.action_space,
-        episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
-    )  # fmt: skip
+        found = Dataset(
+            name=name, path=path, observation=stored.observation_space, action=stored.action_space,
+            episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
+        )  # fmt: skip
+        _ = found.stacks
+    except (OSError, KeyError, AssertionError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
+        raise Faulty(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
+    if not found.steps:
+        raise Faulty(f"data set {name!r}: expected episodes, got none")
+    return found
 
 
 def write(
