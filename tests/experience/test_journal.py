@@ -253,3 +253,5 @@ def test_rows_that_are_not_those_of_the_ring_are_refused(tmp_path: Path) -> None
     other = replay(history, Settings(capacity=ROUND * 20, starts_at=ROUND), folder=tmp_path)
     with pytest.raises(ValueError, match=r"replay, slots: expected \d+ as in this program, got \d+"):
         load(other, saved, tmp_path)
+    with pytest.raises(ValueError, match=r"replay, window: expected 3 as in this program, got 1"):
+        load(made_in(tmp_path, history, window=3), saved, tmp_path)
