@@ -2,10 +2,12 @@
 
 Data: vectors are 17 + 6 random floats; frames are stacks of a real Pong run (``--frames FILE.npz``, from benchmarks/replay.py).
 ``insert`` is told with the rows of a call, ``sample`` in items of a batch of 256, ``update`` is a sample and its new priorities.
-The replay is full before anything is sampled. The last line is JSON.
+The replay is full before anything is sampled; ``memory_mib`` is what the process grew by from the end of all imports until then.
+The last line is JSON.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -163,6 +165,12 @@ def rate(call, rows):
 
 if a.data == "frames":
     pong[:2].sum()  # touched, before memory is looked at
+IMPORTS = {
+    "ours": ["torch", "equipoise.experience.replay"], "sb3": ["stable_baselines3.common.buffers"],
+    "torchrl": ["torchrl.data", "tensordict"], "cpprb": ["cpprb"],
+}  # fmt: skip
+for module in IMPORTS[a.library]:  # a library is no part of its replay's memory
+    importlib.import_module(module)
 before = rss_mib()
 insert, sample, update = {"ours": ours, "sb3": sb3, "torchrl": torchrl, "cpprb": cpprb}[a.library]()
 for i in range(CAPACITY // ROWS):

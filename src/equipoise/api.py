@@ -27,7 +27,7 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.exam import STREAMS, evaluator, gave_up, load_networks, networks, result
-from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_resume
+from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation, step_of
 from equipoise.runtime.run import On, Run
@@ -88,6 +88,7 @@ def program(
                 said = {**base.policies, name: dataclasses.replace(policy, batch=envs)}
                 base = dataclasses.replace(base, policies=said)
     check_program(base)
+    check_read(base, [key for key, _ in set_])
     return base
 
 

@@ -279,6 +279,7 @@ class Algorithm(ABC):
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
+    needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
 
     learning_rate: NonNegative = 3e-4
     anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps
@@ -295,6 +296,11 @@ class Algorithm(ABC):
     def item_rows(self) -> int | None:
         """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
         return None
+
+    def unread(self) -> dict[str, str]:
+        """Fields that nothing reads while the others are as they are, each with the reason; a subclass adds its own."""
+        found = {} if self.optimizer == "rmsprop" else {"optimizer_decay": f"the optimizer is {self.optimizer}"}
+        return found if self.target_every else found | {"tau": "there is no target network (algorithm.target_every=0)"}
 
     @abstractmethod
     def network(self, spec: EnvSpec) -> nn.Module:
@@ -384,6 +390,20 @@ class Replay:
     strategy: Literal["future", "final", "episode"] = "future"  # relabel: which of the goals that the episode achieved
     dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
     dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
+
+    def unread(self, actors: int) -> dict[str, str]:
+        """As ``Algorithm.unread``, in a run with so many actors."""
+        found = {"capacity": f"the rows are as many as fit in replay.memory={self.memory}"} if self.memory else {}
+        if self.selector != "prioritized":
+            found |= dict.fromkeys(("alpha", "beta", "epsilon"), f"nothing is prioritized (replay.selector={self.selector})")
+        if not self.relabel:
+            found["strategy"] = "no goal becomes another (replay.relabel=0)"
+        if not self.dataset:
+            found["dataset_share"] = "there is no data set (replay.dataset)"
+        if not actors:
+            of_live = ("capacity", "memory", "starts_at", "updates", "dataset_share")
+            found |= dict.fromkeys(of_live, "there is no live experience (actors=0)")
+        return found
 
     def recorded(self, batch: int) -> int:
         """Items of a batch that are a data set's, where there is one beside live experience."""

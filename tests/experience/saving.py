@@ -14,6 +14,12 @@ from equipoise.experience.replay import Replay
 from equipoise.types import Tree
 
 
+def members(made: Replay) -> Any:
+    """The places that may be sampled."""
+    state: Any = made.selector.state()
+    return np.sort(state["list"]) if "list" in state else np.flatnonzero(state["in"])
+
+
 def content(made: Replay) -> str:
     """A hash of all that must come back: every row that is held, indices, priorities, row numbers, generators."""
     digest, ring = hashlib.sha256(), made.ring

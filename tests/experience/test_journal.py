@@ -13,9 +13,10 @@ import torch
 
 from equipoise.experience import journal
 from equipoise.experience.replay import Replay
+from equipoise.types import Batch
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
-from tests.experience.saving import content, end, load, on_disk, save
+from tests.experience.saving import content, end, load, members, on_disk, save
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, Writers, replay
 
 ROUNDS = 9  # that are held
@@ -38,6 +39,19 @@ def learn(made: Replay, writers: Writers, rounds: int, *, gaps: bool = False) ->
         if (batch := made.sample(5)) is not None:
             made.learned(batch.keys, np.abs(batch.data.reward[0].numpy()))
             made.finish(batch.keys)
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS // 2, 2 * ROUNDS + 1])
+@pytest.mark.parametrize("stack", ["black", "repeated"])
+def test_every_window_of_a_loaded_replay_is_whole(stack: str, rounds: int, tmp_path: Path) -> None:
+    """The oldest, too, whose frames begin before it."""
+    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=12)
+    made = made_in(tmp_path, history)
+    learn(made, Writers(history, made), rounds)
+    other = load(made_in(tmp_path, history, saved=made._inbox.state()), save(made), tmp_path)
+    places = members(other)
+    keys = np.stack([places, other.ring.row(places)], 1)
+    history.prove(Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={}))
 
 
 CASES = [  # selector, window, stack, storage, max_lag, rounds before the save
@@ -239,3 +253,5 @@ def test_rows_that_are_not_those_of_the_ring_are_refused(tmp_path: Path) -> None
     other = replay(history, Settings(capacity=ROUND * 20, starts_at=ROUND), folder=tmp_path)
     with pytest.raises(ValueError, match=r"replay, slots: expected \d+ as in this program, got \d+"):
         load(other, saved, tmp_path)
+    with pytest.raises(ValueError, match=r"replay, window: expected 3 as in this program, got 1"):
+        load(made_in(tmp_path, history, window=3), saved, tmp_path)

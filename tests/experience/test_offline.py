@@ -16,9 +16,9 @@ from equipoise import tree
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
 from equipoise.experience import dataset as datasets
-from equipoise.experience.dataset import Dataset, Episode
+from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.offline import NOBODY, Shelf
+from equipoise.experience.offline import CHUNK, NOBODY, Shelf, look
 from equipoise.experience.replay import Replay
 from equipoise.types import Batch, Stack, Trajectory
 from equipoise.types import Replay as Settings
@@ -176,6 +176,30 @@ def test_a_missing_data_set_names_those_that_there_are(tmp_path: Any) -> None:
         datasets.find(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("no rows", "No data found"), ("no JSON", "JSONDecodeError"), ("no space", "KeyError: 'type'"),
+        ("no steps", "KeyError: 'total_steps'"), ("no stacks", "Stack.* 'padding'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_data_set_is_named(what: str, said: str, tmp_path: Any) -> None:
+    made = of(History(streams=1, rows=60), "odd-v0")
+    file = made.path / "metadata.json"
+    about = json.loads(file.read_text())
+    if what == "no rows":
+        (made.path / "main_data.hdf5").unlink()
+    elif what == "no space":
+        about["observation_space"] = "{}"
+    elif what == "no steps":
+        del about["total_steps"]
+    elif what == "no stacks":
+        about["equipoise"] = {"stacks": {"": {"frames": 4}}}
+    file.write_text("{" if what == "no JSON" else json.dumps(about))
+    with pytest.raises(Faulty, match=f"^data set 'odd-v0': .*metadata.json: .*{said}"):
+        datasets.find("odd-v0")
+
+
 def test_a_directory_is_a_data_set_too_and_none_is_overwritten(tmp_path: Any) -> None:
     where = str(tmp_path / "mine")
     made = of(History(streams=1, rows=60), where)
@@ -229,6 +253,9 @@ def test_the_bounds_of_a_continuous_action_are_looked_at(tmp_path: Any) -> None:
         ({"terminated": np.array([True, False, True])}, "episode 0: expected an end at its last step, 2, alone, got one at 0"),
         ({"obs": np.zeros((3, 2), np.float32)}, r"episode 0, observation: expected shape \(4, 2\), got \(3, 2\)"),
         ({"reward": np.array([0, np.nan, 0])}, "episode 0, reward: expected finite numbers, got nan at step 1"),
+        ({"truncated": np.zeros(2, bool)}, r"episode 0, truncated: expected shape \(3,\), as of its rewards, got \(2,\)"),
+        ({"action": np.array([0, 4, 1])}, r"episode 0, action: expected one of Discrete\(4\), got 4 at step 1"),
+        ({"action": np.array([0, 1.5, 1])}, "episode 0, action: expected int64, got float64"),
     ],
 )
 def test_episodes_that_are_none_are_refused(change: dict[str, Any], said: str) -> None:
@@ -238,8 +265,9 @@ def test_episodes_that_are_none_are_refused(change: dict[str, Any], said: str) -
     }  # fmt: skip
     dataset = datasets.write("odd-v0", [Episode(**whole | change)], observation=BOX, action=FOUR)
     row = RowSpec(obs=observation_spec(BOX), action=action_spec(FOUR), behaviour={}, state={}, context=STREAM)
-    with pytest.raises(ValueError, match=said):
-        Shelf(dataset, Settings(), row=row, window=1, stacks={})
+    for read in (lambda: look(dataset, row, {}), lambda: Shelf(dataset, Settings(), row=row, window=1, stacks={})):
+        with pytest.raises(Faulty, match=f"^replay.dataset=odd-v0: {said}"):
+            read()
 
 
 def test_stacks_that_cannot_be_made_again_are_refused() -> None:
@@ -253,4 +281,11 @@ def test_stacks_that_cannot_be_made_again_are_refused() -> None:
 def test_a_policy_that_needs_more_than_rows_is_refused() -> None:
     history = History(streams=1, rows=60)
     with pytest.raises(ValueError, match=r"one that needs behaviour \(logp\)"):
-        Shelf(of(history), Settings(), row=history.row, window=1, stacks={})
+        look(of(history), history.row, {})
+
+
+def test_a_sign_of_life_comes_with_every_chunk_of_rows() -> None:
+    history, pulses = History(streams=1, rows=900), list[int]()
+    dataset, row = of(history), RowSpec(obs=history.row.obs, action=history.row.action, behaviour={}, state={}, context=STREAM)
+    Shelf(dataset, Settings(), row=row, window=1, stacks={}, pulse=lambda: pulses.append(1))
+    assert len(pulses) >= dataset.steps // CHUNK > 1

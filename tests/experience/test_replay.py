@@ -15,7 +15,8 @@ from equipoise.experience.replay import Replay, ReplayPlan
 from equipoise.experience.tokens import LocalChannel
 from equipoise.types import Experience, Stack, stream_ids
 from equipoise.types import Replay as Settings
-from tests.experience.history import History
+from tests.experience.history import FRAMES, History
+from tests.experience.saving import members
 
 UNROLL, BLOCK, ACTORS = 4, 2, 3
 ROUND = UNROLL * BLOCK * ACTORS
@@ -61,7 +62,7 @@ class Writers:
         return True
 
     def skip(self, actor: int) -> None:
-        """To the next row at which all of the actor's streams begin an episode; the streams of these tests have one."""
+        """A row is lost: the streams go on after it, wherever in an episode they are."""
         self.next[actor] += 1
 
 
@@ -129,11 +130,38 @@ def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any) -> None:
         made.finish(batch.keys)
 
 
-def test_a_gap_is_never_crossed() -> None:
-    history = History(streams=BLOCK * ACTORS, rows=1200)
-    for window in (1, 3, 6):
-        made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2), window=window)
-        assert drive(history, made, batches=100, n=16, gaps=True)
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("window", [1, 3, 6])
+def test_a_gap_is_never_crossed(window: int, stack: str) -> None:
+    """Not by rows, and not by the frames of a stack, though most gaps here are amid an episode."""
+    history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS[stack])
+    made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2), window=window)
+    assert drive(history, made, batches=100, n=16, gaps=True)
+
+
+@pytest.mark.parametrize("stack", ["black", "repeated"])
+def test_after_a_gap_rows_come_back_as_soon_as_their_frames_are_held(stack: str) -> None:
+    """With its episode's next beginning, or once a whole stack of frames has come since: not before, and not later."""
+    history, gap = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=7), 2 * UNROLL
+    made = replay(history, Settings(capacity=ROUND * 20, starts_at=ROUND * 5, updates=1))
+    writers = Writers(history, made)
+    for i in range(5):
+        if i == 2:
+            for actor in range(ACTORS):
+                writers.skip(actor)
+        for actor in range(ACTORS):
+            writers.write(actor)
+        made.sample(1)
+    data = made.ring.gather(places := members(made))
+    made_of = zip(data.context["stream"].tolist(), data.context["start"].tolist(), strict=True)
+    held = [
+        (stream, row)
+        for stream in range(BLOCK * ACTORS)
+        for row in [*range(gap - 1), *range(gap + 1, 5 * UNROLL + 1)]
+        if history.mask[row, stream] and (row < gap or min(history.age[row, stream], FRAMES - 1) <= row - gap - 1)
+    ]
+    assert sorted(made_of) == held and len(places) == len(made.selector)
+    assert any(history.age[gap + 1, s] > 0 and history.mask[gap + 1, s] for s in range(BLOCK * ACTORS)), "amid an episode"
 
 
 def test_every_place_that_is_held_is_sampled_and_no_other() -> None:
@@ -172,6 +200,38 @@ def test_samples_per_insert_are_exact() -> None:
     rounds = made.stats()["sampled"] / ROUND
     assert rounds == 3 - 1 + -(-len(updates) // 3)
     assert made.stats()["inserted"] == made.stats()["sampled"] + made.stats()["held"] + made.stats()["dropped"]
+
+
+@pytest.mark.parametrize("selector", ["uniform", "prioritized", "fifo"])
+def test_there_is_nothing_to_sample_before_the_first_window_is_whole(selector: Any) -> None:
+    """An unroll has 4 rows and a window 9; in lockstep a round that is held back would be the last one."""
+    history = History(streams=BLOCK * ACTORS, rows=200)
+    made = replay(history, Settings(capacity=ROUND * 9, starts_at=0, updates=1, selector=selector), window=2 * UNROLL + 1)
+    writers = Writers(history, made)
+    for i in range(5):
+        assert made.sample(3) is None
+        assert all(writers.write(actor) for actor in range(ACTORS)), i
+        if i == 2:
+            break
+    batch = made.sample(3)
+    assert batch is not None and float(batch.weight.min()) > 0
+    history.prove(batch)
+
+
+@pytest.mark.parametrize("selector", ["uniform", "prioritized", "fifo"])
+def test_rounds_that_nothing_can_begin_with_do_not_count(selector: Any) -> None:
+    history = History(streams=BLOCK * ACTORS, rows=200)
+    history.mask[: 2 * UNROLL] = False  # every env was reset, twice
+    made = replay(history, Settings(capacity=ROUND * 9, starts_at=ROUND, updates=2, selector=selector))
+    writers, updates = Writers(history, made), 0
+    for _ in range(5):
+        assert all(writers.write(actor) for actor in range(ACTORS))
+        while (batch := made.sample(3)) is not None:
+            history.prove(batch)
+            made.learned(batch.keys, np.ones(3))
+            made.finish(batch.keys)
+            updates += 1
+    assert (made._rounds, updates) == (3, 6)
 
 
 def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:

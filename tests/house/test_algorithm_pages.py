@@ -8,11 +8,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 from equipoise import api, recipes
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
+from equipoise.experience import dataset as datasets
 from equipoise.runtime.program import algorithm_class, algorithm_names
 from equipoise.types import Algorithm
 
@@ -62,11 +65,30 @@ def test_a_page_says_what_there_is_to_say(name: str) -> None:
         assert recipes.find(words[2], name) and words[3:5] == ["--algorithm", name], command
 
 
+def recorded(path: Path) -> Path:
+    """A data set of CartPole's: an episode of two steps."""
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    ends = np.array([False, True])
+    episode = datasets.Episode(
+        obs=np.zeros((3, 4), np.float32), action=np.zeros(2, np.int64), reward=np.ones(2), terminated=ends,
+        truncated=np.zeros(2, bool),
+    )  # fmt: skip
+    env = gymnasium.make("CartPole-v1")
+    datasets.write(str(path), [episode], observation=env.observation_space, action=env.action_space)
+    return path
+
+
 @pytest.mark.parametrize("name", algorithm_names())
 def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
+    cls, settings = algorithm_class(name), SHOW_ALL.get(name, [])
+    if cls.needs_dataset:
+        settings = [*settings, f"replay.dataset={recorded(tmp_path / 'rows')}"]
+    elif cls.needs_replay:
+        settings = [*settings, "replay.starts_at=0"]
     made = api.program(
-        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8, steps=64, evaluate_episodes=0,
-        settings=[*SHOW_ALL.get(name, []), *(["replay.starts_at=0"] if algorithm_class(name).needs_replay else [])],
+        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=int(not cls.needs_dataset), envs_per_actor=4, unroll=8,
+        steps=64, evaluate_episodes=0, settings=settings,
     )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
     assert set(table(name, "Metrics")) == set(reports[-1].metrics)

@@ -9,6 +9,7 @@ import pytest
 
 from equipoise import api
 from equipoise.runtime.exam import evaluator
+from equipoise.runtime.program import apply_settings
 from equipoise.runtime.run import Run
 from tests.runtime.resuming import finish, told
 
@@ -38,7 +39,8 @@ def test_serial_and_process_agree_to_the_bit(tmp_path: Path) -> None:
 
 def test_a_share_of_zero_is_a_run_without_goals(tmp_path: Path) -> None:
     """Of the same run, whatever the strategy; and another than with."""
-    made = [program("replay.relabel=0"), program("replay.relabel=0", "replay.strategy=final"), program()]
+    off = ["replay.relabel=0"]
+    made = [program(*off), apply_settings(program("replay.strategy=final"), off), program()]
     found = [parameters(one, "serial", tmp_path / str(i)) for i, one in enumerate(made)]
     assert found[0] == found[1] != found[2]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,10 @@ import pytest
 import equipoise as eq
 from equipoise.envs import ruler
 from equipoise.experience import dataset as datasets
+from equipoise.experience.tokens import LocalChannel
+from equipoise.runtime import blueprint, build
+from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.ipc import Heap
 from equipoise.runtime.run import Run
 from equipoise.types import Program
 
@@ -114,6 +120,66 @@ def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: 
     with pytest.raises(ValueError, match=r"^replay.dataset=ruler/some-v0: observation: expected Box"):
         Run(made, on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def damage(dataset: str, episode: int, what: str) -> None:
+    h5py: Any = importlib.import_module("h5py")
+    with h5py.File(datasets.find(dataset).path / "main_data.hdf5", "a") as file:
+        group = file[f"episode_{episode}"]
+        if what == "no rewards":
+            del group["rewards"]
+            return
+        kept = group["observations"][()]
+        del group["observations"]
+        group["observations"] = kept[:, :-1] if what == "narrow" else kept[:-1]
+
+
+FAULTS = {
+    "no rewards": "expected observations, actions, rewards, .* got KeyError: .*rewards",
+    "narrow": "observation: expected shape", "short": "observation: expected shape",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run(what: str, ruled: str, tmp_path: Any) -> None:
+    made = offline(ruled)
+    damage(ruled, 0, what)
+    with pytest.raises(ValueError, match=f"^replay.dataset=ruler/some-v0: episode 0.*{FAULTS[what]}"):
+        Run(made, on="process", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: Any) -> None:
+    """A successor of the learner would read the same."""
+    damage(ruled, 7, what)
+    notes: list[str] = []
+
+    def follow() -> None:
+        with Run(offline(ruled), on="process", out=tmp_path / "run", tensorboard=False) as going:
+            for report in going:
+                notes.extend(report.notes)
+
+    with pytest.raises(WorkerFailed, match=f"replay.dataset=ruler/some-v0: episode 7.*{FAULTS[what]}"):
+        follow()
+    assert not [note for note in notes if "goes on" in note]
+
+
+def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: str, tmp_path: Any) -> None:
+    """It touches the board while it is built, and never shortens what it was given for that."""
+    blue = dataclasses.replace(blueprint.blueprint(offline(ruled)), directory=str(tmp_path))
+    shared, _ = build.lay_out(blue, Heap, LocalChannel)
+    pulses: list[float] = []
+
+    def pulse() -> None:
+        shared.board.pulse("learner")
+        pulses.append(shared.board.touched("learner"))
+
+    build.learner(blue, shared, shared.queue, lambda message: None, pulse)
+    assert pulses and 0 < pulses[-1] <= time.perf_counter()
+    shared.board.touch("learner", 1000.0)
+    pulse()
+    assert pulses[-1] > time.perf_counter() + 900
 
 
 @pytest.mark.parametrize(

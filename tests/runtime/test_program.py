@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from equipoise import api
 from equipoise.algorithms.ppo import PPO
 from equipoise.runtime.program import (
     algorithm_class,
@@ -15,12 +16,13 @@ from equipoise.runtime.program import (
     algorithm_names,
     apply_settings,
     check,
+    check_read,
     check_resume,
     from_json,
     to_json,
 )
 from equipoise.runtime.settings import convert, field_types, hint, nearest, whole
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range, Replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,6 +424,70 @@ def test_a_resume_refuses_to_change_what_nothing_reads() -> None:
             check_resume(given, apply_settings(given, [setting]))
     rms = apply_settings(given, ["algorithm.optimizer=rmsprop"])
     assert "algorithm.optimizer_decay" in check_resume(rms, apply_settings(rms, ["algorithm.optimizer_decay=0.5"]))
+
+
+UNREAD = {
+    "replay.alpha=0.7": "nothing is prioritized", "replay.beta=0.4": "nothing is prioritized",
+    "replay.selector=fifo replay.updates=1 replay.epsilon=0.1": r"nothing is prioritized \(replay.selector=fifo",
+    "replay.strategy=final": "no goal becomes another", "replay.dataset_share=0.3": "there is no data set",
+    "replay.memory=1GiB replay.capacity=1M": r"the rows are as many as fit in replay.memory=1073741824",
+    "replay.dataset=d-v0 actors=0 replay.starts_at=5": "there is no live experience",
+    "algorithm.kappa=0.5": "the distribution is none",
+    "algorithm.distribution=c51 algorithm.error=mse": "the distribution is c51",
+    "algorithm.epsilon_steps=0 algorithm.epsilon_start=0.5": "epsilon does not change",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", UNREAD)
+def test_a_new_run_refuses_what_nothing_reads(settings: str) -> None:
+    words = settings.split()
+    with pytest.raises(ValueError, match=f"^expected settings that change something, got .*, since {UNREAD[settings]}"):
+        api.program("CartPole-v1", "dqn", settings=words)
+    if len(words) > 1:
+        api.program("CartPole-v1", "dqn", settings=words[:-1])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "reader"),
+    [
+        ("sac", "algorithm.target_entropy=1", "algorithm.learn_temperature=false"),
+        ("td3", "algorithm.noise_clip=1", "algorithm.target_noise=0"),
+        ("ppo", "algorithm.clip_obs=5", "algorithm.normalize_obs=false"),
+    ],
+)
+def test_what_an_algorithm_does_not_read_is_its_own_to_say(algorithm: str, setting: str, reader: str) -> None:
+    with pytest.raises(ValueError, match=f"change something, got {setting.partition('=')[0]}, since"):
+        api.program("Pendulum-v1", algorithm, settings=[setting, reader])
+
+
+def test_every_field_that_may_be_unread_is_one() -> None:
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        assert set(cls().unread()) <= {field.name for field in fields(cls)}
+    assert set(Replay(memory=5).unread(0)) <= {field.name for field in fields(Replay)}
+
+
+def test_what_one_of_several_policies_reads_is_read() -> None:
+    given = api.program("CartPole-v1", "ppo", recipe=False)
+    one: Any = given.policies["main"]
+    rms = replace(one, algorithm=replace(one.algorithm, optimizer="rmsprop"))
+    both = replace(given, policies={"a": one, "b": rms})
+    check_read(both, ["algorithm.optimizer_decay", "policies.b.algorithm.optimizer_decay"])
+    with pytest.raises(ValueError, match=r"got policies\.a\.algorithm\.optimizer_decay, since the optimizer is adam"):
+        check_read(both, ["policies.a.algorithm.optimizer_decay"])
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_the_rows_of_an_item_stay_as_a_replay_was_saved_of_them(name: str) -> None:
+    given = api.program("CartPole-v1", name)
+    with pytest.raises(ValueError, match=r"cannot change algorithm\.n_step \(1 -> 3\)\. Can change: .*--init-from DIR"):
+        check_resume(given, apply_settings(given, ["algorithm.n_step=3", "algorithm.gamma=0.9"]))
+    assert check_resume(given, apply_settings(given, ["algorithm.gamma=0.9"]))
+
+
+def test_cloning_takes_a_data_set() -> None:
+    with pytest.raises(ValueError, match=r"replay\.dataset: expected a data set, which BC learns from, got none"):
+        api.program("CartPole-v1", "bc")
 
 
 def test_a_range_is_no_part_of_the_type_that_a_setting_is_read_by():

@@ -18,7 +18,7 @@ from equipoise import api
 from equipoise.experience.journal import Journal
 from equipoise.experience.replay import Replay
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.cut import Gate
+from equipoise.runtime.cut import CannotResume, Gate
 from equipoise.runtime.directory import RunDirectory
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
@@ -95,6 +95,13 @@ def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int
             wait_s /= 2
         go_on(out)
         assert told(out) == expected
+
+
+def test_a_resume_that_fails_at_once_leaves_the_run_to_another(tmp_path: Path) -> None:
+    train(program("sac", steps=256), tmp_path / "run")
+    with pytest.raises(CannotResume, match="expected the optimiser groups"):
+        go_on(tmp_path / "run", steps=512, settings=["algorithm.learn_temperature=false"])
+    assert go_on(tmp_path / "run", steps=512)["status"] == "completed"
 
 
 @pytest.mark.parametrize("lost", ["rows", "rng", "priorities"])

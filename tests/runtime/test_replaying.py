@@ -60,6 +60,13 @@ def test_serial_and_process_agree_to_the_bit(selector: str, tmp_path: Any) -> No
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize("max_lag", [0, 1, None])
+def test_a_window_that_is_longer_than_many_unrolls_is_waited_for(max_lag: int | None, tmp_path: Any) -> None:
+    given = {"starts_at": 0, "updates": 1}
+    summary = run(remembering(rows=23, max_lag=max_lag, steps=1600, replay=given), "serial", tmp_path / "run")
+    assert summary["env_steps"] == 1600 and summary["updates"] == 1600 // 80 - (-(-23 // 5) - 1)
+
+
 def test_settings_of_a_replay_are_settings_like_others() -> None:
     made = api.program("CartPole-v1", "dqn", settings=["replay.memory=64MiB", "replay.selector=prioritized"])
     policy = made.policies["main"]
@@ -78,6 +85,11 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
         (["replay.capacity=100"], r"replay\.capacity: expected at least [\d,]+ rows"),
         (["replay.memory=1k"], r"replay\.memory: expected at least [\d,]+ bytes"),
         (["steps=500"], r"steps: expected at least [\d,]+"),
+        (["algorithm.n_step=60k", "replay.capacity=1M"], r"steps: expected at least [\d,]+, so that .* and a window's rows"),
+        (
+            ["algorithm.n_step=200k", "steps=2M"],
+            r"replay\.capacity: expected at least [\d,]+ rows, room for .*, windows of 200000",
+        ),
         (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
         (["replay.alpha=2"], r"replay\.alpha: expected 0 to 1, got 2"),
         (["algorithm.epochs=2"], r"algorithm\.epochs"),

@@ -32,6 +32,10 @@ class ActorCriticAlgorithm(Algorithm):
     normalize_reward: bool = False  # in the targets, by the running deviation of the discounted return; reports stay raw
     clip_reward: NonNegative = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
 
+    def unread(self) -> dict[str, str]:
+        why = "observations stay as they are (algorithm.normalize_obs=false)"
+        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
+
     def network(self, spec: EnvSpec) -> nn.Module:
         net = ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,

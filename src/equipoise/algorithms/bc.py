@@ -25,6 +25,7 @@ from equipoise.types import Algorithm, Batch, Count, EnvSpec, LossOutput, NonNeg
 @dataclass(frozen=True, kw_only=True)
 class BC(Algorithm):
     needs_replay: ClassVar[bool] = True
+    needs_dataset: ClassVar[bool] = True
 
     hidden: tuple[Count, ...] = (256, 256)
     activation: Literal["tanh", "relu"] = "relu"
@@ -42,6 +43,10 @@ class BC(Algorithm):
     @property
     def item_rows(self) -> int | None:
         return 1
+
+    def unread(self) -> dict[str, str]:
+        why = "observations stay as they are (algorithm.normalize_obs=false)"
+        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(

@@ -52,6 +52,13 @@ class DQN(OffPolicyAlgorithm):
     max_grad_norm: NonNegative = 10.0
     target_every: Count = 250
 
+    def unread(self) -> dict[str, str]:
+        readers = {"none": ("error",), "c51": ("atoms", "v_min", "v_max"), "quantile": ("quantiles", "kappa")}
+        why = f"the distribution is {self.distribution} (algorithm.distribution)"
+        others = (name for kind, names in readers.items() if kind != self.distribution for name in names)
+        found = super().unread() | dict.fromkeys(others, why)
+        return found if self.epsilon_steps else found | {"epsilon_start": "epsilon does not change (algorithm.epsilon_steps=0)"}
+
     def network(self, spec: EnvSpec) -> nn.Module:
         if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):
             got = f"v_min={self.v_min:g}, v_max={self.v_max:g}, atoms={self.atoms}"

@@ -79,6 +79,10 @@ class SAC(OffPolicyAlgorithm):
     target_every: Count = 1
     tau: Fraction = 0.005
 
+    def unread(self) -> dict[str, str]:
+        why = "the temperature stays as it is (algorithm.learn_temperature=false)"
+        return super().unread() | ({} if self.learn_temperature else {"target_entropy": why})
+
     def network(self, spec: EnvSpec) -> nn.Module:
         return SoftActorCritic(
             spec, hidden=self.hidden, activation=self.activation, torso=self.torso, temperature=self.temperature,

@@ -55,6 +55,9 @@ class TD3(OffPolicyAlgorithm):
     target_every: Count = 2
     tau: Fraction = 0.005
 
+    def unread(self) -> dict[str, str]:
+        return super().unread() | ({} if self.target_noise else {"noise_clip": "there is none (algorithm.target_noise=0)"})
+
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorAndCritic(spec, hidden=self.hidden, activation=self.activation, torso=self.torso)
 

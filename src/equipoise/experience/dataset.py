@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib
+import itertools
 import json
 import re
 import shutil
@@ -33,6 +34,10 @@ from equipoise.types import Array, EnvFactory, Stack, Tree
 
 OURS = "equipoise"  # the key of our own metadata
 METADATA = "metadata.json"
+
+
+class Faulty(ValueError):
+    """A data set whose rows are not what its metadata say, or no rows at all: to read it again would not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +71,23 @@ class Dataset:
         return {path: Stack(**stack) for path, stack in self.about.get("stacks", {}).items()}
 
     def __iter__(self) -> Iterator[Episode]:
-        stored = _minari().MinariDataset(str(self.path))
-        for one in stored.iterate_episodes():
-            yield Episode(
-                obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
-                reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
-                truncated=np.asarray(one.truncations, bool),
-            )  # fmt: skip
+        """May raise ``Faulty``."""
+        stored = iter(_minari().MinariDataset(str(self.path)).iterate_episodes())
+        for number in itertools.count():
+            try:
+                if (one := next(stored, None)) is None:
+                    return
+                episode = Episode(
+                    obs=_tree(self.observation, one.observations), action=_tree(self.action, one.actions),
+                    reward=np.asarray(one.rewards), terminated=np.asarray(one.terminations, bool),
+                    truncated=np.asarray(one.truncations, bool),
+                )  # fmt: skip
+            except (OSError, LookupError, AssertionError, TypeError, ValueError) as error:
+                raise Faulty(
+                    f"replay.dataset={self.name}: episode {number}: expected observations, actions, rewards, terminations and "
+                    f"truncations in {self.path}, got {type(error).__name__}: {error}"
+                ) from error
+            yield episode
 
     def sha256(self) -> str:
         """Of the rows: every file but the metadata."""
@@ -107,14 +122,16 @@ def find(name: str) -> Dataset:
     try:
         stored = minari.MinariDataset(str(path))
         about = json.loads((path / METADATA).read_text()).get(OURS, {})
-    except (KeyError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
-    if not stored.total_steps:
-        raise ValueError(f"data set {name!r}: expected episodes, got none")
-    return Dataset(
-        name=name, path=path, observation=stored.observation_space, action=stored.action_space,
-        episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
-    )  # fmt: skip
+        found = Dataset(
+            name=name, path=path, observation=stored.observation_space, action=stored.action_space,
+            episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
+        )  # fmt: skip
+        _ = found.stacks
+    except (OSError, KeyError, AssertionError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
+        raise Faulty(f"data set {name!r}: {path / METADATA}: {type(error).__name__}: {error}") from error
+    if not found.steps:
+        raise Faulty(f"data set {name!r}: expected episodes, got none")
+    return found
 
 
 def write(

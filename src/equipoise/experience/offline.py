@@ -7,15 +7,17 @@ true final one. An episode that ended without being terminated, for whatever rea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
-from equipoise.experience.dataset import Dataset, Episode
+from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.ring import Layout, Ring, smallest
 from equipoise.experience.selectors import Prioritized, Uniform, importance_weights
@@ -38,10 +40,11 @@ class Shelf:
         window: int,
         stacks: Mapping[str, Stack],
         pinned: bool = False,
+        pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """ValueError where a row needs what no data set has, or an episode is not what ``dataset.Episode`` says."""
-        if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
-            raise ValueError(f"replay.dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
+        """``Faulty`` where an episode is not what ``dataset.Episode`` says; see also ``look``. It may take minutes: ``pulse``
+        is called every ``CHUNK`` rows or so.
+        """
         self._settings = settings
         layout = Layout.of(row, stacks)
         chunk = max(CHUNK, window + layout.history)
@@ -56,6 +59,7 @@ class Shelf:
         for data in blocks(dataset, row, stacks, rows=rows, chunk=chunk):
             fresh, _ = self.ring.insert(data, 0)
             self.selector.insert(fresh)
+            pulse()
 
     def draw(self, n: int, rng: np.random.Generator, *, done: float, buffer: int = 0) -> Batch:
         """``n`` windows; ``done``: the share of the run, for beta's sake."""
@@ -133,6 +137,13 @@ def beside(live: Batch, recorded: Batch) -> Batch:
 # ------------------------------------------------------------------------------------------------------------------- rows
 
 
+def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
+    """What can be known before a run: ValueError where a row needs what no data set has, or the first episode is ``Faulty``."""
+    if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
+        raise ValueError(f"replay.dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
+    next(_episodes(dataset, row, stacks), None)
+
+
 def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows: int, chunk: int) -> Iterator[Trajectory]:
     """All episodes as blocks [chunk, 1] of one stream, ``rows`` in all; seams fill the last."""
     edges: list[Tree] = []  # of episodes and parts of them that are not in a block yet
@@ -140,7 +151,7 @@ def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows:
     for part in itertools.chain(_episodes(dataset, row, stacks), [None]):
         if part is None:
             if (left := rows + 1 - start - held) <= 0:
-                raise ValueError(f"replay.dataset={dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
+                raise Faulty(f"replay.dataset={dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
             part = _seams(row, left)
         edges.append(part)
         held += len(part["mask"])
@@ -172,17 +183,22 @@ def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> It
         if not len(episode):
             continue
         where = f"replay.dataset={dataset.name}: episode {number}"
-        yield _rows(episode, row, where)
+        rows = _rows(episode, row, where)
+        _counted(dataset.action, episode.action, f"{where}, action")
         for path, stack in stacks.items():
             _slides(dict(tree.items({"obs": episode.obs}))[f"obs/{path}" if path else "obs"], stack, where)
+        yield rows
 
 
 def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
     """L real rows and a seam."""
     length = len(episode)
+    for name in ("terminated", "truncated"):
+        if (got := getattr(episode, name).shape) != (length,):
+            raise Faulty(f"{where}, {name}: expected shape {(length,)}, as of its rewards, got {got}")
     ends = np.asarray(episode.terminated, bool) | np.asarray(episode.truncated, bool)
     if ends[:-1].any():
-        raise ValueError(f"{where}: expected an end at its last step, {length - 1}, alone, got one at {int(ends.argmax())}")
+        raise Faulty(f"{where}: expected an end at its last step, {length - 1}, alone, got one at {int(ends.argmax())}")
     seam = np.arange(length + 1) == length
     return {
         "obs": _fitted(episode.obs, row.obs, length + 1, f"{where}, observation"),
@@ -195,21 +211,36 @@ def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
 
 
 def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
-    """[length, ...] in the dtypes of the rows; ValueError for another shape and for what is not finite."""
+    """[length, ...] in the dtypes of the rows; ``Faulty`` for another shape or kind and for what is not finite."""
     found = dict(tree.items({"": arrays}))
 
     def fit(path: str, spec: tree.ArraySpec) -> Any:
         array = np.asarray(found[path])
         if array.shape != (length, *spec.shape):
-            raise ValueError(f"{where}{path}: expected shape {(length, *spec.shape)}, got {array.shape}")
+            raise Faulty(f"{where}{path}: expected shape {(length, *spec.shape)}, got {array.shape}")
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not (array.dtype.kind in "bui" and spec.dtype != "bool"):
+            raise Faulty(f"{where}{path}: expected {spec.dtype}, got {array.dtype}")
         array = array.astype(spec.dtype, copy=False)
         if spec.dtype == "float32" and not np.isfinite(array).all():
             at = int(np.argwhere(~np.isfinite(array))[0, 0])
-            raise ValueError(f"{where}{path}: expected finite numbers, got {array[at]} at step {at}")
+            raise Faulty(f"{where}{path}: expected finite numbers, got {array[at]} at step {at}")
         return array
 
     paths = iter([path for path, _ in tree.items({"": specs})])
     return tree.map(lambda spec: fit(next(paths), spec), specs)
+
+
+def _counted(space: gymnasium.Space[Any], action: Tree, where: str) -> None:
+    """``Faulty`` where there is no such choice: a network has an output for each."""
+    if (inner := tree.branches(space)) is not None:
+        for key, one in inner.items():
+            _counted(one, action[key], f"{where}/{key}")
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        choices = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        known = (action >= space.start) & (action < space.start + choices)
+        if not known.all():
+            at = int(np.argwhere(~known)[0, 0])
+            raise Faulty(f"{where}: expected one of {space}, got {action[at]} at step {at}")
 
 
 def _padded(arrays: Tree) -> Tree:
@@ -225,11 +256,11 @@ def _seams(row: RowSpec, count: int) -> Tree:
 
 
 def _slides(stacked: Any, stack: Stack, where: str) -> None:
-    """ValueError unless the stacks are those that the ring makes again of their newest frames."""
+    """``Faulty`` unless the stacks are those that the ring makes again of their newest frames."""
     before = stacked[0, :-1]
     begins = (before == (0 if stack.padding == "zero" else stacked[0, -1:])).all()
     if not begins or not (stacked[1:, :-1] == stacked[:-1, 1:]).all():
-        raise ValueError(
+        raise Faulty(
             f"{where}: expected stacks of {stack.frames} frames that move by one a step and begin with "
             f"{'black frames' if stack.padding == 'zero' else 'the first one repeated'}, as the env's do, got others"
         )

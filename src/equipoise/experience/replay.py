@@ -3,11 +3,12 @@
 For the actors it is a queue, the inbox; for the learner a ring of rows. A *round* is one block of every actor. The law of the
 limiter, with U updates of N items to a round of R rows:
 
-    updates done = U x rounds taken (after those that reach ``starts_at``),  samples per insert = U N / R
+    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),  samples per insert = U N / R
 
 The learner never samples more than was paid for: after U updates it waits for the next round. The actors are never more than
 ``max_lag + 1`` rounds ahead: the inbox has no more blocks, and those of a round are dealt again after its last update. Neither
-waits for the other at once, since a round in the inbox is taken whenever the updates of the last are done.
+waits for the other at once, since a round in the inbox is taken whenever the updates of the last are done. A round after which
+no window begins with a real row (every actor was replaced, every row is a seam) is released at once, and does not count.
 
 Keys are (place, the stream's row number there). A priority for a row that was overwritten since is ignored.
 """
@@ -72,7 +73,7 @@ class ReplayPlan:
     @property
     def begins(self) -> int:
         """The round that the first updates follow, from 1."""
-        return first_round(self.settings.starts_at, self.rows)
+        return first_round(self.settings.starts_at, rows=self.rows, unroll=self.unroll, window=self.window)
 
     def nbytes(self, slots: int) -> int:
         place = PER_PLACE[self.settings.selector] + (hindsight.PER_PLACE if self.settings.relabel else 0)
@@ -96,14 +97,14 @@ class ReplayPlan:
         if slots < least:
             raise ValueError(
                 f"replay.capacity: expected at least {(least - one) * self.streams:,} rows, room for starts_at="
-                f"{settings.starts_at:,} and a round of {self.rows:,}, got {settings.capacity:,}"
+                f"{settings.starts_at:,}, windows of {self.window} and a round of {self.rows:,}, got {settings.capacity:,}"
             )
         return slots
 
 
-def first_round(starts_at: int, rows: int) -> int:
-    """The round, from 1, that the first updates follow."""
-    return max(-(-starts_at // rows), 1)
+def first_round(starts_at: int, *, rows: int, unroll: int, window: int) -> int:
+    """The round, from 1, that the first updates follow: with ``starts_at`` rows, and with ``window`` of each stream."""
+    return max(-(-starts_at // rows), -(-window // unroll))
 
 
 class Replay:
@@ -182,8 +183,6 @@ class Replay:
         if isinstance(self.selector, Fifo):
             places, weight = self._in_turn(n)
         else:
-            if not len(self.selector):
-                raise RuntimeError(f"replay: none of the {self._rounds * self._plan.rows:,} rows so far begins a window")
             places, probability = self.selector.sample(n, self._rng)
             weight = self._weight(probability)
         data = self.ring.gather(places, self._buffer)
@@ -210,6 +209,9 @@ class Replay:
         if batch is None:
             return False
         self.insert(batch.data)
+        if self._rounds + 1 >= self._plan.begins and not len(self.selector):
+            self._inbox.finish(batch.keys)
+            return True
         self._rounds += 1
         if self._rounds < self._plan.begins:
             self._inbox.finish(batch.keys)

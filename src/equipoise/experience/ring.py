@@ -104,7 +104,7 @@ class Ring:
         # One frame more than there are places: it stays black, for what stands before an episode's first frame.
         self._large = {path: _memory((self.places + 1, *s.shape), s.dtype, folder) for path, s in layout.large.items()}
         self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
-        self._keeps_state = bool(tree.leaves(layout.state))
+        self._keeps_state, self._stacked = bool(tree.leaves(layout.state)), bool(layout.stacks)
         self._small["row"][:] = NOWHERE
         self.blocks = np.zeros(actors, np.int64)  # of each actor, so far; block ``n`` lies at slot ``n * unroll`` and after
         self._next_row = np.full(streams, NOWHERE, np.int64)
@@ -127,10 +127,11 @@ class Ring:
         head, start = self._head(actor), np.asarray(data.context["start"])
         after = (head + unroll) % self.slots
         gap = self._next_row[columns] != start
-        # The block that is written next, and what sees, in its stack, the row that is written over now.
-        gone = [self._starts(after, after + max(unroll, self.layout.history + 1), columns)]
+        # The block that is written next, and what sees its rows in a stack: they are in no checkpoint (``held``).
+        gone = [self._starts(after, after + unroll + self.layout.history, columns)]
         if gap.any():  # what stood at the head is another observation now
             gone.append(self._starts(head - window, head - window + 1, columns)[gap])
+            self._age[columns][gap] = OLDEST  # unless an episode begins here, nobody knows how old it is
         self._write(data, head, after, columns)
         self._run[columns][gap] = 0
         fresh = self._fresh(head, columns)
@@ -149,11 +150,14 @@ class Ring:
         return (slots[:, None] * self.streams + np.arange(columns.start, columns.stop)).reshape(-1)
 
     def _fresh(self, head: int, columns: slice) -> Ints:
-        """Windows that this block completes and that begin with a real row; none across a gap."""
+        """Windows that this block completes and that begin with a real row; none across a gap, nor their stacks of frames."""
         begin, end = head - self.window + 1, head + self.unroll - self.window + 1
         slots = np.arange(begin, end)
         may = self._small["mask"][slots % self.slots, columns].copy()
-        may &= (head - slots)[:, None] <= self._run[columns]
+        since = self._run[columns] - (head - slots)[:, None]  # rows from the gap to this one
+        may &= since >= 0
+        if self._stacked:
+            may &= since >= np.minimum(self._small["age"][slots % self.slots, columns], self.layout.history)
         if self._keeps_state:
             may &= (slots % self.unroll == 0)[:, None]
         fresh: Ints = self._starts(begin, end, columns)[may.reshape(-1)]
@@ -249,7 +253,7 @@ class Ring:
         """A copy of all but the blocks."""
         where = self._edge()
         return {
-            "slots": self.slots, "unroll": self.unroll, "block": self.block,
+            "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
             "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "run": self._run.copy(), "age": self._age.copy(),
             "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
         }  # fmt: skip

@@ -19,6 +19,7 @@ from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience import dataset as datasets
+from equipoise.experience import offline
 from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
@@ -179,12 +180,16 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
         load_weights(nets, given)  # refused now, before there is a directory
+    if dataset is not None:
+        one = next(role for role in roles.values() if role.frozen is None)
+        offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
         raise ValueError(
-            f"steps: expected at least {first:,}, so that an update follows replay.starts_at, got {program.steps:,}"
+            f"steps: expected at least {first:,}, so that an update follows replay.starts_at and a window's rows, got "
+            f"{program.steps:,}"
         )
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
@@ -227,7 +232,9 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
     if not program.actors:
         return Pace(rows=1, offline=True)
     rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
-    return Pace(rows=rows, updates=policy.replay.updates, begins=first_round(policy.replay.starts_at, rows))
+    window = policy.algorithm.item_rows or policy.unroll
+    begins = first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window)
+    return Pace(rows=rows, updates=policy.replay.updates, begins=begins)
 
 
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:

@@ -53,6 +53,11 @@ class Board:
         """The driver's word that the worker lives, until it ticks itself; ``ahead_s``: what it may take to come to that."""
         self._workers[name]["touched_s"][0] = time.perf_counter() + ahead_s
 
+    def pulse(self, name: str) -> None:
+        """The worker's own word before it ticks, as it does something long; what it was allowed ahead stays."""
+        touched = self._workers[name]["touched_s"]
+        touched[0] = max(float(touched[0]), time.perf_counter())
+
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
 

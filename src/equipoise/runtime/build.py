@@ -173,8 +173,13 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Place
     )  # fmt: skip
 
 
-def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None]) -> LearnerWorker:
-    """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}."""
+def learner(
+    blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None],
+    pulse: Callable[[], object] = lambda: None,
+) -> LearnerWorker:  # fmt: skip
+    """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}. ``pulse``
+    is called now and then while it is built.
+    """
     program, several = blue.program, len(blue.roles) > 1
 
     def record(message: dict[str, Any]) -> None:
@@ -204,7 +209,8 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
         announce=lambda version: send({"cut": version}),
     )
     worker = LearnerWorker(
-        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, _experience(blue, experience), batch=blue.batch,
+        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, _experience(blue, experience, pulse),
+        batch=blue.batch,
         past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
@@ -212,7 +218,7 @@ def learner(blue: Blueprint, shared: Shared, experience: Experience, send: Calla
     return worker
 
 
-def _experience(blue: Blueprint, inbox: Experience) -> Experience:
+def _experience(blue: Blueprint, inbox: Experience, pulse: Callable[[], object]) -> Experience:
     """What the learner samples from: the queue itself, a replay of what comes through it, or a data set alone."""
     policy, program = blue.policy, blue.program
     if policy.replay is None:
@@ -220,7 +226,8 @@ def _experience(blue: Blueprint, inbox: Experience) -> Experience:
     role, seed, gpu = next(iter(blue.learns.values())), derive_seed(program.seed, "replay"), program.device != "cpu"
     window, shelf = policy.algorithm.item_rows or policy.unroll, None
     if blue.dataset is not None:
-        shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=role.spec.stacks, pinned=gpu)
+        stacks = role.spec.stacks
+        shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=pulse)
     if blue.replay is None:
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates)

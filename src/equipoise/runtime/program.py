@@ -22,6 +22,7 @@ __all__ = [
     "algorithm_names",
     "apply_settings",
     "check",
+    "check_read",
     "check_resume",
     "differences",
     "from_json",
@@ -229,29 +230,49 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
     kept = [key for key in changes if key not in (*FREE, "schedule_steps") and ".algorithm." not in f".{key}"]
-    refused = [*kept, *(key for key in changes if f".{key}".endswith(".algorithm.optimizer"))]
+    refused = [*kept, *(key for key in changes if f".{key}".endswith(".algorithm.optimizer") or _of_items(old, new, key))]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
-            "algorithm.*; for the rest begin a new run with 'train --init-from DIR'"
+            "algorithm.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
         )
-    unread = [f"{key}, since {why}" for key in changes if (why := _unread(new, key))]
-    if unread:
-        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
+    check_read(new, changes)
     return changes
 
 
+def _of_items(old: Program, new: Program, key: str) -> bool:
+    """Does this setting decide how many rows an item of a replay has? Those that were saved have as many as they had."""
+    room, separator, name = key.rpartition("algorithm.")
+    if not separator:
+        return False
+    for policy, one in learning(old).items():
+        if room in ("", f"policies.{policy}.") and one.replay is not None and hasattr(one.algorithm, name):
+            changed = dataclasses.replace(one.algorithm, **{name: getattr(learning(new)[policy].algorithm, name)})
+            if changed.item_rows != one.algorithm.item_rows:
+                return True
+    return False
+
+
+def check_read(program: Program, settings: Collection[str]) -> None:
+    """ValueError for those of these settings (KEY each) that nothing reads while the others are as they are."""
+    unread = [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
+    if unread:
+        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
+
+
 def _unread(program: Program, key: str) -> str:
-    """Why nothing reads a setting of the algorithms; empty where something does, or may."""
-    room, _, name = key.rpartition("algorithm.")
+    """Why nothing reads a setting of the policies; empty where one of them does, or may."""
+    found = []
     for policy, one in learning(program).items():
-        if room in ("", f"policies.{policy}."):
-            if name == "tau" and not one.algorithm.target_every:
-                return "there is no target network (algorithm.target_every=0)"
-            if name == "optimizer_decay" and one.algorithm.optimizer != "rmsprop":
-                return f"the optimizer is {one.algorithm.optimizer}"
-    return ""
+        short = key.removeprefix(f"policies.{policy}.")
+        if short == key and key.startswith("policies."):
+            continue  # another's
+        unread = {f"algorithm.{name}": why for name, why in one.algorithm.unread().items()}
+        if one.replay is not None:
+            unread |= {f"replay.{name}": why for name, why in one.replay.unread(program.actors).items()}
+        found.append(unread.get(short, ""))
+    return found[0] if found and all(found) else ""
 
 
 # ------------------------------------------------------------------------------------------------------------------ check
@@ -382,6 +403,12 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     if policy.publish_every != 1 and program.max_lag is not None:
         problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
     rows = policy.unroll * program.actors * program.envs_per_actor
+    if policy.algorithm.needs_dataset and not replay.dataset:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"replay.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
+            "'equipoise collect' makes one of a run"
+        )
     if replay.dataset:
         problems += _dataset_problems(program, policy, replay)
     elif replay.selector == "fifo" and replay.updates * policy.batch > rows:

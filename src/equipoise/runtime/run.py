@@ -194,7 +194,11 @@ class Run:
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
-        runtime, scribe, exam = self._begin(time.monotonic())
+        try:
+            runtime, scribe, exam = self._begin(time.monotonic())
+        except BaseException:
+            self._files.close()
+            raise
         ring = _Ring(runtime, scribe, exam)
         for warning in self._warnings:
             scribe.note(warning)

@@ -24,6 +24,7 @@ from equipoise.actors.worker import ActorWorker
 from equipoise.envs.capsule import EnvFailed
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.infos import NoNumber
+from equipoise.experience.dataset import Faulty
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
@@ -35,7 +36,7 @@ from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
 # A successor would come to the same: the run ends.
-FINAL = (EnvFailed, WrongValue, NoNumber, NonFiniteUpdate, CannotResume)
+FINAL = (EnvFailed, WrongValue, NoNumber, NonFiniteUpdate, CannotResume, Faulty)
 RECHECK_S = 0.02  # how long a lost ring can cost
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
@@ -103,7 +104,9 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
 def _build(job: Assignment) -> ActorWorker | LearnerWorker:
     if job.index < 0:
         torch.set_num_threads(job.blueprint.program.threads)
-        return build.learner(job.blueprint, job.shared, job.queue, job.outbox.send)
+        return build.learner(
+            job.blueprint, job.shared, job.queue, job.outbox.send, pulse=partial(job.shared.board.pulse, job.name)
+        )
     torch.set_num_threads(1)
     return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
 
