@@ -30,7 +30,7 @@ from work import Contract, broken
 SAC = "HalfCheetah-v5 --algorithm sac --set replay.starts_at=1000 --set algorithm.random_steps=1000 --steps 100k"
 DQN = (
     "ALE/Pong-v5 --set env.repeat_action_probability=0 --algorithm dqn --set algorithm.double=false "
-    "--set replay.starts_at=1000 --steps 400k"
+    "--set replay.starts_at=1000 --steps 100k"
 )
 TARGET = 1.5
 
