@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay envpool lock clean
+.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -63,6 +63,11 @@ bench-replay: setup ## rows/s of the replay beside cpprb, Stable-Baselines3 and 
 	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" cpprb sb3 torchrl
 	@mkdir -p runs
 	@$(BIN)/python benchmarks/replay.py --peers-home "$(PEERS_HOME)" --json runs/bench-replay.json --page runs/bench-replay.md $(BENCH)
+
+bench-off-policy: setup ## SAC and DQN beside Stable-Baselines3, about an hour; BENCH='--cases sac --rounds 1'
+	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" sb3
+	@mkdir -p runs
+	@$(BIN)/python benchmarks/off_policy.py --peers-home "$(PEERS_HOME)" --json runs/bench-off-policy.json --page runs/bench-off-policy.md $(BENCH)
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'

@@ -52,9 +52,24 @@ def run_ours(a: argparse.Namespace, row: Row, work: Path, log: Path) -> dict[str
     out, warmup = work / "run", max(a.warmup, row.warmup)
     command = [*shlex.split(a.equipoise), "train", *shlex.split(row.command), "--algorithm", "impala", "--no-recipe", "--on",
                "process", "--quiet", "--out", str(out)]  # fmt: skip
-    deadline = time.monotonic() + warmup + a.seconds + SLACK_S
-    with started(command, log, **row.env) as process:
-        while not (found := window(out, warmup, a.seconds)):
+    first, last = trained(command, out, log, warmup=warmup, seconds=a.seconds, env=row.env)
+    took = last["wall_s"] - first["wall_s"]
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    did = run_for_json([sys.executable, str(HERE / "work.py"), str(out)], work / "work.log", limit_s=SLACK_S)
+    return {
+        "value": (last["env_steps"] - first["env_steps"]) / took, "measured_s": round(took, 1), "work": did["work"],
+        "lag": summary["lag"], "return_mean": summary["return_mean"], "verdict": summary["verdict"],
+        "balance": summary["balance"], "command": shlex.join(command),
+    }  # fmt: skip
+
+
+def trained(
+    command: Sequence[str], out: Path, log: Path, *, warmup: float, seconds: float, env: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run it for the two reports of its window, then end it by Ctrl-C; raises Failed where it ends otherwise or too late."""
+    deadline = time.monotonic() + warmup + seconds + SLACK_S
+    with started(command, log, **env) as process:
+        while not (found := window(out, warmup, seconds)):
             if process.poll() is not None:
                 raise Failed(f"ended by itself with exit code {process.returncode}: {shlex.join(command)}\n{tail(log)}")
             if time.monotonic() > deadline:
@@ -67,15 +82,7 @@ def run_ours(a: argparse.Namespace, row: Row, work: Path, log: Path) -> dict[str
             raise Failed(f"did not end within 30 s of Ctrl-C: {shlex.join(command)}\n{tail(log)}") from None
     if code != 130:
         raise Failed(f"exit code {code} after Ctrl-C: {shlex.join(command)}\n{tail(log)}")
-    first, last = found
-    took = last["wall_s"] - first["wall_s"]
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    did = run_for_json([sys.executable, str(HERE / "work.py"), str(out)], work / "work.log", limit_s=SLACK_S)
-    return {
-        "value": (last["env_steps"] - first["env_steps"]) / took, "measured_s": round(took, 1), "work": did["work"],
-        "lag": summary["lag"], "return_mean": summary["return_mean"], "verdict": summary["verdict"],
-        "balance": summary["balance"], "command": shlex.join(command),
-    }  # fmt: skip
+    return found
 
 
 def option(arguments: str, name: str) -> str:
@@ -148,7 +155,7 @@ def run_rounds(
             save(results)
             if "failed" in result:
                 print(f"FAILED {name}: {result['failed']}", file=sys.stderr, flush=True)
-            shown = f"{result['value']:12,.0f} steps/s" if "value" in result else "      FAILED        "
+            shown = f"{result['value']:12,.0f} {result.get('unit', 'steps/s')}" if "value" in result else "      FAILED        "
             steady = f"moved {result['moved']:.1%}{' UNSTEADY' if result['unsteady'] else ''}"
             print(
                 f"round {i + 1}/{a.rounds}  {name:22s} {shown}   probe {probe['two_core']:.1f}   {steady}, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ class TwinMLP(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(2, 1, size_out)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._out(self._hidden(x, slice(None))[-1], slice(None))
+        layers = self._layers(2)
+        return self._out(self._hidden(x, layers)[-1], layers)
 
     def least(self, x: Tensor, columns: int, *, members: int = 2, select: bool) -> tuple[Tensor, Tensor]:
         """Of one output: the smaller of the two [N] (with ``members`` 1: the first), and its gradient [N, columns] with respect
@@ -47,33 +49,46 @@ class TwinMLP(nn.Module):
         By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one: that
         is ``select``. Without it all rows go, and no size depends on the data, which a GPU would have to be waited for.
         """
-        some = slice(members)
         with torch.no_grad():
-            hidden = self._hidden(x, some)
-            value, which = self._out(hidden[-1], some).squeeze(-1).min(0)
+            layers = self._layers(members)
+            hidden = self._hidden(x, layers)
+            value, which = self._out(hidden[-1], layers).squeeze(-1).min(0)
             slope = x.new_zeros(len(x), columns)
             for member in range(members):
                 mine = which == member
-                rows = mine.nonzero().squeeze(1) if select and members > 1 else slice(None)
-                grad = self.weights[-1][member].t()
+                rows = mine.nonzero().squeeze(1) if select and members > 1 else None
+                grad = layers[-1][0][member].t()
                 for n in range(len(hidden) - 1, 0, -1):
-                    grad = SLOPES[self.activation](grad, hidden[n][member][rows]) @ self.weights[n - 1][member].t()
-                slope[rows] += torch.where(mine[rows].unsqueeze(1), grad[..., -columns:], 0.0)
+                    y, w = hidden[n][member], layers[n - 1][0][member]
+                    grad = SLOPES[self.activation](grad, y if rows is None else y.index_select(0, rows))
+                    grad = grad @ (w if n > 1 else w[-columns:]).t()
+                grad = grad[:, -columns:]
+                if rows is None:
+                    slope += grad * mine.unsqueeze(1)
+                else:
+                    slope[rows] = grad.to(slope.dtype).expand(len(rows), columns)
         return value, slope
 
-    def _hidden(self, x: Tensor, members: slice) -> list[Tensor]:
+    def _layers(self, members: int) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of each. Read past ``ParameterList``, which costs 5 us an item; whole where both members compute,
+        since the gradient of a part is copied once more into one of the whole.
+        """
+        weights: dict[str, Any] = self.weights._parameters
+        biases: dict[str, Any] = self.biases._parameters
+        pairs = list(zip(weights.values(), biases.values(), strict=True))
+        return pairs if members == 2 else [(w[:members], b[:members]) for w, b in pairs]
+
+    def _hidden(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """The input and what each hidden layer makes of it, [2, N, ...]."""
-        activate, last = ACTIVATIONS[self.activation], len(self.weights) - 1
+        activate = ACTIVATIONS[self.activation]
         seen = [x.unsqueeze(0)]
-        for n in range(last):
-            w, b = self.weights[n][members], self.biases[n][members]
+        for w, b in layers[:-1]:
             seen.append(activate(torch.baddbmm(b, seen[-1].expand(len(w), *seen[-1].shape[1:]), w)))
         return seen
 
-    def _out(self, x: Tensor, members: slice) -> Tensor:
+    def _out(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
         """In float32 also under autocast."""
-        w: Tensor = self.weights[-1][members]
-        b: Tensor = self.biases[-1][members]
+        w, b = layers[-1]
         with exact(x.device):
             x = x.float()
             if w.shape[-1] > 1:
@@ -82,7 +97,8 @@ class TwinMLP(nn.Module):
 
 
 SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of an activation, from the gradient of its output and the output
-    "relu": lambda grad, y: torch.where(y > 0, grad, 0.0),
+    # As autograd does it, in 17 us for 2 x 256 x 256; ``where`` of a comparison and a number takes 560.
+    "relu": lambda grad, y: torch.ops.aten.threshold_backward(grad.expand_as(y), y, 0),
     "tanh": lambda grad, y: grad * (1 - y.square()),
 }
 
