@@ -67,7 +67,7 @@ def ours():
     made._owed = 1 << 60  # no limiter: the calls are timed apart
     first = np.zeros((steps + 1, STREAMS), bool)
     start, streams, unroll = np.zeros(STREAMS, np.int64), np.arange(STREAMS), np.full(STREAMS, steps)
-    if a.data == "vectors":  # the observation of row t + 1 is what the peers are given as the next one of row t
+    if a.data == "vectors":  # each row's next observation is the next row's of its stream
         blocks = [np.resize(x, (steps + 1, STREAMS, 17)) for x in obs]
     else:
         blocks = [pong[at : at + steps + 1] for at in range(len(pong) - steps)]
