@@ -71,7 +71,7 @@ class Cliffwalk:
 
 def uniform(walk: Cliffwalk, rng: np.random.Generator) -> Iterator[None]:
     selector = Uniform(len(walk.copies))
-    selector.insert(np.arange(len(walk.copies)))
+    selector.put((slice(0, len(walk.copies)), slice(0, 1)), np.ones((len(walk.copies), 1), bool))
     while True:
         for kind in walk.copies[selector.sample(DRAWS, rng)[0]].tolist():
             walk.update(kind)
@@ -80,7 +80,7 @@ def uniform(walk: Cliffwalk, rng: np.random.Generator) -> Iterator[None]:
 
 def prioritized(walk: Cliffwalk, rng: np.random.Generator, *, alpha: float, epsilon: float) -> Iterator[None]:
     selector = Prioritized(len(walk.copies), alpha=alpha, epsilon=epsilon)
-    selector.insert(np.arange(len(walk.copies)))
+    selector.put((slice(0, len(walk.copies)), slice(0, 1)), np.ones((len(walk.copies), 1), bool))
     error = np.empty(1)
     while True:
         place, _ = selector.sample(1, rng)

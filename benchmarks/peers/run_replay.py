@@ -4,6 +4,11 @@ Data: vectors are 17 + 6 random floats; frames are stacks of a real Pong run (``
 ``insert`` is told with the rows of a call, ``sample`` in items of a batch of 256, ``update`` is a sample and its new priorities.
 The replay is full before anything is sampled; ``memory_mib`` is what the process grew by from the end of all imports until then.
 The last line is JSON.
+
+What an insertion is timed from and to is the same for all: the rows of a call lie in numpy arrays, in the shape that the
+library takes, as an actor would have collected them, and are copied into the replay. For the peers that is ``add`` or
+``extend``; for ours ``Replay.insert`` of a block [T, 16 streams], the trajectory being what an actor's slot holds. Neither how
+rows come into these arrays is timed, nor how they go from process to process.
 """
 
 import argparse
@@ -45,8 +50,6 @@ def call(i):
 
 
 def ours():
-    import torch
-
     from equipoise.experience.layout import RowSpec
     from equipoise.experience.replay import Replay, ReplayPlan
     from equipoise.tree import ArraySpec
@@ -64,23 +67,24 @@ def ours():
     )  # fmt: skip
     made = Replay(plan, None, seed=0)
     made._owed = 1 << 60  # no limiter: the calls are timed apart
-    first = torch.zeros((steps + 1, STREAMS), dtype=torch.bool)
-    fixed = {
-        "first": first, "action": torch.from_numpy(action).view(steps, STREAMS, *acts.shape), "behaviour": {},
-        "reward": torch.from_numpy(reward).view(steps, STREAMS), "mask": ~first[1:], "bootstrap": ~first[1:],
-        "version": torch.zeros((steps, STREAMS), dtype=torch.int64), "state": {},
-    }  # fmt: skip
-    start = torch.zeros(STREAMS, dtype=torch.int64)
-    streams = torch.arange(STREAMS)
+    first = np.zeros((steps + 1, STREAMS), bool)
+    start, streams, unroll = np.zeros(STREAMS, np.int64), np.arange(STREAMS), np.full(STREAMS, steps)
+    if a.data == "vectors":  # each row's next observation is the next row's of its stream
+        blocks = [np.resize(x, (steps + 1, STREAMS, 17)) for x in obs]
+    else:
+        blocks = [pong[at : at + steps + 1] for at in range(len(pong) - steps)]
+    slots = [
+        Trajectory(
+            obs=x, first=first, action=action.reshape(steps, STREAMS, *acts.shape), behaviour={}, state={},
+            reward=reward.reshape(steps, STREAMS), mask=~first[1:], bootstrap=~first[1:],
+            version=np.zeros((steps, STREAMS), np.int64), context={"stream": streams, "start": start},
+        )
+        for x in blocks
+    ]  # fmt: skip
 
     def insert(i):
-        if a.data == "vectors":
-            now = torch.from_numpy(np.resize(obs[i % 64], ((steps + 1) * STREAMS, 17))).view(steps + 1, STREAMS, 17)
-        else:
-            at = i % (len(pong) - steps)
-            now = torch.from_numpy(pong[at : at + steps + 1])
-        made.insert(Trajectory(obs=now, context={"stream": streams, "start": start}, **fixed))
-        start.add_(steps)
+        made.insert(slots[i % len(slots)])
+        np.add(start, unroll, out=start)
 
     def update():
         batch = made.sample(BATCH)

@@ -35,6 +35,11 @@ def test_it_finds_what_a_running_sum_finds(data, places):
         for place, new in moves:
             mass[place] = new  # the last of equal places holds
         tree.set(np.array([p for p, _ in moves], np.int64), np.array([m for _, m in moves], np.float64))
+        for _ in range(data.draw(st.integers(0, 3))):
+            begin = data.draw(st.integers(0, places))
+            end = data.draw(st.integers(begin, places))
+            tree.mass[begin:end] = mass[begin:end] = data.draw(st.integers(0, 5))
+            tree.changed(begin, end)
         assert tree.mass.tolist() == mass.tolist() and tree.total == mass.sum()
         if tree.total:
             value = np.arange(0, tree.total, 0.5)

@@ -53,12 +53,12 @@ class Shelf:
         self.ring = Ring(
             layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file, pinned=pinned
         )
-        self.selector: Prioritized | Uniform = Uniform(self.ring.places)
+        self.selector: Prioritized | Uniform = Uniform(self.ring.slots)
         if settings.selector == "prioritized":
-            self.selector = Prioritized(self.ring.places, alpha=settings.alpha, epsilon=settings.epsilon)
+            self.selector = Prioritized(self.ring.slots, alpha=settings.alpha, epsilon=settings.epsilon)
         for data in blocks(dataset, row, stacks, rows=rows, chunk=chunk):
-            fresh, _ = self.ring.insert(data, 0)
-            self.selector.insert(fresh)
+            for where, there in self.ring.insert(data, 0):
+                self.selector.put(where, there)
             pulse()
 
     def draw(self, n: int, rng: np.random.Generator, *, done: float, buffer: int = 0) -> Batch:
@@ -67,7 +67,7 @@ class Shelf:
         weight = torch.ones(n)
         if self._settings.selector == "prioritized":
             beta = self._settings.beta + (1.0 - self._settings.beta) * done
-            weight = torch.from_numpy(importance_weights(probability, len(self.selector), beta).astype(np.float32))
+            weight = torch.from_numpy(importance_weights(probability, beta).astype(np.float32))
         data = self.ring.gather(places, buffer)
         keys = np.stack([places, np.asarray(data.context["start"])], 1)
         return Batch(data=data, keys=keys, weight=weight, targets={})

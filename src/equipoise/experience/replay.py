@@ -36,7 +36,7 @@ from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform,
 from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
-PER_PLACE = {"uniform": 16, "fifo": 24, "prioritized": 24}  # bytes of a selector, about
+PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes of a selector, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Replay:
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
             folder=plan.settings.file, pinned=pinned,
         )  # fmt: skip
-        self.selector = _selector(plan.settings, self.ring.places)
+        self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)
         if plan.settings.relabel and goals is None:
             raise ValueError(f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, got none")
@@ -189,7 +189,7 @@ class Replay:
         if self._hindsight is not None:
             self._hindsight.relabel(data, places, self._rng)
         keys = np.empty((n, 2), np.int64)
-        keys[:, 0], keys[:, 1] = places, data.context["start"]
+        keys[:, 0], keys[:, 1] = places, data.context["start"].numpy()
         return Batch(data=data, keys=keys, weight=weight, targets={})
 
     def _in_turn(self, n: int) -> tuple[Any, torch.Tensor]:
@@ -208,7 +208,7 @@ class Replay:
         batch = self._inbox.sample(self._plan.streams)
         if batch is None:
             return False
-        self.insert(batch.data)
+        self.insert(Trajectory(**{name: tree.numpy_views(getattr(batch.data, name)) for name in Trajectory.__slots__}))
         if self._rounds + 1 >= self._plan.begins and not len(self.selector):
             self._inbox.finish(batch.keys)
             return True
@@ -220,17 +220,21 @@ class Replay:
         return True
 
     def insert(self, data: Trajectory) -> None:
-        """Rows of whole blocks [T, k * block], which need not lie in the order of their streams."""
-        block = self._plan.block
-        fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
-        for at in range(0, data.shape[1], block):
+        """Rows of whole blocks [T, k * block], numpy arrays; the blocks need not lie in the order of their streams."""
+        block, streams = self._plan.block, data.context["stream"]
+        if len(streams) == block:
+            self._insert(data, int(streams[0]) // self._plan.span * block)
+            return
+        fields = {name: getattr(data, name) for name in Trajectory.__slots__}
+        for at in range(0, len(streams), block):
             mine = Trajectory(**columns(fields, at, at + block, self._plan.row))
-            actor = int(mine.context["stream"][0]) // self._plan.span
-            fresh, gone = self.ring.insert(mine, actor * block)
-            self.selector.remove(gone)
-            self.selector.insert(fresh)
-            if self._hindsight is not None:
-                self._hindsight.insert(actor * block)
+            self._insert(mine, int(streams[at]) // self._plan.span * block)
+
+    def _insert(self, data: Trajectory, column: int) -> None:
+        for where, there in self.ring.insert(data, column):
+            self.selector.put(where, there)
+        if self._hindsight is not None:
+            self._hindsight.insert(column)
 
     def _weight(self, probability: Any) -> torch.Tensor:
         settings, n = self._plan.settings, len(probability)
@@ -239,7 +243,7 @@ class Replay:
                 self._ones[n] = torch.ones(n)
             return self._ones[n]
         beta = settings.beta + (1.0 - settings.beta) * self._done
-        return torch.from_numpy(importance_weights(probability, len(self.selector), beta).astype(np.float32))
+        return torch.from_numpy(importance_weights(probability, beta).astype(np.float32))
 
     @property
     def _done(self) -> float:
@@ -258,8 +262,11 @@ class Replay:
             live = len(keys) - self._recorded(len(keys))
             self.shelf.learned(keys[live:], priority[live:])
             keys, priority = keys[:live], priority[:live]
-        there = self.ring.row(keys[:, 0]) == keys[:, 1]
-        self.selector.update(keys[there, 0], np.asarray(priority, np.float64)[there])
+        places, priority = keys[:, 0], np.asarray(priority, np.float64)
+        there = self.ring.row(places) == keys[:, 1]
+        if not there.all():
+            places, priority = places[there], priority[there]
+        self.selector.update(places, priority)
 
     def finish(self, keys: Array) -> None:
         """The learner is done with this update; after the round's last the actors may write over the round."""
@@ -304,7 +311,7 @@ class Replay:
             self._hindsight.goals.close()
 
 
-def _selector(settings: Settings, places: int) -> Selector:
+def _selector(settings: Settings, ring: Ring) -> Selector:
     if settings.selector == "prioritized":
-        return Prioritized(places, alpha=settings.alpha, epsilon=settings.epsilon)
-    return Uniform(places) if settings.selector == "uniform" else Fifo(places)
+        return Prioritized(ring.slots, ring.streams, alpha=settings.alpha, epsilon=settings.epsilon)
+    return Uniform(ring.slots, ring.streams) if settings.selector == "uniform" else Fifo(ring.slots, ring.streams)

@@ -6,7 +6,8 @@ own, and of a stack of frames only the newest is kept: a window gathers the fram
 are overlapping views of them.
 
 A block is ``unroll`` rows of one actor's streams. Its ``obs[T]`` is written where the next block will begin, so the oldest
-block is given up before that: of ``slots`` rows a stream, ``slots - unroll`` are held.
+block is given up before that: of ``slots`` rows a stream, ``slots - unroll`` are held. A block's records are put together
+beside the ring, in the cache, and moved there in one piece: the ring is in no cache, and each leaf would wait for it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import RowSpec
+from equipoise.experience.selectors import Where
 from equipoise.tree import ArraySpec
-from equipoise.types import Stack, Trajectory, Tree
+from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
 
 IMAGE = 1024  # bytes from which on a leaf has memory of its own
 NOWHERE = -1  # the row number of a place that no row is at
 OLDEST = 255  # of ages: more is not told apart
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,106 +107,125 @@ class Ring:
         # One frame more than there are places: it stays black, for what stands before an episode's first frame.
         self._large = {path: _memory((self.places + 1, *s.shape), s.dtype, folder) for path, s in layout.large.items()}
         self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
-        self._keeps_state, self._stacked = bool(tree.leaves(layout.state)), bool(layout.stacks)
+        self._keeps_state, self._history = bool(tree.leaves(layout.state)), layout.history
         self._small["row"][:] = NOWHERE
         self.blocks = np.zeros(actors, np.int64)  # of each actor, so far; block ``n`` lies at slot ``n * unroll`` and after
         self._next_row = np.full(streams, NOWHERE, np.int64)
-        self._run = np.zeros(streams, np.int64)  # rows before the head without a gap
+        self._since = np.zeros(streams, np.int64)  # rows before the last gap
         self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
         self._flat = self._records.reshape(self.places, layout.record)
+        self._rows = self._small["row"].reshape(self.places)
+        # A block as it is put together. What is never written of its last row, whose observation is ``obs[T]``, says: no row.
+        self._block = np.zeros((unroll + 1, block, layout.record), np.uint8)
+        parts = {path: _field(self._block, at, spec) for path, (at, spec) in layout.small.items()}
+        parts["row"][unroll] = NOWHERE
+        longer = ("age", *TRAJECTORY_EDGES)
+        self._parts = {path: part if path.split("/")[0] in longer else part[:unroll] for path, part in parts.items()}
+        fields = dict.fromkeys(path.split("/")[0] for path in (*layout.small, *layout.large) if path not in ("row", "age"))
+        self._plain = [(name, self._parts[name]) for name in fields if name in self._parts]
+        self._others = [name for name in fields if name not in self._parts]  # trees, or with memory of their own
+        self._steps = np.arange(unroll + 1)[:, None]
+        # Which windows may begin, from the first that a block completes to the last that sees the next block, or its frames.
+        self._may = np.zeros((window - 1 + 2 * unroll + self._history, block), bool)
+        self._lead = window - 1 - self._steps[:-1]  # rows from the head back to where the windows that a block completes begin
         self._offsets = np.arange(window + 1)[:, None] * streams
         self._pinned = pinned
         self._windows: dict[tuple[int, int], _Window] = {}
 
     # --------------------------------------------------------------------------------------------------------------- in
 
-    def insert(self, data: Trajectory, column: int) -> tuple[Ints, Ints]:
-        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> the places where a window may begin
-        from now on, and those where none may any more. Take the second out before the first are put in. ValueError where
-        frames are stacked and a row shows its stack again.
+    def insert(self, data: Trajectory, column: int) -> list[tuple[Where, Flags]]:
+        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> where (slots and streams, as slices)
+        windows may begin from now on, or not any more, for ``Selector.put``; the next call overwrites these flags.
+        ValueError where frames are stacked and a row shows its stack again.
         """
-        actor, unroll, window = column // self.block, self.unroll, self.window
-        columns = slice(column, column + self.block)
-        head, start = self._head(actor), np.asarray(data.context["start"])
-        after = (head + unroll) % self.slots
-        gap = self._next_row[columns] != start
-        # The block that is written next, and what sees its rows in a stack: they are in no checkpoint (``held``).
-        gone = [self._starts(after, after + unroll + self.layout.history, columns)]
-        if gap.any():  # what stood at the head is another observation now
-            gone.append(self._starts(head - window, head - window + 1, columns)[gap])
-            self._age[columns][gap] = OLDEST  # unless an episode begins here, nobody knows how old it is
-        self._write(data, head, after, columns)
-        self._run[columns][gap] = 0
-        fresh = self._fresh(head, columns)
-        self.blocks[actor] += 1
-        self._next_row[columns] = start + unroll
-        self._run[columns] += unroll
-        return fresh, np.concatenate(gone)
+        actor, unroll, columns = column // self.block, self.unroll, slice(column, column + self.block)
+        number, start, expected = int(self.blocks[actor]), np.asarray(data.context["start"]), self._next_row[columns]
+        head = number * unroll % self.slots
+        changes: list[tuple[Where, Flags]] = []
+        if gap := expected.tobytes() != start.tobytes():  # as before the first block
+            # What stood at the head is another observation now.
+            for lost in np.flatnonzero(expected != start) + column:
+                changes += self._parted(head - self.window, slice(lost, lost + 1), np.zeros((1, 1), bool))
+                self._since[lost] = number * unroll
+                self._age[lost] = OLDEST  # unless an episode begins here, nobody knows how old it is
+        self._write(data, start, head, columns, anew=gap)
+        self._fresh(number, head, columns)
+        np.add(start, self._steps[-1], out=expected)
+        self.blocks[actor] = number + 1
+        return changes + self._parted(head - self.window + 1, columns, self._may)
 
-    def _head(self, actor: int) -> int:
-        """The slot where its next block begins."""
-        return int(self.blocks[actor]) * self.unroll % self.slots
+    def _parted(self, begin: int, columns: slice, flags: Flags) -> list[tuple[Where, Flags]]:
+        """``flags`` of the slots from ``begin`` on, which may lie in two parts."""
+        begin %= self.slots
+        if (end := begin + len(flags)) <= self.slots:
+            return [((slice(begin, end), columns), flags)]
+        first = self.slots - begin
+        return [((slice(begin, self.slots), columns), flags[:first]), ((slice(0, end - self.slots), columns), flags[first:])]
 
-    def _starts(self, begin: int, end: int, columns: slice) -> Ints:
-        """The places of these slots, slot by slot."""
-        slots = np.arange(begin, end) % self.slots
-        return (slots[:, None] * self.streams + np.arange(columns.start, columns.stop)).reshape(-1)
-
-    def _fresh(self, head: int, columns: slice) -> Ints:
+    def _fresh(self, number: int, head: int, columns: slice) -> None:
         """Windows that this block completes and that begin with a real row; none across a gap, nor their stacks of frames."""
-        begin, end = head - self.window + 1, head + self.unroll - self.window + 1
-        slots = np.arange(begin, end)
-        may = self._small["mask"][slots % self.slots, columns].copy()
-        since = self._run[columns] - (head - slots)[:, None]  # rows from the gap to this one
-        may &= since >= 0
-        if self._stacked:
-            may &= since >= np.minimum(self._small["age"][slots % self.slots, columns], self.layout.history)
+        may = self._may[: self.unroll]
+        if self.window == 1:
+            may[...] = self._parts["mask"]
+        else:
+            for where, part in self._parted(head - self.window + 1, columns, may):
+                part[...] = self._small["mask"][where]
+        if self.window > 1 or self._history:
+            since = number * self.unroll - self._since[columns] - self._lead  # rows from the last gap to each
+            if (since < self._history).any():
+                slots = (head - self._lead[:, 0]) % self.slots
+                may &= since >= (np.minimum(self._small["age"][slots, columns], self._history) if self._history else 0)
         if self._keeps_state:
-            may &= (slots % self.unroll == 0)[:, None]
-        fresh: Ints = self._starts(begin, end, columns)[may.reshape(-1)]
-        return fresh
+            may &= self._lead % self.unroll == 0
 
-    def _write(self, data: Trajectory, head: int, after: int, columns: slice) -> None:
-        small, unroll, now = self._small, self.unroll, slice(head, head + self.unroll)
-        small["row"][now, columns] = data.context["start"] + np.arange(unroll)[:, None]
-        small["row"][after, columns] = NOWHERE
-        small["mask"][after, columns] = False
-        for path in ("version", "reward", "mask", "bootstrap"):
-            small[path][now, columns] = getattr(data, path)
-        for path, leaf in tree.items({"action": data.action, "behaviour": data.behaviour}):
-            self._put(path, leaf, now, columns)
-        for path, leaf in tree.items({"first": data.first, "obs": data.obs}):
-            self._put(path, leaf[:unroll], now, columns)
-            self._put(path, leaf[unroll], after, columns)
-        if self._keeps_state:
-            tree.map(lambda to, x: np.copyto(to[head // unroll, columns], x), self._recurrent, data.state)
-        if self.layout.stacks:
-            if (~np.asarray(data.mask) & ~np.asarray(data.first[1:])).any():
+    def _write(self, data: Trajectory, start: Ints, head: int, columns: slice, *, anew: bool) -> None:
+        """``anew``: ``obs[0]`` is not yet there as the last block's ``obs[T]``."""
+        unroll, parts = self.unroll, self._parts
+        for name, part in self._plain:
+            part[...] = getattr(data, name)
+        for name in self._others:
+            for path, leaf in tree.items(getattr(data, name), name):
+                if path in parts:
+                    parts[path][...] = leaf
+                else:
+                    self._put(path, leaf, head, columns, anew=anew)
+        np.add(start, self._steps[:-1], out=parts["row"])
+        if "age" in parts:
+            if (~parts["mask"] & ~parts["first"][1:]).any():
                 raise ValueError(
                     "expected stacks of frames that shift by one a row, got rows that show an observation again (a SAME_STEP "
                     "env, where an episode was truncated): make the env in NEXT_STEP"
                 )
-            age = self._age[columns]
-            for t in range(unroll + 1):
-                if t:
-                    age += 1
-                age[np.asarray(data.first[t])] = 0
-                small["age"][(head + t) % self.slots, columns] = np.minimum(age, OLDEST)
+            age, steps = self._age[columns], self._steps
+            begun = np.maximum.accumulate(np.where(parts["first"], steps, -age), 0)  # the step at which its episode began
+            np.minimum(steps - begun, OLDEST, out=parts["age"], casting="unsafe")
+            age[...] = unroll - begun[-1]
+        if head + unroll < self.slots:
+            self._records[head : head + unroll + 1, columns] = self._block
+        else:
+            self._records[head:, columns] = self._block[:-1]
+            self._records[0, columns] = self._block[-1]
+        if self._keeps_state:
+            tree.map(lambda to, x: np.copyto(to[head // unroll, columns], x), self._recurrent, data.state)
 
-    def _put(self, path: str, leaf: Any, slots: Any, columns: slice) -> None:
-        if path in self._small:
-            self._small[path][slots, columns] = leaf
-            return
+    def _put(self, path: str, leaf: Any, head: int, columns: slice, *, anew: bool) -> None:
+        """A leaf [T or T+1, block, ...] that has memory of its own."""
+        large = self._by_slot(self._large[path])
         if path in self.layout.stacks:
-            lead = leaf.ndim - 1 - len(self.layout.large[path].shape)
-            leaf = leaf[(*[slice(None)] * lead, -1)]
-        self._by_slot(self._large[path])[slots, columns] = leaf
+            leaf = leaf[(slice(None), slice(None), -1)]
+        if (rows := len(leaf)) == self.unroll:
+            large[head : head + rows, columns] = leaf
+            return
+        begin = 0 if anew else 1
+        large[head + begin : head + rows - 1, columns] = leaf[begin:-1]
+        large[(head + rows - 1) % self.slots, columns] = leaf[-1]
 
     # -------------------------------------------------------------------------------------------------------------- out
 
     def row(self, places: Ints) -> Ints:
         """The stream's row number at each place: it tells whether what a key was of is still there."""
-        return self.leaf("row", places)  # type: ignore[no-any-return]
+        return self._rows[places]  # type: ignore[no-any-return]
 
     def leaf(self, path: str, places: Ints) -> Any:
         """[*places.shape, ...], a copy of one leaf of the rows there: "reward", "obs/KEY"; of a stack its newest frame."""
@@ -254,7 +276,8 @@ class Ring:
         where = self._edge()
         return {
             "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
-            "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "run": self._run.copy(), "age": self._age.copy(),
+            "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "since": self._since.copy(),
+            "age": self._age.copy(),
             "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
         }  # fmt: skip
 
@@ -270,7 +293,7 @@ class Ring:
             wanted, got = ((x.shape if isinstance(x, np.ndarray) else x) for x in (mine, saved.get(path)))
             if got != wanted:
                 raise ValueError(f"replay, {path}: expected {wanted} as in this program, got {got}")
-        for path, array in (("blocks", self.blocks), ("next_row", self._next_row), ("run", self._run), ("age", self._age)):
+        for path, array in (("blocks", self.blocks), ("next_row", self._next_row), ("since", self._since), ("age", self._age)):
             array[:] = saved[path]
         where = self._edge()
         self._records[where] = saved["records"]
@@ -306,11 +329,12 @@ class _Window:
     def fill(self, places: Ints) -> Trajectory:
         ring, rows = self._ring, self._places
         np.add(ring._offsets, places, out=rows)
-        np.remainder(rows, ring.places, out=rows)
         flat = rows.reshape(-1)
-        np.take(ring._flat, flat, axis=0, out=self._records, mode="clip")  # clip: numpy would buffer the result otherwise
+        np.take(ring._flat, flat, axis=0, out=self._records, mode="wrap")
+        if self._large:
+            np.remainder(rows, ring.places, out=rows)  # since of these there is one more
         for path, array in self._large.items():
-            np.take(ring._large[path], flat, axis=0, out=array.reshape(len(flat), *array.shape[2:]), mode="clip")
+            np.take(ring._large[path], flat, axis=0, out=array.reshape(len(flat), *array.shape[2:]), mode="clip")  # unbuffered
         np.remainder(places, ring.streams, out=self._stream)
         if ring._keeps_state:
             blocks, columns = np.divmod(places, ring.streams)

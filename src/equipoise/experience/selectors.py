@@ -1,13 +1,12 @@
-"""Which items a replay gives next: selectors over *places*, the numbers 0 .. places - 1 of its items.
+"""Which items a replay gives next: selectors over *places*, the numbers 0 .. slots * streams - 1 of its items.
 
-A selector holds no rows, only which places may be sampled, and in what order or how often. All calls take batches, and none
-loops over items in Python. Each keeps an int64 a place, ``_at``: negative where the place is not in. It also tells, without a
-sort, which of equal places in a call is the last: write a number each, and see whose number stayed.
+A selector holds no rows, only which places may be sampled, and in what order or how often. Place ``slot * streams + stream`` is
+that of a slot of a stream; insertion comes in rectangles of these, which are slices, and sampling in arrays of places. None
+loops over items in Python.
 
-Common law: a place that is inserted while it is in holds a new item from then on; one that comes twice in a call counts once,
-with its last priority; removing, or updating, a place that is not in does nothing, as its item has left; a place outside
-0 .. places - 1 is a ValueError, before anything changes. Nothing draws but ``sample``, from the generator that it is given, and
-the same operations and draws follow on a ``load`` as on the ``state`` that was taken (a copy, of arrays only).
+Common law: a place that is put in while it is in holds a new item from then on; updating a place that is not in does nothing,
+as its item has left, and one that comes twice gets its last priority. Nothing draws but ``sample``, from the generator that it
+is given, and the same operations and draws follow on a ``load`` as on the ``state`` that was taken (a copy, of arrays only).
 """
 
 from __future__ import annotations
@@ -20,16 +19,18 @@ import numpy as np
 from equipoise.experience.sumtree import SumTree
 from equipoise.types import Array, Tree
 
+SCAN = 64  # to look at a place takes so much less than to draw one
+Where = tuple[slice, slice]  # slots and streams, both with a start and a stop within those that there are
+
 
 class Selector(Protocol):
     nbytes: int  # that it takes
 
-    def insert(self, places: Array, priority: Array | None = None) -> None:
-        """[k] int64 may be sampled from now on; ``priority`` [k], None: the highest seen so far, 1 at first."""
-        ...
+    def put(self, where: Where, there: Array) -> None:
+        """``there`` [slots, streams] bool: may the items there be sampled from now on, as new ones, or not any more.
 
-    def remove(self, places: Array) -> None:
-        """[k] int64 may not be sampled from now on."""
+        A new one's priority is the highest seen so far, 1 at first.
+        """
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -51,71 +52,65 @@ class Selector(Protocol):
         ...
 
 
-def importance_weights(probability: Array, n_items: int, beta: float) -> Array:
-    """w_i = (N P(i))^-beta / max_j w_j, [n] float64 in (0, 1]: what makes up for draws that were not uniform.
+def importance_weights(probability: Array, beta: float) -> Array:
+    """w_i / max_j w_j with w_i = (N P(i))^-beta, [n] float64 in (0, 1]: what makes up for draws that were not uniform.
 
-    Schaul et al. 2016, arXiv:1511.05952, section 3.4. ``probability`` [n]: P(i), above 0; the maximum is over this batch,
-    as in DQN Zoo, so that weights only ever make steps smaller. ``beta`` 0: all 1; 1: as if the draws had been uniform.
+    Schaul et al. 2016, arXiv:1511.05952, section 3.4; the number of items N cancels out. ``probability`` [n]: P(i), above 0;
+    the maximum is over this batch, as in DQN Zoo, so that weights only ever make steps smaller. ``beta`` 0: all 1; 1: as if the
+    draws had been uniform.
     """
-    if not (len(probability) and probability.min() > 0):
+    probability = np.asarray(probability, np.float64)
+    if not (len(probability) and (least := probability.min()) > 0):
         raise ValueError(f"expected probabilities above 0, got {probability.min() if len(probability) else 'none'}")
-    weight: Array = (n_items * np.asarray(probability, np.float64)) ** -beta
-    return weight / weight.max()
+    weight: Array = (probability / least) ** -beta
+    return weight
 
 
 class Uniform:
-    """Every item with the same chance, with replacement.
+    """Every item with the same chance, with replacement: places are drawn until there are enough that are in."""
 
-    The places that are in lie side by side in a list: the last ones move into the gaps of those that are removed.
-    """
-
-    def __init__(self, places: int) -> None:
-        self._list = np.empty(_count(places), np.int64)
-        self._at = np.full(places, -1, np.int64)  # in the list
+    def __init__(self, slots: int, streams: int = 1) -> None:
+        self._in = np.zeros(_shape(slots, streams), bool)
+        self._flat = self._in.reshape(-1)
+        self._end = 0  # no place from here on was ever in
         self._n = 0
-        self.nbytes = self._list.nbytes + self._at.nbytes
+        self.nbytes = self._in.nbytes
 
     def __len__(self) -> int:
         return self._n
 
-    def insert(self, places: Array, priority: Array | None = None) -> None:
-        places = _within(places, self._at)
-        fresh = places[self._at[places] < 0]
-        fresh = fresh[_last(self._at, fresh)]
-        end = self._n + len(fresh)
-        self._list[self._n : end] = fresh
-        self._at[fresh] = np.arange(self._n, end)
-        self._n = end
-
-    def remove(self, places: Array) -> None:
-        places = _within(places, self._at)
-        places = places[self._at[places] >= 0]
-        at = self._at[places]
-        last = _last(self._at, places)  # and none of them is in any more
-        self._n -= int(np.count_nonzero(last))
-        gaps = at[last & (at < self._n)]
-        tail = self._list[self._n : self._n + np.count_nonzero(last)]
-        moved = tail[self._at[tail] >= 0]  # as many as there are gaps: what is gone from the tail left none
-        self._list[gaps] = moved
-        self._at[moved] = gaps
+    def put(self, where: Where, there: Array) -> None:
+        mine = self._in[where]
+        self._n += int(np.count_nonzero(there)) - int(np.count_nonzero(mine))
+        mine[...] = there
+        self._end = max(self._end, where[0].stop * self._in.shape[1])
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         if not self._n:
             raise ValueError(f"expected items to sample {n} of, got none")
-        return self._list.take(rng.integers(0, self._n, n)), np.full(n, 1 / self._n)
+        probability = np.full(n, 1 / self._n)
+        if SCAN * n > self._n:  # few, or sparse: a look at all is no more than a draw of many
+            return np.flatnonzero(self._flat[: self._end]).take(rng.integers(0, self._n, n)), probability
+        places = self._draw(n, rng)
+        while len(places) < n:
+            places = np.concatenate([places, self._draw(n - len(places), rng)])
+        return places[:n], probability
+
+    def _draw(self, n: int, rng: np.random.Generator) -> Array:
+        """About ``n`` or a few more."""
+        # As ``rng.integers`` in half the time. u is at most 1 - 2^-53, and so its product rounds to a number below the end.
+        places: Array = (rng.random(n * self._end // self._n + 4) * self._end).astype(np.int64)
+        return places[self._flat.take(places)]
 
     def update(self, places: Array, priority: Array) -> None:
         """Priorities mean nothing here."""
 
     def state(self) -> Tree:
-        return {"list": self._list[: self._n].copy()}
+        return {"in": self._in.copy()}
 
     def load(self, state: Tree) -> None:
-        members = _within(state["list"], self._at)
-        self._at[:] = -1
-        self._n = len(members)
-        self._list[: self._n] = members
-        self._at[members] = np.arange(self._n)
+        _copy(state["in"], self._in)
+        self._n, self._end = int(np.count_nonzero(self._in)), self._in.size
 
 
 class Fifo:
@@ -125,31 +120,28 @@ class Fifo:
     places; an entry whose number is not its place's is of an item that left, and they go when the log is full.
     """
 
-    def __init__(self, places: int) -> None:
-        self._log = np.empty(2 * _count(places), np.int64)
-        self._at = np.full(places, -1, np.int64)  # in the log
+    def __init__(self, slots: int, streams: int = 1) -> None:
+        self._entry = np.full(_shape(slots, streams), -1, np.int64)  # its number in the log; -1: not in
+        self._at = self._entry.reshape(-1)
+        self._log = np.empty(2 * slots * streams, np.int64)
         self._head = self._tail = self._n = 0
         self.nbytes = self._log.nbytes + self._at.nbytes
 
     def __len__(self) -> int:
         return self._n
 
-    def insert(self, places: Array, priority: Array | None = None) -> None:
-        places = _within(places, self._at)
-        self.remove(places)
-        places = places[_last(self._at, places)]
+    def put(self, where: Where, there: Array) -> None:
+        slots, streams = (np.arange(part.start, part.stop) for part in where)
+        places = (slots[:, None] * self._entry.shape[1] + streams)[there]
+        mine = self._entry[where]
+        self._n += len(places) - int(np.count_nonzero(mine >= 0))
+        mine[...] = -1
         if self._tail + len(places) > len(self._log):
-            self.load(self.state())  # there is room then: these are not among those that are in
+            self._compact()  # there is room then: these are not among those that are in
         end = self._tail + len(places)
         self._log[self._tail : end] = places
         self._at[places] = np.arange(self._tail, end)
         self._tail = end
-        self._n += len(places)
-
-    def remove(self, places: Array) -> None:
-        places = _within(places, self._at)
-        places = places[self._at[places] >= 0]
-        self._n -= int(np.count_nonzero(_last(self._at, places)))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         if n > self._n:
@@ -168,6 +160,12 @@ class Fifo:
         entries = np.arange(self._head, min(end, self._tail))
         return entries[self._at[self._log[entries]] == entries]
 
+    def _compact(self) -> None:
+        members = self._log[self._there(self._tail)]
+        self._head, self._tail = 0, len(members)
+        self._log[: self._tail] = members
+        self._at[members] = np.arange(self._tail)
+
     def update(self, places: Array, priority: Array) -> None:
         """Priorities mean nothing here."""
 
@@ -175,7 +173,7 @@ class Fifo:
         return {"log": self._log[self._there(self._tail)]}
 
     def load(self, state: Tree) -> None:
-        members = _within(state["log"], self._at)
+        members = _within(state["log"], len(self._at))
         self._at[:] = -1
         self._head, self._tail, self._n = 0, len(members), len(members)
         self._log[: self._n] = members
@@ -193,36 +191,28 @@ class Prioritized:
     part of a batch (a minibatch) is no sample of P at all.
     """
 
-    def __init__(self, places: int, *, alpha: float, epsilon: float) -> None:
+    def __init__(self, slots: int, streams: int = 1, *, alpha: float, epsilon: float) -> None:
         if not (0 <= alpha < math.inf and 0 <= epsilon < math.inf):
             raise ValueError(f"expected finite alpha and epsilon of at least 0, got {alpha} and {epsilon}")
-        self._at = np.full(_count(places), -1, np.int64)  # 0: is in
-        self._tree = SumTree(places)
+        self._in = np.zeros(_shape(slots, streams), bool)
+        self._tree = SumTree(self._in.size)
+        self._mass = self._tree.mass.reshape(slots, streams)
         self._alpha, self._epsilon = alpha, epsilon
         # The highest priority such that the sum of as many of its power as there are places is finite, and some below.
-        self._most = (1e308 / places) ** (1 / max(alpha, 1.0)) / 2 - epsilon
+        self._most = (1e308 / self._in.size) ** (1 / max(alpha, 1.0)) / 2 - epsilon
         self._highest = 1.0
         self._n = 0
-        self.nbytes = self._at.nbytes + self._tree.nbytes
+        self.nbytes = self._in.nbytes + self._tree.nbytes
 
     def __len__(self) -> int:
         return self._n
 
-    def insert(self, places: Array, priority: Array | None = None) -> None:
-        places = _within(places, self._at)
-        if priority is None:
-            priority = np.full(len(places), self._highest)
-        mass, self._highest = self._checked(places, priority)
-        fresh = places[self._at[places] < 0]
-        self._n += int(np.count_nonzero(_last(self._at, fresh)))
-        self._at[places] = 0
-        self._tree.set(places, mass)
-
-    def remove(self, places: Array) -> None:
-        places = _within(places, self._at)
-        places = places[self._at[places] >= 0]
-        self._n -= int(np.count_nonzero(_last(self._at, places)))
-        self._tree.set(places, np.zeros(len(places)))
+    def put(self, where: Where, there: Array) -> None:
+        mine, streams = self._in[where], self._in.shape[1]
+        self._n += int(np.count_nonzero(there)) - int(np.count_nonzero(mine))
+        mine[...] = there
+        np.multiply(there, (self._highest + self._epsilon) ** self._alpha, out=self._mass[where])
+        self._tree.changed(where[0].start * streams, where[0].stop * streams)
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         if not (total := self._tree.total) > 0:
@@ -231,10 +221,10 @@ class Prioritized:
         return places, self._tree.mass.take(places) / total
 
     def update(self, places: Array, priority: Array) -> None:
-        places = _within(places, self._at)
+        places = _within(places, self._in.size)
         mass, highest = self._checked(places, priority)
-        if (self._at.take(places) < 0).any():
-            there = self._at[places] >= 0
+        there = self._in.reshape(-1).take(places)
+        if not there.all():
             places, mass = places[there], mass[there]
         self._highest = highest
         self._tree.set(places, mass)
@@ -256,34 +246,30 @@ class Prioritized:
         return (priority + self._epsilon) ** self._alpha, max(self._highest, float(highest))
 
     def state(self) -> Tree:
-        return {"mass": self._tree.mass.copy(), "in": self._at >= 0, "highest": np.array([self._highest])}
+        return {"mass": self._tree.mass.copy(), "in": self._in.copy(), "highest": np.array([self._highest])}
 
     def load(self, state: Tree) -> None:
-        if state["in"].shape != self._at.shape:
-            raise ValueError(f"expected a state of {self._at.shape} places, got {state['in'].shape}")
+        _copy(state["in"], self._in)
         self._tree.load(state["mass"])
-        self._at[:] = np.where(state["in"], 0, -1)
-        self._highest, self._n = float(state["highest"][0]), int(np.count_nonzero(state["in"]))
+        self._highest, self._n = float(state["highest"][0]), int(np.count_nonzero(self._in))
 
 
-def _count(places: int) -> int:
-    if places < 1:
-        raise ValueError(f"expected at least 1 place, got {places}")
-    return places
+def _shape(slots: int, streams: int) -> tuple[int, int]:
+    if slots < 1 or streams < 1:
+        raise ValueError(f"expected at least 1 place, got {slots * streams}")
+    return slots, streams
 
 
-def _within(places: Array, at: Array) -> Array:
-    """As int64, all of them places of ``at``, or a ValueError."""
+def _copy(saved: Array, into: Array) -> None:
+    if saved.shape != into.shape:
+        raise ValueError(f"expected a state of {into.shape} slots and streams, got {saved.shape}")
+    into[...] = saved
+
+
+def _within(places: Array, count: int) -> Array:
+    """As int64, all of them from 0 to ``count - 1``, or a ValueError."""
     places = np.ascontiguousarray(places, np.int64)
-    if len(places) and places.view(np.uint64).max() >= len(at):  # a negative one is a large one
-        wrong = places[(places < 0) | (places >= len(at))]
-        raise ValueError(f"expected places from 0 to {len(at) - 1}, got {wrong[0]} ({len(wrong)} of {len(places)} are wrong)")
+    if len(places) and places.view(np.uint64).max() >= count:  # a negative one is a large one
+        wrong = places[(places < 0) | (places >= count)]
+        raise ValueError(f"expected places from 0 to {count - 1}, got {wrong[0]} ({len(wrong)} of {len(places)} are wrong)")
     return places
-
-
-def _last(at: Array, places: Array) -> Array:
-    """[k] bool, which is the last of those equal to it; leaves all of them not in."""
-    number = np.arange(-len(places), 0)
-    at[places] = number
-    last: Array = at[places] == number
-    return last

@@ -6,7 +6,8 @@ sum is one sorted array. Measured in a batch of 256 at 10^6 places: nodes of 8 t
 own, so that a level is a comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
 
 A sum is always added up anew from the two below it, and never moved by a difference. So nothing drifts, and a tree is a
-function of its masses: loaded from them, it finds the same places bit for bit.
+function of its masses: loaded from them, it finds the same places bit for bit. It also makes no difference when: sums over
+whole ranges of places, which insertion writes, are left until they are asked for, and are slices then.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from equipoise.types import Array
 
-ROOTS = 2048  # at most
+ROOTS = 2048  # at most; twice as many take as long to sum as a level saves
 
 
 class SumTree:
-    """Masses over ``places``, 0 at first. ``mass`` [places] float64 is read freely, and written by ``set`` and ``load`` alone.
+    """Masses over ``places``, 0 at first. ``mass`` [places] float64 is read freely; whoever writes to it says so (``changed``).
 
     What the caller answers for: places lie in 0 .. places - 1; masses are finite, not negative, and so is their sum.
     """
@@ -34,12 +35,14 @@ class SumTree:
         self._pairs = self._nodes.view(np.complex128)  # two children in one gather
         self._edges = np.zeros(self._roots + 1)  # what lies before each root, and the total
         self._summed = True  # are the edges those of the roots
+        self._changed: list[tuple[int, int]] = []  # ranges of places whose sums are to be added up
         self.mass: Array = self._nodes[self._first : self._first + places]
         self.nbytes = self._nodes.nbytes + self._edges.nbytes
 
     @property
     def total(self) -> float:
         if not self._summed:
+            self._add_up()
             np.cumsum(self._nodes[self._roots : 2 * self._roots], out=self._edges[1:])
             self._summed = True
         return float(self._edges[-1])
@@ -53,6 +56,23 @@ class SumTree:
             pair = self._pairs.take(node)
             self._nodes[node] = pair.real + pair.imag
         self._summed = False
+
+    def changed(self, begin: int, end: int) -> None:
+        """The masses of the places ``begin`` to ``end - 1`` were written to."""
+        if self._changed and begin <= self._changed[-1][1] and end >= self._changed[-1][0]:
+            last = self._changed.pop()
+            begin, end = min(begin, last[0]), max(end, last[1])
+        self._changed.append((begin, end))
+        self._summed = False
+
+    def _add_up(self) -> None:
+        nodes = self._nodes
+        for begin, end in self._changed:
+            begin, end = begin + self._first, end + self._first
+            for _ in range(self._levels):
+                begin, end = begin // 2, (end + 1) // 2
+                np.add(nodes[2 * begin : 2 * end : 2], nodes[2 * begin + 1 : 2 * end : 2], out=nodes[begin:end])
+        self._changed.clear()
 
     def find(self, value: Array) -> Array:
         """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k], 0 <= value < total.
@@ -92,9 +112,6 @@ class SumTree:
         if mass.shape != self.mass.shape:
             raise ValueError(f"expected masses of shape {self.mass.shape}, got {mass.shape}")
         self.mass[:] = mass
-        end = 2 * self._first
-        for _ in range(self._levels):
-            pair = self._pairs[end // 4 : end // 2]
-            self._nodes[end // 4 : end // 2] = pair.real + pair.imag
-            end //= 2
+        self._changed = [(0, len(mass))]
+        self._add_up()
         self._summed = False
