@@ -184,8 +184,8 @@ def make_called(
     if is_parallel(first):
         if mask == "info":
             raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
-        joints = [partial(Joint, maker) for maker in makers]
-        return loop(joints, offer, "none", made=Joint(lambda: first))  # each agent has its own mask: PettingZooEnv
+        joints = [partial(Joint, maker, mask) for maker in makers]
+        return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
     if not isinstance(first, gymnasium.Env):
         raise ValueError(
             f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "
