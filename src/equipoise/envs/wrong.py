@@ -81,6 +81,33 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
             raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
 
 
+WORDS: dict[Any, Any] = {  # for one of two, by what they mean; and 0 and 1, which equal them, for the same
+    **dict.fromkeys(("true", "on", "yes", "1", 1), True),
+    **dict.fromkeys(("false", "off", "no", "0", 0), False),
+}
+KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+}
+
+
+def typed(name: str, value: Any, kind: type) -> None:
+    """ValueError for a value of another type than ``kind``, whatever its truth is: the text "off" is true to Python."""
+    said, taken = KINDS[kind]
+    if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
+        return
+    meant: Any = None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        if kind is bool:
+            meant = WORDS.get(value.strip().lower() if isinstance(value, str) else value)
+        elif kind in (int, float) and not isinstance(value, bool) and (number := float(value)) == number:
+            meant = int(number) if number == int(number) else number if kind is float else None
+    hint = "" if meant is None else f"; did you mean {str(meant).lower()}?"
+    raise ValueError(f"{name}: expected {said}, got {value!r}{hint}")
+
+
 def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
     """ValueError for parameters of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
     missing = [
