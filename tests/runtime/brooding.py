@@ -19,7 +19,7 @@ class Brooding(IMPALA):
     where: Literal["loss", "act"] = "loss"
 
     def network(self, spec: Any) -> Any:
-        torch.compile(lambda x: x, backend="eager")(torch.ones(2))  # the compiler's own imports, as a torso's would bring them
+        torch.compile(plus_one, backend="eager")(torch.ones(2))  # the compiler's own imports, as a torso's would bring them
         return super().network(spec)
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -35,8 +35,12 @@ class Brooding(IMPALA):
 
 def brood() -> None:
     if not _compiled:
-        _compiled.append(torch.compile(lambda x: x + 1, backend=slow))
+        _compiled.append(torch.compile(plus_one, backend=slow))
         _compiled[0](torch.ones(2))
+
+
+def plus_one(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
 
 
 def slow(graph: Any, inputs: Any) -> Any:

@@ -206,4 +206,5 @@ def test_arguments_of_an_env_are_laid_over_those_of_the_recipe() -> None:
     assert made.env.kwargs == {"repeat_action_probability": 0.0, "noop_max": 1}
     made = api.program("ALE/Pong-v5", "ppo", env_kwargs={"repeat_action_probability": 0.25})
     assert made.env.kwargs == {"repeat_action_probability": 0.25}
-    assert api.program("CartPole-v1", "ppo", env_kwargs={"sutton_barto_reward": True}).env.kwargs == {"sutton_barto_reward": True}
+    made = api.program("CartPole-v1", "ppo", env_kwargs={"sutton_barto_reward": True})
+    assert made.env.kwargs == {"sutton_barto_reward": True}

@@ -130,6 +130,22 @@ def test_there_may_be_nothing_to_compile(tmp_path: Any) -> None:
     ]
 
 
+def test_torsos_are_compiled_in_the_modes_that_they_are_used_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled for another mode is compiled again at the first step."""
+    modes = set()
+
+    def compile(self: Any, **kwargs: Any) -> None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            modes.add((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+            return self._call_impl(*args, **kwargs)
+
+        self._compiled_call_impl = call
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile)
+    train(PIXELS, "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL)
+    assert modes == {(True, False), (False, True)}
+
+
 @pytest.mark.parametrize("where", ["loss", "act"])
 def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None:
     """Also in the midst of the run: three times as long as a tick may take."""
@@ -151,9 +167,7 @@ def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None
 def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     options = SMALL | {"actors": 1, "steps": 60}
-    plain, compiled = (
-        train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True)
-    )
+    plain, compiled = (train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True))
     assert not compiled["notes"], compiled["notes"]
     a, b = (api.load(tmp_path / f"{c}")._net for c in (False, True))
     assert plain["env_steps"] == compiled["env_steps"]

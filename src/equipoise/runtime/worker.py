@@ -120,7 +120,7 @@ def _loop(job: Assignment, worker: Worker) -> None:
             line.learner.pulse = partial(meter.add, Tick.WORKED)
     if job.blueprint.program.compile:  # in any tick: the first with other rows than those that were compiled for, say
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
-        while_compiling(partial(meter.expect, COMPILE_S), partial(meter.add, Tick.WORKED))
+        while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
     while not stop[0]:
         state = worker.tick()
         now = meter.add(state)
