@@ -10,7 +10,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
@@ -106,6 +106,23 @@ def typed(name: str, value: Any, kind: type) -> None:
             meant = int(number) if number == int(number) else number if kind is float else None
     hint = "" if meant is None else f"; did you mean {str(meant).lower()}?"
     raise ValueError(f"{name}: expected {said}, got {value!r}{hint}")
+
+
+@contextlib.contextmanager
+def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Turns the TypeError of a constructor that a class's ``**kwargs`` were handed on to into what ``arguments`` says.
+
+    ``known``: names that may be meant.
+    """
+    try:
+        yield
+    except TypeError as error:
+        said = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if said is None or said[1] not in kwargs:
+            raise
+        close = nearest(said[1], known())
+        hint = f" (did you mean {close!r}?)" if close else ""
+        raise ValueError(f"{target} takes no argument {said[1]!r}{hint}: {error}") from error
 
 
 def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
