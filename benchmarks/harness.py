@@ -22,6 +22,15 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _exit(signum: int, frame: Any) -> None:
+    """By way of every ``finally``, which end what was started; once, so that nothing interrupts them."""
+    signal.signal(signum, signal.SIG_IGN)
+    raise SystemExit(128 + signum)
+
+
+signal.signal(signal.SIGTERM, _exit)
+
+
 # ------------------------------------------------------------------------------------------------------------- the probe
 
 
@@ -40,7 +49,7 @@ def spin(processes: int, seconds: float = 0.5) -> float:
     """Millions of turns of a pure-Python loop a second, summed over so many processes at once."""
     context = multiprocessing.get_context("fork")  # the caller has no threads
     barrier, results = context.Barrier(processes), context.Queue()
-    workers = [context.Process(target=_spin, args=(barrier, results, seconds)) for _ in range(processes)]
+    workers = [context.Process(target=_spin, args=(barrier, results, seconds), daemon=True) for _ in range(processes)]
     for w in workers:
         w.start()
     total = sum(results.get(timeout=60) for _ in workers)

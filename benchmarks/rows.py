@@ -1,7 +1,7 @@
 """The rows of the matrix, as data: what runs, with which options, and what is compared with what.
 
-The settings of the peers are the fastest of a few that were tried on two cores; an expert may find faster ones, and all are
-options of the scripts in ``peers/``. One pass over the data everywhere.
+The settings of the peers, and ours, are the fastest of a few that were tried on two cores; an expert may find faster ones, and
+those of the peers are options of the scripts in ``peers/``. One pass over the data everywhere.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ ROWS: dict[str, Row] = {
     ),
     # ---------------------------------------------------------------------------------------------------- HalfCheetah-v5
     "halfcheetah": Row(
-        case="halfcheetah", kind="ours", what="Gymnasium's env, one a stream",
-        command=f"HalfCheetah-v5 --actors 2 --envs-per-actor 32 --unroll 32 --batch 64 {SHARED} --steps 4M",
+        case="halfcheetah", kind="ours", what="Gymnasium's env, one a stream, two actors x 64",
+        command=f"HalfCheetah-v5 --actors 2 --envs-per-actor 64 --unroll 32 --batch 128 {SHARED} --steps 4M",
     ),
     "halfcheetah-bound": Row(
         case="halfcheetah", kind="bound", what="2 cores / (env + act + learn)", command="--case halfcheetah OF halfcheetah",

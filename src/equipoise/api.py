@@ -57,7 +57,8 @@ def program(
 
     ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
     ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
-    except for ``max_lag``; they may be texts, as on the command line. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
+    except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as
+    ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
     or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
     """
     target = env if isinstance(env, str) else _target(env)
@@ -67,7 +68,7 @@ def program(
     given = _read({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, (*_OF_POLICY, "action_mask"))
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
     mask = given.pop("action_mask", base.env.action_mask)
-    factory = EnvFactory(target=target, kwargs=dict(env_kwargs or base.env.kwargs), action_mask=mask)
+    factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
     base = dataclasses.replace(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
     asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)

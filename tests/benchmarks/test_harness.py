@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +103,37 @@ def test_the_last_result_of_a_command_counts(tmp_path: Path) -> None:
 def test_a_command_without_a_figure_fails(tmp_path: Path, code: str, limit_s: float, said: str) -> None:
     with pytest.raises(harness.Failed, match=said):
         harness.run_for_json(command(code), tmp_path / "log", limit_s=limit_s)
+
+
+def test_a_benchmark_that_is_terminated_leaves_no_child(tmp_path: Path) -> None:
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    script = f"""
+        import sys
+        from pathlib import Path
+        from harness import run_for_json
+        run_for_json([sys.executable, "-c", {child!r}], Path("log"), limit_s=600)
+    """
+    path = str(Path(harness.__file__).parent)
+    bench = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
+    )
+    try:
+        log = tmp_path / "log"
+        until(lambda: log.exists() and log.read_text().endswith("\n"))
+        bench.terminate()
+        assert bench.wait(60) == 128 + signal.SIGTERM
+        pid = int(log.read_text())
+        until(lambda: not Path(f"/proc/{pid}").exists())
+    finally:
+        bench.kill()
+        bench.wait()
+
+
+def until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_markdown() -> None:

@@ -105,6 +105,18 @@ def test_no_ops_are_drawn():
         ({"reward_clipping": True}, "set algorithm.clip_reward=1 instead"),
         ({"repeat_action_probability": 1.0}, "expected 0 to below 1"),
         ({"stack_padding": "black"}, "expected one of zero, first, got 'black'"),
+        ({"stack_padding": "frist"}, "got 'frist'; did you mean 'first'?"),
+        ({"use_fire_reset": "off"}, "use_fire_reset: expected true or false, got 'off'; did you mean false?"),
+        ({"episodic_life": "False "}, "expected true or false, got 'False '; did you mean false?"),
+        ({"maxpool": 1}, "maxpool: expected true or false, got 1; did you mean true?"),
+        ({"grayscale": None}, "grayscale: expected true or false, got None"),
+        ({"full_action_space": "maybe"}, "full_action_space: expected true or false, got 'maybe'"),
+        ({"frameskip": "4"}, "frameskip: expected a whole number, got '4'; did you mean 4?"),
+        ({"noop_max": True}, "noop_max: expected a whole number, got True"),
+        ({"max_num_frames_per_episode": 1e5}, "expected a whole number, got 100000.0; did you mean 100000?"),
+        ({"repeat_action_probability": "0.25"}, "expected a number, got '0.25'; did you mean 0.25?"),
+        ({"stack_padding": 0}, "stack_padding: expected a text, got 0"),
+        ({"num_threads": "2"}, "num_threads: expected a whole number, got '2'; did you mean 2?"),
     ],
 )
 def test_what_is_wrong_is_said(target, kwargs, said):

@@ -160,3 +160,18 @@ def test_a_module_that_lacks_another_is_not_called_unknown(tmp_path, monkeypatch
 def test_nearest_prefers_the_newest_version():
     assert "'A-v10'" in str(wrong.unknown("id", "a", ["A-v2", "A-v10", "A-v9"]))
     assert "mean" not in str(wrong.unknown("id", "xyz", ["A-v2"]))
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "kwargs", "said"),
+    [
+        ("MiniGrid-DoorKey-5x5-v0", "minigrid", {"sizee": 6}, "takes no argument 'sizee' (did you mean 'size'?)"),
+        ("HalfCheetah-v5", "mujoco", {"frameskip": 2}, "takes no argument 'frameskip' (did you mean 'frame_skip'?)"),
+    ],
+)
+def test_an_argument_that_a_parent_class_refuses_is_named(target: str, module: str, kwargs: Any, said: str) -> None:
+    """Their own constructors take ``**kwargs``, and hand them on."""
+    pytest.importorskip(module)
+    with pytest.raises(ValueError) as error:
+        make(EnvFactory(target=target, kwargs=kwargs), streams=np.arange(1), seed=0)
+    assert str(error.value).startswith(f"{target} {said}")

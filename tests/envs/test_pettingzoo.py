@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import capsule, make
-from equipoise.envs.capsule import Failures
+from equipoise.envs.capsule import EnvFailed, Failures
 from equipoise.envs.check import check_env
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.joint import Joint, blank, is_parallel, is_turns
@@ -271,25 +271,41 @@ def test_pettingzoo_itself_agrees() -> None:
 
 
 class Masked(Game):
-    """Both may do everything, but "b" nothing once the third step is done. The mask is called ``legal``."""
+    """Both may do everything, but "b" nothing once ``after`` steps are done (``gone``: it leaves then, with that mask).
+
+    The mask is called ``legal``.
+    """
 
     possible_agents = ["a", "b"]
     space = spaces.Dict({"legal": spaces.MultiBinary(3), "x": spaces.Box(0, 9, (1,), np.float32)})
     observations = {"a": space, "b": space}
     actions = {"a": spaces.Discrete(3), "b": spaces.Discrete(3)}
 
+    def __init__(self, after: int = 3, gone: bool = False) -> None:
+        self.after, self.gone = after, gone
+
     def play(self, actions: Any) -> dict[str, float]:
         return dict.fromkeys(self.possible_agents, 1.0)
 
     def seen(self) -> dict[str, Any]:
-        legal = np.full(3, self.t < 3, np.int8)
+        legal = np.full(3, self.t < self.after, np.int8)
         x = np.full(1, self.t, np.float32)
         return {"a": {"legal": np.ones(3, np.int8), "x": x}, "b": {"legal": legal, "x": x}}
 
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        if self.gone and self.t >= self.after:
+            terminated["b"] = "b" in actions
+            self.agents = [agent for agent in self.agents if agent != "b"]
+        return obs, reward, terminated, truncated, info
 
-def masked(choice: str) -> Any:
-    factory = EnvFactory(target="tests.envs.test_pettingzoo:Masked", action_mask=choice)
-    return dealt(make(factory, streams=np.arange(2), seed=0), policies=("main",), route={})
+
+def masked(choice: str, failures: Failures | None = None, **kwargs: Any) -> Any:
+    factory = EnvFactory(target="tests.envs.test_pettingzoo:Masked", action_mask=choice, kwargs=kwargs)
+    return dealt(make(factory, streams=np.arange(2), seed=0, failures=failures), policies=("main",), route={})
+
+
+STUCK = r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action allowed \(who cannot act leaves .*, got none"
 
 
 def test_an_agent_that_may_do_nothing_is_named() -> None:
@@ -297,10 +313,32 @@ def test_an_agent_that_may_do_nothing_is_named() -> None:
     assert env.spec.mask == ("legal",)
     for _ in range(3):
         env.send(np.zeros(4, np.int64), env.recv().stream)
-    with pytest.raises(WrongValue, match=r"agent 'b', stream 1: obs/legal: expected at least one action allowed, got none"):
+    with pytest.raises(WrongValue, match=STUCK):
         env.recv()
-    assert env.loop.ts.obs["agents"]["b"]["x"][0] == 3
     assert masked("none").spec.mask == ()
+    with pytest.raises(WrongValue, match=STUCK):  # the first observation of an episode, too
+        masked("obs/legal", after=0).recv()
+
+
+def test_an_agent_that_may_do_nothing_costs_its_env_an_episode(tmp_path: Any) -> None:
+    failures = Failures(capsules=tmp_path)
+    rows = walk(masked("obs/legal", failures), 12)
+    for r, row in enumerate(rows):
+        assert row["first"].tolist() == [r % 3 == 0] * 4, r
+        assert row["valid"].tolist() == [r % 3 > 0] * 4
+        assert not row["terminated"].any() and not row["truncated"].any()
+    assert failures.counts[0] == 6
+    played = replay(capsule.read(min(tmp_path.iterdir())))
+    assert played.same and played.steps == 3
+    with pytest.raises(EnvFailed, match="Masked.*, stream 0 failed 3 times in a row without one step that worked"):
+        masked("obs/legal", Failures(), after=0).recv()
+
+
+def test_the_mask_of_an_agent_that_is_not_there_is_not_read() -> None:
+    failures = Failures()
+    rows = walk(masked("obs/legal", failures, gone=True), 8)
+    assert failures.counts[0] == 0 and [int(row["valid"].sum()) for row in rows[:6]] == [0, 4, 4, 4, 2, 2]
+    assert rows[3]["terminated"].tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("name", ["classic/tictactoe_v3", "classic/rps_v3", "rps_v2"])

@@ -197,3 +197,14 @@ def test_an_env_that_is_made_already_is_refused_in_words(tmp_path: Any) -> None:
         with pytest.raises(TypeError, match=r"expected what makes an env, since every worker makes its own, got <.*CartPole"):
             refused()
     env.close()
+
+
+def test_arguments_of_an_env_are_laid_over_those_of_the_recipe() -> None:
+    """Pong's has no sticky actions."""
+    pytest.importorskip("ale_py")
+    made = api.program("ALE/Pong-v5", "ppo", env_kwargs={"noop_max": 1})
+    assert made.env.kwargs == {"repeat_action_probability": 0.0, "noop_max": 1}
+    made = api.program("ALE/Pong-v5", "ppo", env_kwargs={"repeat_action_probability": 0.25})
+    assert made.env.kwargs == {"repeat_action_probability": 0.25}
+    made = api.program("CartPole-v1", "ppo", env_kwargs={"sutton_barto_reward": True})
+    assert made.env.kwargs == {"sutton_barto_reward": True}

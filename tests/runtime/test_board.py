@@ -62,6 +62,19 @@ def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> N
     assert made.shares(alone=True)["actor 0"].worked == 3
 
 
+def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(clock: Clock) -> None:
+    """Not by the driver, which touches all of them after it was itself away."""
+    made = board()
+    meter = made.meter("learner", alone=False)
+    clock.now += 2
+    meter.expect(60)
+    made.touch("learner")
+    assert made.touched("learner") == clock.now + 60 and made.shares(alone=True)["learner"].worked == 2
+    clock.now += 9
+    meter.add(Tick.WORKED)
+    assert made.touched("learner") == clock.now and made.shares()["learner"].worked == 11
+
+
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any, tmp_path: Path) -> None:
     run = api.train(program(steps=1), on=on, out=tmp_path / "run")

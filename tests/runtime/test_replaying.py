@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.algorithms.dqn import DQN
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.program import check, from_json, to_json
 from equipoise.runtime.run import Run
-from equipoise.types import Policy, Program, Replay
+from equipoise.types import EnvFactory, Policy, Program, Replay
 from tests.runtime.ruling import Remembering, program
 
 
@@ -124,3 +125,23 @@ def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
     )  # fmt: skip
     found = [run(made, on, tmp_path / f"{on}{i}")["params_sha256"] for i, on in enumerate(("serial", "process", "process"))]
     assert len(set(found)) == 1
+
+
+def test_the_agents_of_an_env_take_its_steps_together(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round is 4 steps of 2 envs of 2 agents: 8 env steps, 16 rows, of which the seventh makes 100."""
+    explored, explore = set[int](), DQN.explore
+
+    def noted(self: DQN, stream: Any, streams: int, step: int) -> Any:
+        explored.add(step)
+        return explore(self, stream, streams, step)
+
+    monkeypatch.setattr(DQN, "explore", noted)
+    replay = Replay(capacity=10_000, starts_at=100, updates=3)
+    made = Program(
+        env=EnvFactory(target="tests.envs.games:Duel"), actors=1, envs_per_actor=2, steps=400, evaluate_episodes=0,
+        policies={"main": Policy(algorithm=DQN(hidden=(8,)), unroll=4, batch=8, replay=replay)},
+    )  # fmt: skip
+    summary = run(made, "serial", tmp_path / "run")
+    assert summary["env_steps"] == 400 and summary["rows"]["inserted"] == 800
+    assert summary["updates"] == 3 * (50 - 7 + 1)
+    assert 400 - 8 <= max(explored) <= 400  # the actor may have begun what nobody learned from

@@ -12,6 +12,8 @@ from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.nets.vision import Vision
 from equipoise.runtime.blueprint import network
+from equipoise.types import EnvFactory, Policy, Program
+from tests.runtime.brooding import BROODS_S, Brooding
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
 SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
@@ -128,15 +130,44 @@ def test_there_may_be_nothing_to_compile(tmp_path: Any) -> None:
     ]
 
 
+def test_torsos_are_compiled_in_the_modes_that_they_are_used_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled for another mode is compiled again at the first step."""
+    modes = set()
+
+    def compile(self: Any, **kwargs: Any) -> None:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            modes.add((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+            return self._call_impl(*args, **kwargs)
+
+        self._compiled_call_impl = call
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile)
+    train(PIXELS, "impala", "serial", tmp_path / "run", steps=80, compile=True, **SMALL)
+    assert modes == {(True, False), (False, True)}
+
+
+@pytest.mark.parametrize("where", ["loss", "act"])
+def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None:
+    """Also in the midst of the run: three times as long as a tick may take."""
+    policy = Policy(algorithm=Brooding(where=where), unroll=5, batch=4)
+    made = Program(
+        env=EnvFactory(target="CartPole-v1"), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1, steps=400,
+        compile=True, deadline_s=BROODS_S / 3, evaluate_episodes=0,
+    )  # fmt: skip
+    run = api.train(made, on="process", out=tmp_path / "run")
+    for _ in run:
+        pass
+    assert run.summary is not None and run.summary["status"] == "completed"
+    assert not [note for note in run.summary["notes"] if not note.startswith("compile: nothing was compiled")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     options = SMALL | {"actors": 1, "steps": 60}
-    plain, compiled = (
-        train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, deadline_s=600.0, **options) for c in (False, True)
-    )
+    plain, compiled = (train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True))
     assert not compiled["notes"], compiled["notes"]
     a, b = (api.load(tmp_path / f"{c}")._net for c in (False, True))
     assert plain["env_steps"] == compiled["env_steps"]

@@ -35,6 +35,7 @@ class LocalAgent:
         episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]],
         total_streams: int,
+        envs: int,
         unroll: int,
         noise_columns: int,
         seed: int,
@@ -42,7 +43,9 @@ class LocalAgent:
     ) -> None:
         self._algorithm, self.net, self._experience = algorithm, net, experience
         self._weights, self._episodes = weights, episodes
+        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included."""
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
+        self._envs = envs
         self._noise_columns = noise_columns
         self._autocast = autocast(precision)
         self._start = np.zeros(len(streams), np.int64)
@@ -143,7 +146,7 @@ class LocalAgent:
         self._obs, self._first, self._action, self._behaviour = self._rows(slot)
         noise = uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns)
         self._noise = torch.from_numpy(noise).unbind(0)
-        self._explore = self._algorithm.explore(self.streams, self._total, int(self._start[0]) * self._total)
+        self._explore = self._algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
         self._slot, self._t = slot, 0
 
     def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:

@@ -57,6 +57,8 @@ class AtariSpec:
     stack_padding: Padding = "zero"  # before an episode's first frame: black, or that frame repeated
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            wrong.typed(field.name, getattr(self, field.name), type(field.default))
         for name, least in (("noop_max", 0), ("frameskip", 1), ("max_num_frames_per_episode", 1), ("stack_num", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
@@ -64,8 +66,9 @@ class AtariSpec:
             raise ValueError(f"repeat_action_probability: expected 0 to below 1, got {self.repeat_action_probability}")
         if not (1 <= self.img_height <= 210 and 1 <= self.img_width <= 160):
             raise ValueError(f"img_height, img_width: expected 1 to 210 and 160, got {self.img_height}, {self.img_width}")
-        if self.stack_padding not in get_args(Padding):
-            raise ValueError(f"stack_padding: expected one of {', '.join(get_args(Padding))}, got {self.stack_padding!r}")
+        if self.stack_padding not in (known := get_args(Padding)):
+            hint = f"; did you mean {near!r}?" if (near := wrong.nearest(self.stack_padding, known)) else ""
+            raise ValueError(f"stack_padding: expected one of {', '.join(known)}, got {self.stack_padding!r}{hint}")
 
     @property
     def observation(self) -> spaces.Box:
@@ -99,8 +102,9 @@ def parse(target: str, kwargs: Mapping[str, Any], also: tuple[str, ...] = ()) ->
         raise ValueError(f"{target}: {CLIP}")
     wrong.arguments(target, kwargs, dict.fromkeys((*FIELDS, *also)))
     try:
+        wrong.typed("num_threads", kwargs.get("num_threads", 1), int)
         return AtariSpec(**{name: value for name, value in kwargs.items() if name in FIELDS})
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{target}: {error}") from error
 
 

@@ -35,10 +35,12 @@ class WrongValue(RuntimeError):
     def __init__(self, kind: Kind, index: int, key: str, expected: str, got: str) -> None:
         super().__init__(f"{key}: expected {expected}, got {got}")
         self.kind, self.index, self.key, self.expected, self.got = kind, index, key, expected, got
+        self.where = ""
 
     def placed(self, where: str) -> WrongValue:
-        """The same, with the env and the stream in its message."""
-        self.args = (f"{where}: {self.args[0]}",)
+        """The same, with the env and the stream in its message, where nobody has said them yet."""
+        if not self.where:
+            self.where, self.args = where, (f"{where}: {self.args[0]}",)
         return self
 
 

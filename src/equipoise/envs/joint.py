@@ -6,18 +6,23 @@ Nothing here imports PettingZoo: an env is known by what it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import tree
 from equipoise.envs import resume, wrong
-from equipoise.envs.spaces import action_spec
+from equipoise.envs.checks import WrongValue
+from equipoise.envs.masks import counted, place_of
+from equipoise.envs.spaces import action_spec, member, observation_spec
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
+ALLOWED = "at least one action allowed (who cannot act leaves env.agents, or is allowed an action that does nothing)"
 
 
 def is_parallel(env: object) -> bool:
@@ -36,11 +41,14 @@ class Joint(gymnasium.Env[Any, Any]):
 
     Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again whatever the env makes of
     seeds that it is not given. An env with ``get_state``, a tree of arrays, and ``set_state`` is restored exactly.
+
+    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. One that allows nothing is a failure of the env
+    where the agent's next action counts; the mask of an agent that is absent, or whose episode ended, is not read.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], action_mask: str = "auto") -> None:
         self.env = make()
         if not is_parallel(self.env):
             raise ValueError(f"expected a PettingZoo ParallelEnv, got {type(self.env).__name__}")
@@ -51,6 +59,7 @@ class Joint(gymnasium.Env[Any, Any]):
             raise ValueError(f"{self.env}: expected possible_agents with names of their own, got {self.ids}")
         self.observations = {name: self.env.observation_space(i) for name, i in zip(self.names, self.ids, strict=True)}
         self.actions = {name: self.env.action_space(i) for name, i in zip(self.names, self.ids, strict=True)}
+        self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
         self._index = {agent: i for i, agent in enumerate(self.ids)}
         self._blank = [blank(space) for space in self.observations.values()]
         self.parts, at = [], 0  # of the joint action: an agent's numbers, their shape and dtype
@@ -79,7 +88,9 @@ class Joint(gymnasium.Env[Any, Any]):
         self._reward.fill(0.0)
         here = self._here()
         self._live = here
-        return self._row(obs, here), {}
+        row = self._row(obs, here)
+        self._look_at_masks(row["agents"])
+        return row, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         acts = {self.ids[i]: self._action(action, i) for i, here in enumerate(self._here()) if here}
@@ -102,7 +113,20 @@ class Joint(gymnasium.Env[Any, Any]):
             flags[CAME, i] = here[i] and not live[i]
         row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
         self._live = here
+        self._look_at_masks(row["agents"])
         return row, 0.0, not any(here), False, {}
+
+    def _look_at_masks(self, rows: Mapping[str, Any]) -> None:
+        for i, name in enumerate(self.names):
+            for path, begins in self._masks[i] if self._live[i] else ():
+                try:
+                    allowed = np.logical_or.reduceat(np.ravel(reduce(member, path, rows[name])) != 0, begins)
+                except (KeyError, IndexError, TypeError, ValueError):
+                    continue  # no mask at all: whoever takes the whole observation says what is wrong with it
+                if not allowed.all():
+                    which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
+                    key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
+                    raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
 
     def _here(self) -> list[bool]:
         here = [False] * len(self.ids)
@@ -151,6 +175,14 @@ def blank(space: spaces.Space[Any]) -> Any:
     if isinstance(space, spaces.Box):
         return np.clip(nothing, space.low, space.high)
     return nothing + np.asarray(getattr(space, "start", 0), space.dtype)
+
+
+def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> list[tuple[tuple[str, ...], Any]]:
+    """(keys in the observation, where each choice begins) of each array of an agent's mask."""
+    if not (keys := place_of(choice, observation, action)):
+        return []
+    rows = tree.zeros(tree.prepend(reduce(member, keys, observation_spec(observation)), 1))
+    return [(tuple(place.split("/")), begins) for place, _, begins in counted("/".join(keys), rows, action)]
 
 
 def size_of(action: spaces.Space[Any]) -> int:

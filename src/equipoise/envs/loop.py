@@ -139,7 +139,7 @@ class LoopEnv(SyncEnv):
                 flags = self._terminated[i], self._truncated[i]
                 wrong = misfit(self.spec.observation, i, self._obs[i], self._reward[i], flags)
                 if wrong is not None:
-                    self._abort(i, wrong.placed(self._where(i)))
+                    self._abort(i, wrong)
             self._place()  # raises again what is nobody's in particular
 
     def _place(self) -> None:
@@ -154,7 +154,7 @@ class LoopEnv(SyncEnv):
 
         Raises where nobody minds failures, where the run shall end, and after ``PATIENCE`` failures without a real step.
         """
-        failures = self.failures
+        failures, error = self.failures, self._placed(i, error)
         if failures is None:
             if not isinstance(error, WrongValue):  # which says it in its message
                 error.add_note(f"in {self._where(i)}")
@@ -175,12 +175,16 @@ class LoopEnv(SyncEnv):
             try:
                 self._make_anew(i)
             except Exception as another:
-                error = another
+                error = self._placed(i, another)
             else:
                 self._lost.append(i)
                 return
         self._record(i, error)
         raise error
+
+    def _placed(self, i: int, error: Exception) -> Exception:
+        """Also a wrong value that a wrapper of ours raised, which does not know whose env it is in."""
+        return error.placed(self._where(i)) if isinstance(error, WrongValue) else error
 
     def _close_one(self, i: int, error: Exception) -> None:
         if i not in self._broken:
@@ -205,14 +209,14 @@ class LoopEnv(SyncEnv):
             warnings.warn(f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2)
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         if (wrong := misfit(self.spec.observation, i, self._obs[i])) is not None:
-            raise wrong.placed(self._where(i))
+            raise wrong
         ts = self.ts
         put(ts.obs, i, self._obs[i])
         ts.reward[i], ts.terminated[i], ts.truncated[i] = 0.0, False, False
         clamped = self.failures is not None and self.failures.on_nonfinite == "clamp"  # then the caller mends what is left
         for wrong in self.checks.wrong([i]):
             if wrong.kind == "invalid" or (wrong.kind == "nonfinite" and not clamped):
-                raise wrong.placed(self._where(i))
+                raise wrong
 
     def _course(self, i: int | None) -> dict[str, Any]:
         assert i is not None

@@ -83,14 +83,15 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
         found = partial(parallel, target.removeprefix(PETTINGZOO)) if target.startswith(PETTINGZOO) else resolve(target)
-        if isinstance(found, atari.Game | minigrid.Grid):
-            if factory.action_mask not in ("auto", "none"):
-                raise ValueError(f"{target} has no action masks; expected action_mask=auto, got {factory.action_mask!r}")
-            return found.make(kwargs, streams=streams, seed=seed, python=python)
-        offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
-        if isinstance(found, Registered):
-            return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
-        return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
+        with wrong.unexpected(target, kwargs, partial(handed_on, found)):
+            if isinstance(found, atari.Game | minigrid.Grid):
+                if factory.action_mask not in ("auto", "none"):
+                    raise ValueError(f"{target} has no action masks; expected action_mask=auto, got {factory.action_mask!r}")
+                return found.make(kwargs, streams=streams, seed=seed, python=python)
+            offer: dict[str, Any] = {"num_envs": len(streams), "streams": streams, "seed": seed}
+            if isinstance(found, Registered):
+                return make_registered(found, kwargs, offer, python=python, mask=factory.action_mask)
+            return make_called(target, found, kwargs, offer, python=python, mask=factory.action_mask)
 
 
 def parallel(name: str, **kwargs: Any) -> Any:
@@ -184,8 +185,8 @@ def make_called(
     if is_parallel(first):
         if mask == "info":
             raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
-        joints = [partial(Joint, maker) for maker in makers]
-        return loop(joints, offer, "none", made=Joint(lambda: first))  # each agent has its own mask: PettingZooEnv
+        joints = [partial(Joint, maker, mask) for maker in makers]
+        return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
     if not isinstance(first, gymnasium.Env):
         raise ValueError(
             f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "
@@ -217,6 +218,16 @@ def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer
 
 def loaded(entry_point: str | Callable[..., Any]) -> Callable[..., Any]:
     return entry_point if callable(entry_point) else load_env_creator(entry_point)
+
+
+def handed_on(found: Any) -> list[str]:
+    """The names of all that the constructors of an env's class and of its parents take."""
+    made: Any = gymnasium.registry[found.id] if isinstance(found, atari.Game | minigrid.Grid) else found
+    if isinstance(made, Registered):
+        made = None if made.entry_point is None else loaded(made.entry_point)
+    classes = made.__mro__ if inspect.isclass(made) else ()
+    names = {name for one in classes for name in parameters(one) or {} if "__init__" in vars(one)}
+    return sorted((names | {*GYMNASIUM_ARGUMENTS}) - {"**", "args", "kwargs"})
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:

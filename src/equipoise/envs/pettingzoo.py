@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,10 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.envs import wrong
 from equipoise.envs.base import SyncEnv
-from equipoise.envs.checks import Mask, WrongValue
 from equipoise.envs.joint import ACTED, CAME, TERMINATED, TRUNCATED, Joint
 from equipoise.envs.loop import LoopEnv
-from equipoise.envs.masks import counted, place_of
-from equipoise.envs.spaces import ActionForm, member, observation_spec, timestep
+from equipoise.envs.masks import place_of
+from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvSpec, TimeStep, Tree, agent_streams
 
 
@@ -82,7 +80,6 @@ class Side:
     columns: Any  # [n, size] of the joint action
     pairs: list[tuple[Any, Any]]  # an agent's rows [E, ...]: to, from
     places: Any  # [n]
-    masks: list[Mask]
 
     def rows(self, array: Any) -> Any:
         return array.reshape(-1, len(self.places))
@@ -142,12 +139,10 @@ class PettingZooEnv:
         for k, name in enumerate(names):
             to, source = tree.leaves(ts.obs), tree.leaves(self.loop.ts.obs["agents"][name])
             pairs += [(x.reshape(count, len(names), *x.shape[1:])[:, k], y) for x, y in zip(to, source, strict=True)]
-        keys = self._spec(joint, places).mask
-        masks = counted("/".join(("obs", *keys)), reduce(member, keys, ts.obs), joint.actions[names[0]]) if keys else ()
         columns = [np.arange(joint.numbers)[joint.parts[place][0]] for place in places]
         return Side(
             ts=ts, form=ActionForm(joint.actions[names[0]], len(streams)), columns=np.stack(columns), pairs=pairs,
-            places=np.array(places), masks=[Mask(key=key, array=array, begins=begins) for key, array, begins in masks],
+            places=np.array(places),
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- as an Env
@@ -178,19 +173,6 @@ class PettingZooEnv:
             side.rows(ts.terminated)[:] = flags[:, TERMINATED, places]
             side.rows(ts.truncated)[:] = flags[:, TRUNCATED, places]
             np.logical_or(rows.first[:, None], flags[:, CAME, places], out=side.rows(ts.first))
-            if side.masks:
-                self._look_at_masks(side, flags[:, CAME, places].reshape(-1) != 0)
-
-    def _look_at_masks(self, side: Side, came: Any) -> None:
-        """WrongValue for an agent that is there, and may do nothing."""
-        ts = side.ts
-        nobody = ~(ts.valid | came) | ts.terminated | ts.truncated
-        for mask in side.masks:
-            if (stuck := mask.stuck(nobody).any(axis=1)).any():
-                i = int(stuck.argmax())
-                agent, env = self.spec.agents[side.places[i % len(side.places)]], self.loop.envs[i // len(side.places)]
-                where = f"{env}, agent {agent!r}, stream {int(ts.stream[i])}"
-                raise WrongValue("invalid", i, mask.key, "at least one action allowed", "none").placed(where)
 
     def state(self) -> Tree:
         return self.loop.state()

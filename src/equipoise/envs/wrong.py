@@ -10,7 +10,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
@@ -79,6 +79,50 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
             close = nearest(key, expected)
             hint = f" (did you mean {close!r}?)" if close else ""
             raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
+
+
+WORDS: dict[Any, Any] = {  # for one of two, by what they mean; and 0 and 1, which equal them, for the same
+    **dict.fromkeys(("true", "on", "yes", "1", 1), True),
+    **dict.fromkeys(("false", "off", "no", "0", 0), False),
+}
+KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+}
+
+
+def typed(name: str, value: Any, kind: type) -> None:
+    """ValueError for a value of another type than ``kind``, whatever its truth is: the text "off" is true to Python."""
+    said, taken = KINDS[kind]
+    if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
+        return
+    meant: Any = None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        if kind is bool:
+            meant = WORDS.get(value.strip().lower() if isinstance(value, str) else value)
+        elif kind in (int, float) and not isinstance(value, bool) and (number := float(value)) == number:
+            meant = int(number) if number == int(number) else number if kind is float else None
+    hint = "" if meant is None else f"; did you mean {str(meant).lower()}?"
+    raise ValueError(f"{name}: expected {said}, got {value!r}{hint}")
+
+
+@contextlib.contextmanager
+def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Turns the TypeError of a constructor that a class's ``**kwargs`` were handed on to into what ``arguments`` says.
+
+    ``known``: names that may be meant.
+    """
+    try:
+        yield
+    except TypeError as error:
+        said = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if said is None or said[1] not in kwargs:
+            raise
+        close = nearest(said[1], known())
+        hint = f" (did you mean {close!r}?)" if close else ""
+        raise ValueError(f"{target} takes no argument {said[1]!r}{hint}: {error}") from error
 
 
 def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,17 @@ from equipoise.nets.heads import at
 from equipoise.nets.precision import autocast
 from equipoise.nets.torso import MLP
 from equipoise.types import Precision, Tree
+
+
+def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
+    """From now on these are called whenever ``torch.compile`` sets to work in this process, at whatever step, and when it ends.
+
+    What was not compiled at the start (another number of rows, another mode) is compiled where it first comes up.
+    """
+    from torch._dynamo.callback import callback_handler
+
+    callback_handler.register_start_callback(lambda _: begins())
+    callback_handler.register_end_callback(lambda _: ends())
 
 
 def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: bool) -> str | None:
@@ -27,7 +39,8 @@ def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: 
 
         inductor.compile_threads = 1
         torso.compile(dynamic=False)
-        with torch.set_grad_enabled(gradient), autocast(precision, next(net.parameters()).device):
+        mode = torch.enable_grad() if gradient else torch.inference_mode()  # as in use: for another it would be done anew
+        with mode, autocast(precision, next(net.parameters()).device):
             features = torso(at(obs, getattr(net, "seen", ())))
         if gradient:
             features.float().sum().backward()

@@ -36,6 +36,8 @@ RECORD_STEPS = 50_000
 class Pace:
     """How steps and versions go together: ``rows`` env steps a round, ``updates`` versions after each from ``begins`` on.
 
+    A row of an env of several agents, which has a row of each of them, is one.
+
     ``offline``: there are no env steps, and a step is an update.
     """
 
@@ -226,15 +228,17 @@ def _spec(program: Program, dataset: Dataset | None, *, playing: bool) -> EnvSpe
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
+    """Steps are of envs; what a replay holds, and ``starts_at`` counts, are the rows of all agents of its policy."""
     name, policy = next(iter(learning(program).items()))
     if policy.replay is None:
         return Pace(rows=policy.unroll * policy.batch)
     if not program.actors:
         return Pace(rows=1, offline=True)
-    rows = policy.unroll * program.actors * program.envs_per_actor * len(roles[name].places)
+    steps = policy.unroll * program.actors * program.envs_per_actor
     window = policy.algorithm.item_rows or policy.unroll
+    rows = steps * len(roles[name].places)
     begins = first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window)
-    return Pace(rows=rows, updates=policy.replay.updates, begins=begins)
+    return Pace(rows=steps, updates=policy.replay.updates, begins=begins)
 
 
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:

@@ -50,8 +50,12 @@ class Board:
         return int(before)
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
-        """The driver's word that the worker lives, until it ticks itself; ``ahead_s``: what it may take to come to that."""
-        self._workers[name]["touched_s"][0] = time.perf_counter() + ahead_s
+        """The driver's word that the worker lives, until it ticks itself; ``ahead_s``: what it may take to come to that.
+
+        It takes nothing back of what the worker was given before.
+        """
+        touched = self._workers[name]["touched_s"]
+        touched[0] = max(touched[0], time.perf_counter() + ahead_s)
 
     def pulse(self, name: str) -> None:
         """The worker's own word before it ticks, as it does something long; what it was allowed ahead stays."""
@@ -103,6 +107,10 @@ class Meter:
             self._delay_at = now
             self._fields["delay_s"][0] = _run_delay_s() - self._delay_from
         return now
+
+    def expect(self, ahead_s: float) -> None:
+        """What comes now may take so long besides, before the deadline of a tick begins; the next entry ends it."""
+        self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
         """The worker goes to its doorbell, or comes from it."""

@@ -167,7 +167,8 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Place
         algorithm=role.algorithm, net=network(program, blue.spec, name),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
-        total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents), unroll=policy.unroll,
+        total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
+        envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
         precision=program.precision,
     )  # fmt: skip

@@ -29,7 +29,6 @@ STACK_S = 1.0  # for a worker that hangs to say where
 BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
-COMPILE_S = 600.0  # besides, where torsos are compiled
 LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 
@@ -122,7 +121,7 @@ class ProcessRuntime:
             queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
             saved=int(self.shared.board.cut["save_learner" if child.index < 0 else "save_actors"][0]),
         )  # fmt: skip
-        start_s = START_S + (COMPILE_S if self._blue.program.compile else 0.0)
+        start_s = START_S + (worker.COMPILE_S if self._blue.program.compile else 0.0)
         self.shared.board.touch(child.name, start_s if self._blue.resume is None else LOAD_S)
         context = multiprocessing.get_context("forkserver")
         with _without_main(self._blue):

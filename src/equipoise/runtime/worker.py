@@ -27,6 +27,7 @@ from equipoise.envs.infos import NoNumber
 from equipoise.experience.dataset import Faulty
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.worker import LearnerWorker
+from equipoise.nets.compiled import while_compiling
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -38,6 +39,7 @@ from equipoise.types import Tick, Worker
 # A successor would come to the same: the run ends.
 FINAL = (EnvFailed, WrongValue, NoNumber, NonFiniteUpdate, CannotResume, Faulty)
 RECHECK_S = 0.02  # how long a lost ring can cost
+COMPILE_S = 600.0  # that torch.compile may take
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -119,6 +121,9 @@ def _loop(job: Assignment, worker: Worker) -> None:
     if isinstance(worker, LearnerWorker):  # whose tick may last for minutes: it is at work, and does not hang
         for line in worker.lines.values():
             line.learner.pulse = partial(meter.add, Tick.WORKED)
+    if job.blueprint.program.compile:  # in any tick: the first with other rows than those that were compiled for, say
+        meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
+        while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
     while not stop[0]:
         state = worker.tick()
         now = meter.add(state)
