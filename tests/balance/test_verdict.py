@@ -60,6 +60,22 @@ CASES = {
         ["5 workers share 2 cores", "40 %"],
     ),
     "too few cores for the learner": ([BUSY], shares(worked=8, preempted=2), {}, "CPU-bound", ["2 workers", "20 %"]),
+    "nothing to lower, and cores enough": (
+        [shares(worked=6, preempted=4)],
+        BUSY,
+        {"cores": 2, "threads": 1},
+        "CPU-bound",
+        ["2 workers share 2 cores", "40 %", "something else keeps them busy", "add cores"],
+    ),
+    "nothing to lower, and one core": (
+        [shares(worked=6, preempted=4)],
+        BUSY,
+        {"cores": 1, "threads": 1},
+        "CPU-bound",
+        ["add cores, or let both take turns with --on serial"],
+    ),
+    "only threads to lower": ([shares(worked=6, preempted=4)], BUSY, {"threads": 2}, "CPU-bound", ["; use fewer threads."]),
+    "only actors to lower": ([shares(worked=6, preempted=4)] * 2, BUSY, {"threads": 1}, "CPU-bound", ["; use fewer actors."]),
     "preempted actors outweigh a waiting learner": (
         [shares(worked=5, preempted=5)],
         shares(worked=4, starved=6),

@@ -11,12 +11,13 @@ WAIT = 0.15  # a side that waits for less of its time than this is as good as bu
 
 def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
-    offline: bool = False,
+    offline: bool = False, threads: int | None = None,
 ) -> str:  # fmt: skip
     """What the shares of "actor N" and "learner" say; other workers are not judged.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
+    ``threads`` of the learner, if known.
     """
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
@@ -31,7 +32,7 @@ def verdict(
     # what would help them (more actors, more lag) would make it worse.
     preempted = max(sampling.share("preempted"), learning.share("preempted"))
     if preempted >= WAIT:
-        return _cpu_bound(preempted, len(actors) + len(learners), cores)
+        return _cpu_bound(preempted, len(actors), len(learners), cores, threads)
     waits, held = learning.share("starved"), sampling.share("blocked")
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
@@ -63,9 +64,17 @@ def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
     return f"Uneven: {sentence}; raise --max-lag above {max_lag} or use smaller batches."
 
 
-def _cpu_bound(preempted: float, workers: int, cores: int | None) -> str:
+def _cpu_bound(preempted: float, actors: int, learners: int, cores: int | None, threads: int | None) -> str:
+    workers = actors + learners
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
-    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one; use fewer actors or threads."
+    fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
+    if fewer:
+        advice = f"use fewer {fewer}"
+    elif cores is not None and cores >= workers:
+        advice = "a core for each would do, so something else keeps them busy: stop that, or add cores"
+    else:
+        advice = "add cores, or let both take turns with --on serial"
+    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one; {advice}."
 
 
 def _one_thread(sampling: Shares, learning: Shares) -> str:

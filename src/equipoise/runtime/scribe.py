@@ -140,7 +140,7 @@ class Scribe:
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(
             balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
-            offline=self._blue.pace.offline,
+            offline=self._blue.pace.offline, threads=self._blue.program.threads,
         )  # fmt: skip
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
