@@ -71,6 +71,38 @@ class Informed(Reach):
         return self._seen(), 0.0, False, False, {}
 
 
+class Late(Reach):
+    """From its fourth step on its reward has what ``compute_reward`` does not know of; it shows one array all along."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = np.zeros(1)
+
+    def reset(self, **given: Any) -> Any:
+        self.steps = 0
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        obs, reward, *rest = super().step(action)
+        self.shown[:] = obs["achieved_goal"]
+        return obs | {"achieved_goal": self.shown}, reward + (self.steps > 3), *rest
+
+
+class Breaking(Reach):
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        if np.max(desired_goal) > 5:
+            raise ZeroDivisionError("far away")
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> bool:
+        if np.max(desired_goal) > 5:
+            raise ZeroDivisionError("far away")
+        return False
+
+
 def doubled() -> Any:
     return TransformReward(Reach(), lambda reward: 2 * float(reward))
 
@@ -108,9 +140,13 @@ def test_bits(target: str) -> None:
         (f"{HERE}:Keyless", "a Dict with observation, achieved_goal, desired_goal, got Dict"),
         (f"{HERE}:Mute", "expected an env with compute_reward, got <Mute"),
         (f"{HERE}:vector", "expected an env with compute_reward, got SyncVectorEnv"),
-        (f"{HERE}:OneRow", r"expected rewards of shape \[2\] for as many goals at once, got shape \[\]"),
+        (f"{HERE}:OneRow", r"expected rewards of shape \[200\] for as many goals at once, got shape \[\]"),
         (f"{HERE}:Informed", "KeyError: 'p'"),
-        (f"{HERE}:doubled", "a wrapper that changes rewards needs a compute_reward that does the same"),
+        (f"{HERE}:doubled", "at step 1 of an episode, .* what changes rewards needs a compute_reward that does the same"),
+        (
+            f"{HERE}:Late",
+            r"<Late.*>: expected compute_reward .* at step 4 of an episode, got .*a compute_reward that does the same",
+        ),
         (f"{HERE}:same_step", "expected an env that shows the last observation of an episode, got SyncVectorEnv"),
     ],
 )
@@ -119,6 +155,16 @@ def test_what_is_no_goal_env_is_refused(target: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Goals(env)
     env.close()
+
+
+def test_what_raises_amid_a_run_is_said_with_the_env_and_what_was_asked() -> None:
+    goals, near, far = Goals(env_of(f"{HERE}:Breaking", 1)), np.zeros((3, 1)), np.full((3, 1), 8.0)
+    assert goals.reward(near, near).shape == (3,)
+    for name, asked, shape in (("compute_reward", goals.reward, "3, 1"), ("compute_terminated", goals.terminated, "1")):
+        said = rf"replay\.relabel: <Breaking.*>: {name} of goals of shape \[{shape}\].*ZeroDivisionError: far away"
+        with pytest.raises(RuntimeError, match=said):
+            asked(near, far)
+    goals.close()
 
 
 def test_rewards_that_are_no_numbers_are_refused() -> None:

@@ -8,6 +8,7 @@ says whether an episode ends at a row; where it takes one row only it is asked r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.spaces import observation_spec
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
+EPISODE = 200  # steps that are compared at most
 Array = np.ndarray[Any, Any]
 
 
 class Goals:
-    """The rules of one goal env, asked of an instance that does nothing else; one step of it shows that they hold."""
+    """The rules of one goal env, asked of an instance that does nothing else; an episode of it shows that they hold."""
 
     def __init__(self, env: Any) -> None:
         """``env`` from ``make``; ValueError says what is missing, or wrong."""
@@ -47,7 +49,7 @@ class Goals:
 
     def reward(self, achieved: Array, desired: Array) -> Array:
         """[k, ...] each -> [k] float32."""
-        reward = np.asarray(self._reward(achieved, desired, {}), np.float32)
+        reward = np.asarray(self._ask("compute_reward", self._reward, achieved, desired), np.float32)
         if reward.shape != (len(achieved),):
             raise ValueError(
                 f"compute_reward: expected rewards of shape [{len(achieved)}] for as many goals at once, got shape "
@@ -62,34 +64,56 @@ class Goals:
         if self._terminated is None:
             return None
         if self._at_once:
-            return np.asarray(self._terminated(achieved, desired, {}), np.bool_)
-        said = [bool(self._terminated(a, d, {})) for a, d in zip(achieved, desired, strict=True)]
+            return np.asarray(self._ask("compute_terminated", self._terminated, achieved, desired), np.bool_)
+        ask = partial(self._ask, "compute_terminated", self._terminated)
+        said = [bool(ask(a, d)) for a, d in zip(achieved, desired, strict=True)]
         return np.array(said, np.bool_)
 
     def close(self) -> None:
         self._env.close()
 
+    def _ask(self, name: str, method: Callable[..., Any], achieved: Array, desired: Array) -> Any:
+        """RuntimeError names the env and the method where it raises: what it is asked for, no step of the env would ask."""
+        try:
+            return method(achieved, desired, {})
+        except Exception as error:
+            raise RuntimeError(
+                f"replay.relabel: {_raw(self._env)}: {name} of goals of shape {list(np.shape(achieved))}, with info={{}}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     def _try(self) -> None:
-        """One step: is its reward what ``compute_reward`` says of it?"""
-        raw = _raw(self._env)
+        """An episode, or its beginning: are its rewards what ``compute_reward`` says of its steps?"""
+        raw, told = _raw(self._env), []
         raw.action_space.seed(1)  # another than the env's, or both may draw the same
         raw.reset(seed=0)
-        obs, reward, *_ = raw.step(raw.action_space.sample())
-        rows = (2, *np.shape(obs["achieved_goal"])[isinstance(self._env, GymnasiumEnv) :])
-        achieved, desired = (np.broadcast_to(obs[key], rows) for key in ("achieved_goal", "desired_goal"))
+        while len(told) < EPISODE:
+            obs, reward, terminated, truncated, _ = raw.step(raw.action_space.sample())
+            # Copied, since an env may show one array again and again.
+            told.append([np.array(x) for x in (obs["achieved_goal"], obs["desired_goal"], reward)])
+            if np.any(terminated) or np.any(truncated):
+                break
+        # Of a vector env the one row; at least two goals, since more than one are judged at once.
+        steps = told if len(told) > 1 else told * 2
+        achieved, desired, rewards = (np.stack(x) for x in zip(*steps, strict=True))
+        if isinstance(self._env, GymnasiumEnv):
+            achieved, desired = achieved[:, 0], desired[:, 0]
+        rewards = rewards.reshape(-1)
         try:
             said = self.reward(achieved, desired)
             ended: Any = False if self._terminated is None else self._terminated(achieved, desired, {})
         except Exception as error:
+            cause = error.__cause__ or error
             raise ValueError(
-                f"replay.relabel: expected {raw} to judge two goals at once by compute_reward and compute_terminated with "
-                f"info={{}}: {type(error).__name__}: {error}"
+                f"replay.relabel: expected {raw} to judge {len(achieved)} goals at once by compute_reward and "
+                f"compute_terminated with info={{}}: {type(cause).__name__}: {cause}"
             ) from error
-        self._at_once = np.shape(ended) == (2,)
-        if not np.allclose(said, reward, rtol=1e-4, atol=1e-6):
+        self._at_once = np.shape(ended) == (len(achieved),)
+        if (wrong := ~np.isclose(said, rewards, rtol=1e-4, atol=1e-6)).any():
+            at = int(wrong.argmax())
             raise ValueError(
-                f"replay.relabel: expected compute_reward to say what the step's reward is, {float(np.squeeze(reward)):g}, got "
-                f"{said[0]:g}: a wrapper that changes rewards needs a compute_reward that does the same"
+                f"replay.relabel: {raw}: expected compute_reward to say what the step's reward is, {float(rewards[at]):g} at "
+                f"step {at + 1} of an episode, got {said[at]:g}: what changes rewards needs a compute_reward that does the same"
             )
 
 
