@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from equipoise import api
 from equipoise.balance.shares import STATES, Shares
 from equipoise.console import terminal
 from equipoise.console.picture import (
@@ -315,3 +316,12 @@ def test_a_summary_of_a_run_that_ended_at_once():
     print_summary(console, nothing, Path("runs/x"))
     assert "— over the last 0 of 0 episodes" in written(console)
     assert "evaluation  " not in written(console)
+
+
+def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
+    made = api.program("CartPole-v1", "dqn")
+    assert "age of rows 0.4 versions (max 1)" in rendered(picture(report(), made, history(), on="process"))
+    assert "age of rows 0.4 versions (max 1)" in compact(report(), made, history())
+    console = plain_console()
+    View(made, on="process", console=console).summarise(summary(), Path("runs/x"))
+    assert "  age of rows " in written(console) and "\n  lag" not in written(console)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
 from equipoise.runtime.report import Evaluating, Evaluation, Report
-from equipoise.types import Frozen, Program
+from equipoise.types import Frozen, Program, learning
 
 WIDTH = 78
 BAR = 27  # columns of a worker's bar
@@ -51,7 +51,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         Text(""),
         *balance_lines(report.balance, rows),
         Text(""),
-        _speed(report),
+        _speed(report, program),
         _returns(report, history),
         *_info(report),
         *_evaluation(history.evaluation, report),
@@ -135,12 +135,23 @@ def cells_of(shares: Sequence[float], width: int) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------------- numbers
 
 
-def _speed(report: Report) -> Text:
+def lag_name(program: Program) -> str:
+    """What the lag of a report is: of the weights that acted, or, in a replay, how old its rows are."""
+    return "lag" if all(policy.replay is None for policy in learning(program).values()) else "age of rows"
+
+
+def _lag(report: Report, program: Program) -> str:
+    name = lag_name(program)
+    unit = "" if name == "lag" else " versions"
+    return f"{name} {report.lag_mean:.1f}{unit} (max {report.lag_max})"
+
+
+def _speed(report: Report, program: Program) -> Text:
     frames = report.steps_per_s * report.frames / report.env_steps if report.env_steps else 0.0
     parts = [f"{report.steps_per_s:,.0f} steps/s"]
     if report.frames != report.env_steps:
         parts.append(f"{frames:,.0f} frames/s")
-    parts += [f"{report.updates_per_s:,.1f} updates/s", f"lag {report.lag_mean:.1f} (max {report.lag_max})"]
+    parts += [f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)]
     return Text("   ".join(parts), no_wrap=True)
 
 
@@ -200,7 +211,7 @@ def compact(report: Report, program: Program, history: History) -> str:
         f"{short(report.step)} steps",
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
-        f"lag {report.lag_mean:.1f} (max {report.lag_max})",
+        _lag(report, program),
         report.verdict.partition(":")[0].rstrip("."),
     ]
     parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]

@@ -27,6 +27,7 @@ from equipoise.console.picture import (
     compact,
     evaluating,
     info_rows,
+    lag_name,
     number,
     picture,
     short,
@@ -115,7 +116,7 @@ class View:
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """What came of it, where it lies, and what to do next."""
-        print_summary(self.console, summary, directory)
+        print_summary(self.console, summary, directory, lag=lag_name(self._program))
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
@@ -139,12 +140,13 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
     return renderable
 
 
-def print_summary(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
+def print_summary(console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag") -> None:
+    """``lag``: the name of what it says of versions."""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
     lines: list[RenderableType] = [Text(head, style=style)]
-    for name, value in summary_rows(summary).items():
+    for name, value in summary_rows(summary, lag=lag).items():
         lines.append(Text(f"  {name:<12}").append(value))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
@@ -156,7 +158,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path)
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 
-def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, str]:
     """The summary in the words of the live picture."""
     rows = {
         "steps": f"{summary['env_steps']:,} in {clock(summary['wall_s'])}, {_rate(summary['steps_per_s'])} steps/s, "
@@ -168,7 +170,7 @@ def summary_rows(summary: Mapping[str, Any]) -> dict[str, str]:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
         rows["evaluation"] += by_policy(evaluation.get("policies", {}))
     rows |= info_rows(summary["info"])
-    rows["lag"] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
+    rows[lag] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"
     rows["verdict"] = summary["verdict"]

@@ -65,7 +65,7 @@ class Report:
     episodes: int
     return_mean: float | None  # last 100 episodes, stochastic policy
     length_mean: float | None
-    lag_mean: float  # versions; with a replay the age of what was learned from
+    lag_mean: float  # versions; with a replay the age of the rows that were learned from
     lag_max: int
     balance: Mapping[str, Shares]  # "actor 0", "learner", ...
     verdict: str  # one sentence
