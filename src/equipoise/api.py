@@ -27,7 +27,7 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.exam import STREAMS, evaluator, gave_up, load_networks, networks, result
-from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_resume
+from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_replays, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation, step_of
 from equipoise.runtime.run import On, Run
@@ -77,10 +77,11 @@ def program(
         raise ValueError(f"algorithm: expected one that a policy has ({names}), since there are policies, got {algorithm!r}")
     said = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
     set_, before = pairs(settings), dataclasses.replace(base, policies=said)
+    check_replays(before, [key for key, _ in set_])
     base = apply_settings(before, settings)
     _agree({**given, **of_policy}, base, set_)
     envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
-    if not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
+    if envs and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
                 continue
@@ -254,6 +255,7 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
     """
     run = RunDirectory.open(directory)
     given = _read({key: value for key, value in fields.items() if value is not None}, run.program)
+    check_replays(run.program, [key for key, _ in pairs(settings)])
     made = apply_settings(dataclasses.replace(run.program, **given), settings)
     if made.steps != run.program.steps and made.schedule_steps is None:
         made = dataclasses.replace(made, schedule_steps=run.program.steps)
@@ -430,6 +432,9 @@ def collect(
     best: bool = False,
 ) -> Dataset:
     """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or a directory of its own.
+
+    An id ends in -vN and lies in Minari's folder; every other ``dataset`` is a path, from the working directory. What was meant
+    is said by ``place`` of what this returns.
 
     Actions are drawn as at the end of training, unless ``deterministic``. ValueError where something is there already, for an
     env of several agents, and where an episode's last observation is not seen.

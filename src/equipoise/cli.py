@@ -428,7 +428,8 @@ def collect(
 
         made = api.collect(directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best)
         returns = [float(one.reward.sum()) for one in made]
-    print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}, in {made.path.parent}")
+    print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}")
+    print(made.place)
 
 
 @app.command(

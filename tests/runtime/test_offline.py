@@ -122,6 +122,41 @@ def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cart/dqn-v0", "data set cart/dqn-v0, in {minari}/cart/dqn-v0"),
+        ("cart/dqn", "directory {here}/cart/dqn, since an id ends in -vN and has no . in it, and 'cart/dqn' is none"),
+        ("../evil-v0", "directory {above}/evil-v0, since"),
+    ],
+)
+def test_where_a_data_set_was_written_is_said(name: str, said: str, ruled: str, tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    made = eq.collect(tmp_path / "first", name, episodes=1)
+    wanted = said.format(minari=tmp_path / "minari", here=tmp_path / "work", above=tmp_path)
+    assert made.place.startswith(wanted) and made.path.parent.is_dir()
+
+
+def test_another_env_that_is_never_made_is_warned_of(ruled: str, tmp_path: Any) -> None:
+    def warnings(env: str, **options: Any) -> list[str]:
+        given = {"actors": 0, "steps": 5, "settings": {"replay.dataset": ruled}} | options
+        summary = run(eq.program(env, "dqn", recipe=False, **given), path=tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        return [note for note in summary["notes"] if note.startswith("warning")]
+
+    made_of = datasets.find(ruled).env
+    (said,) = warnings("Acrobot-v1", evaluate_episodes=0)
+    assert made_of and f"replay.dataset={ruled} is of {made_of}, not of Acrobot-v1, which is never made" in said
+    assert warnings(made_of, evaluate_episodes=0) == []
+
+
+def test_a_batch_of_more_items_than_a_data_set_has_is_warned_of(ruled: str, tmp_path: Any) -> None:
+    rows = datasets.find(ruled).steps
+    for batch, warned in ((rows, 0), (rows + 1, 1)):
+        notes = run(offline(ruled, batch=batch, steps=1), path=tmp_path / f"of {batch}")["notes"]
+        assert sum(f"has {rows:,} rows: each comes again" in note for note in notes) == warned
+
+
 def damage(dataset: str, episode: int, what: str) -> None:
     h5py: Any = importlib.import_module("h5py")
     with h5py.File(datasets.find(dataset).path / "main_data.hdf5", "a") as file:
@@ -185,13 +220,21 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"algorithm": "ppo"}, "actors: expected at least 1, got 0, which takes"),
+        (
+            {"algorithm": "ppo"},
+            r"^actors: expected at least 1, got 0, which takes an algorithm with a replay \(bc, dqn, sac, td3\) and a data "
+            "set: here ppo, whose rows are learned from once$",
+        ),
         ({}, "actors: expected at least 1, got 0, which takes"),
         ({"settings": {"replay.dataset": "d-v0", "replay.selector": "fifo"}}, "replay.selector: expected uniform"),
         ({"settings": {"replay.dataset": "d-v0"}, "metrics": ("x",)}, "metrics: expected none without actors"),
         (
             {"settings": {"replay.dataset": "d-v0", "replay.dataset_share": 0.01}, "actors": 1},
             "replay.dataset_share: expected a share of which a batch of 32",
+        ),
+        (
+            {"settings": {"replay.dataset": "d-v0", "replay.dataset_share": 1.5}, "actors": 1},
+            r"^\S+dataset_share: [^\n]+, got 1.5$",
         ),
     ],
 )

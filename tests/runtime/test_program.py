@@ -269,6 +269,10 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("algorithm.activation=rel", r"expected one of 'tanh', 'relu', got 'rel' \(did you mean 'relu'\?\)"),
         ("algorithm.hidden=64,big", r"algorithm.hidden: expected a list of \(a whole number\), such as 64,64, got '64,big'"),
         ("algorithm.window=1,2,3", r"expected 2 values \(a whole number, a number\) .*, got '1,2,3' \(3 values\)"),
+        (
+            "steps=2 gigs",
+            r"steps: expected a whole number, got '2 gigs' \(64, 500k and 1M are some; of bytes 500MiB, 2GiB and 2GB\)",
+        ),
         ("max_lag=some", "max_lag: expected a whole number or none, got 'some'"),
     ],
 )
@@ -295,6 +299,7 @@ def test_the_nearest_name_looks_at_the_whole_and_at_its_last_part():
 
 def test_whole_numbers_that_floats_would_miss():
     assert whole("2.3M") == 2_300_000
+    assert (whole("2GB"), whole("1.5kB"), whole("500mb"), whole("1TB")) == (2 * 10**9, 1500, 5 * 10**8, 10**12)
     assert (whole("2GiB"), whole("1.5kib"), whole("512MiB")) == (2**31, 1536, 2**29)
     assert whole("9007199254740993") == 2**53 + 1
 

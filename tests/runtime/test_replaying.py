@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from equipoise import api
 from equipoise.algorithms.dqn import DQN
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.program import check, from_json, to_json
+from equipoise.runtime.program import apply_settings, check, from_json, to_json
 from equipoise.runtime.run import Run
-from equipoise.types import EnvFactory, Policy, Program, Replay
+from equipoise.types import EnvFactory, Policy, Program, Replay, learning
 from tests.runtime.ruling import Remembering, program
 
 
@@ -76,8 +77,6 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
     assert from_json(to_json(made)) == made
     with pytest.raises(ValueError, match=r"unknown setting 'replay.capacty'; did you mean 'replay.capacity'"):
         api.program("CartPole-v1", "dqn", settings=["replay.capacty=5"])
-    with pytest.raises(ValueError, match="unknown setting 'replay.memory'"):
-        api.program("CartPole-v1", "ppo", settings=["replay.memory=2GiB"])
 
 
 @pytest.mark.parametrize(
@@ -92,6 +91,16 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
             r"replay\.capacity: expected at least [\d,]+ rows, room for .*, windows of 200000",
         ),
         (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
+        (
+            ["replay.memory=900TB"],
+            r"replay\.memory: expected .* this machine's memory, [\d,]+ bytes, got one of [\d,]+ rows, which takes [\d,]+; "
+            r"replay\.file=DIR",
+        ),
+        (["replay.capacity=1e12"], r"replay\.capacity: expected .* memory, .*replay\.file=DIR"),
+        (["replay.capacity=1e12", "replay.file=rows"], r"replay\.file: expected room for [\d,]+ bytes in rows, got [\d,]+"),
+        (["replay.capacity=2048", "batch=5000"], r"batch: expected at most 2,\d+ live items, .*capacity=2048, got 5,000"),
+        (["replay.memory=100kB", "batch=50k"], r"batch: expected at most [\d,]+ live items, .*memory=100000, got 50,000"),
+        (["replay.memory=1k", "steps=500"], r"2 settings cannot work:\n  steps: expected .*\n  replay\.memory: expected"),
         (["replay.alpha=2"], r"replay\.alpha: expected 0 to 1, got 2"),
         (["algorithm.epochs=2"], r"algorithm\.epochs"),
     ],
@@ -100,6 +109,22 @@ def test_a_replay_that_cannot_work_is_refused_before_the_run(settings: list[str]
     with pytest.raises(ValueError, match=said):
         api.train(api.program("CartPole-v1", "dqn", settings=settings), on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("setting", ["replay.memory=2GiB", "replay.dataset=d-v0", "policies.main.replay.updates=2"])
+def test_a_setting_of_a_replay_names_the_algorithms_that_have_one(setting: str) -> None:
+    key = setting.partition("=")[0]
+    said = f"{key}: expected an algorithm with a replay (bc, dqn, sac, td3), got ppo, whose rows are learned from once"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        api.program("CartPole-v1", "ppo", settings=[setting])
+
+
+def test_a_capacity_takes_the_place_of_a_budget_that_a_program_had() -> None:
+    budget = api.program("CartPole-v1", "dqn", settings=["replay.memory=64MiB"])
+    replay = learning(apply_settings(budget, ["replay.capacity=50k"]))["main"].replay
+    assert replay is not None and (replay.capacity, replay.memory) == (50_000, 0)
+    with pytest.raises(ValueError, match=r"replay\.capacity, since the rows are as many as fit in replay\.memory"):
+        api.program("CartPole-v1", "dqn", settings=["replay.capacity=50k", "replay.memory=64MiB"])
 
 
 def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> None:

@@ -64,6 +64,7 @@ class Dataset:
     action: gymnasium.Space[Any]
     episodes: int
     steps: int
+    env: str = ""  # what it was made of, as its metadata say; "": nothing
     about: Mapping[str, Any] = field(default_factory=dict)  # what ``write`` was told, {} of others' data sets
 
     @property
@@ -88,6 +89,14 @@ class Dataset:
                     f"truncations in {self.path}, got {type(error).__name__}: {error}"
                 ) from error
             yield episode
+
+    @property
+    def place(self) -> str:
+        """Where it lies, in words: under an id in Minari's folder, or in a directory."""
+        folder = self.path.parent.resolve()
+        if _is_id(self.name):
+            return f"data set {self.name}, in {folder}"
+        return f"directory {folder}, since an id ends in -vN and has no . in it, and {self.name!r} is none"
 
     def sha256(self) -> str:
         """Of the rows: every file but the metadata."""
@@ -122,9 +131,10 @@ def find(name: str) -> Dataset:
     try:
         stored = minari.MinariDataset(str(path))
         about = json.loads((path / METADATA).read_text()).get(OURS, {})
+        made_of = str(about["env"]["target"]) if "env" in about else stored.env_spec.id if stored.env_spec is not None else ""
         found = Dataset(
             name=name, path=path, observation=stored.observation_space, action=stored.action_space,
-            episodes=int(stored.total_episodes), steps=int(stored.total_steps), about=about,
+            episodes=int(stored.total_episodes), steps=int(stored.total_steps), env=made_of, about=about,
         )  # fmt: skip
         _ = found.stacks
     except (OSError, KeyError, AssertionError, NotImplementedError, AttributeError, TypeError, ValueError) as error:

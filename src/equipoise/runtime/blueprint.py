@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
+from equipoise.runtime.program import refuse
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids
 
@@ -187,15 +190,23 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
+    problems, replay = [], None
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
-        raise ValueError(
+        problems.append(
             f"steps: expected at least {first:,}, so that an update follows replay.starts_at and a window's rows, got "
             f"{program.steps:,}"
         )
+    try:
+        replay = _replay(program, spec, roles, pace)
+    except ValueError as error:
+        problems.append(str(error))
+    if replay is not None and not playing:
+        problems += [*_small(replay, learning(program)), *_large(replay)]
+    refuse(problems)
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
-        program=program, spec=spec, roles=roles, pace=pace, replay=_replay(program, spec, roles, pace),
+        program=program, spec=spec, roles=roles, pace=pace, replay=replay,
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
@@ -252,6 +263,48 @@ def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pa
         window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.actors,
         span=envs * len(spec.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
     )  # fmt: skip
+
+
+def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
+    """What a replay is too small for."""
+    policy, settings = next(iter(policies.values())), plan.settings
+    held = (plan.slots - plan.unroll) * plan.streams
+    live = policy.batch - (settings.recorded(policy.batch) if settings.dataset else 0)
+    if live <= held:
+        return []
+    what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"
+    return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}: rows would come twice in a batch"]
+
+
+def _large(plan: ReplayPlan) -> list[str]:
+    """What this machine has no room for."""
+    settings, rows = plan.settings, plan.layout.nbytes(slots=plan.slots, streams=plan.streams, unroll=plan.unroll)
+    needed, has, problems = plan.nbytes(plan.slots), machine_memory(), []
+    if settings.file:
+        needed -= rows
+        path = Path(settings.file).absolute()  # and what is there of it already
+        free = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
+        if rows > free:
+            problems.append(f"replay.file: expected room for {rows:,} bytes in {settings.file}, got {free:,} that are free")
+    if has is not None and needed > has:
+        name = "memory" if settings.memory else "capacity"
+        out = "" if settings.file else "; replay.file=DIR keeps the rows in a mapped file there"
+        problems.append(
+            f"replay.{name}: expected a replay that fits in this machine's memory, {has:,} bytes, got one of "
+            f"{plan.slots * plan.streams:,} rows, which takes {needed:,}{out}"
+        )
+    return problems
+
+
+def machine_memory() -> int | None:
+    """Bytes of this machine, or of its container, where they are known."""
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limit = Path("/sys/fs/cgroup/memory.max")  # "max" where there is none
+    if limit.is_file() and (said := limit.read_text().strip()).isdigit():
+        found.append(int(said))
+    return min(found, default=None)
 
 
 def learns_first(program: Program) -> list[str]:

@@ -8,7 +8,7 @@ import inspect
 import math
 import pkgutil
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
 from equipoise import algorithms
@@ -23,9 +23,11 @@ __all__ = [
     "apply_settings",
     "check",
     "check_read",
+    "check_replays",
     "check_resume",
     "differences",
     "from_json",
+    "refuse",
     "to_json",
 ]
 
@@ -261,6 +263,26 @@ def check_read(program: Program, settings: Collection[str]) -> None:
         raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
 
 
+def check_replays(program: Program, settings: Collection[str]) -> None:
+    """ValueError for a setting (KEY each) of a replay where the policies that learn have none."""
+    learn = learning(program)
+    if any(policy.replay is not None for policy in learn.values()):
+        return
+    if (key := next((key for key in settings if re.match(r"(policies\.\w+\.)?replay\.", key)), None)) is not None:
+        raise ValueError(f"{key}: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}")
+
+
+def _replaying() -> list[str]:
+    """The built-in algorithms that learn from a replay."""
+    return [name for name in algorithm_names() if algorithm_class(name).needs_replay]
+
+
+def _theirs(program: Program) -> str:
+    """The algorithms of the policies that learn, and that they have no replay."""
+    names = sorted({algorithm_name(type(policy.algorithm)) for policy in learning(program).values()})
+    return f"{' and '.join(names)}, whose rows are learned from once"
+
+
 def _unread(program: Program, key: str) -> str:
     """Why nothing reads a setting of the policies; empty where one of them does, or may."""
     found = []
@@ -284,6 +306,11 @@ def check(program: Program) -> None:
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         problems += [room + problem for problem in _policy_problems(program, policy)]
+    refuse(problems)
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """ValueError of all of them, if there are any."""
     if len(problems) == 1:
         raise ValueError(problems[0])
     if problems:
@@ -292,7 +319,12 @@ def check(program: Program) -> None:
 
 def _run_problems(program: Program) -> list[str]:
     problems = out_of_range(program)
-    if program.actors == 0 and not _datasets(program):
+    if program.actors == 0 and not any(policy.replay is not None for policy in learning(program).values()):
+        problems.insert(
+            0, f"actors: expected at least 1, got 0, which takes an algorithm with a replay ({', '.join(_replaying())}) and a "
+            f"data set: here {_theirs(program)}"
+        )  # fmt: skip
+    elif program.actors == 0 and not _datasets(program):
         problems.insert(0, "actors: expected at least 1, got 0, which takes replay.dataset: its rows are then all there is")
     if program.on_nonfinite not in get_args(OnNonfinite):
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
@@ -433,7 +465,7 @@ def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[
     if program.actors == 0 and program.metrics:
         problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
     recorded = replay.recorded(policy.batch)
-    if program.actors and not 0 < recorded < policy.batch:
+    if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
         problems.append(
             f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
             f"experience, got {replay.dataset_share}, {recorded} of the data set; --actors 0 learns from the data set alone"

@@ -29,7 +29,7 @@ from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import check, differences
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
-from equipoise.types import EnvSpec, Program
+from equipoise.types import EnvSpec, Program, learning
 
 On = Literal["serial", "process"]
 X86 = ("x86_64", "AMD64", "i686")
@@ -121,6 +121,7 @@ class Run:
             self.changes = differences(resume.program, program)
             resume.go_on(program, on=on, step=step_of(meta), changes=self.changes)
             self._files = resume
+        self._warnings += _doubts(program, blue.dataset)
         self._blue = replace(
             blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute())
         )
@@ -385,6 +386,32 @@ def _recorded(dataset: Dataset | None) -> dict[str, Any]:
         return {}
     facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
     return {"dataset": {"name": dataset.name} | facts}
+
+
+def _doubts(program: Program, dataset: Dataset | None) -> list[str]:
+    """What is odd about learning from a data set in this way, though it can be done."""
+    if dataset is None:
+        return []
+    policy, found = next(iter(learning(program).values())), []
+    assert policy.replay is not None
+    alone = program.actors == 0
+    if alone and not program.evaluate_episodes and dataset.env and _id(dataset.env) != _id(program.env.target):
+        found.append(
+            f"warning: replay.dataset={dataset.name} is of {dataset.env}, not of {program.env.target}, which is never made: "
+            "there are neither actors nor evaluations"
+        )
+    items = policy.batch if alone else policy.replay.recorded(policy.batch)
+    if items > dataset.steps:
+        found.append(
+            f"warning: batch: {items:,} items of a batch are of replay.dataset={dataset.name}, which has {dataset.steps:,} "
+            "rows: each comes again and again in one batch"
+        )
+    return found
+
+
+def _id(target: str) -> str:
+    """Without what says where it is found."""
+    return target.rpartition(":")[2]
 
 
 def _same(run: Mapping[str, Any], dataset: Dataset | None) -> None:

@@ -22,7 +22,11 @@ POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
-SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
+    f"{prefix}{byte}": base**power
+    for byte, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
+}
 
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
@@ -87,6 +91,8 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
     plain = {key: value for key, value in changes.items() if "." not in key}
     for room in ("algorithm", "replay"):
         if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
+            if room == "replay" and "capacity" in deep:  # a recipe's budget, which would win, is of a size that is not wanted
+                deep = {"memory": 0} | deep
             plain[room] = dataclasses.replace(getattr(policy, room), **deep)
     return dataclasses.replace(policy, **plain)
 
@@ -268,18 +274,18 @@ def _bool(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """64, 500_000, 1e6, 500k, 2.3M, 2GiB; ValueError for what is not a whole number."""
+    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     text = str(value)
-    suffix = next((s for s in (text[-3:].lower(), text[-1:].lower()) if s in SUFFIXES), "")
+    suffix = next((s for s in (text[-n:].lower() for n in (3, 2, 1)) if s in SUFFIXES), "")
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
         number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(suffix, 1)
         if abs(number) < 2**63 and number == int(number):
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
         pass
-    raise _Reason("64, 500k and 1M are some")
+    raise _Reason("64, 500k and 1M are some; of bytes 500MiB, 2GiB and 2GB")
 
 
 def _float(value: Any) -> float:
