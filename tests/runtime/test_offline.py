@@ -140,7 +140,7 @@ def test_where_a_data_set_was_written_is_said(name: str, said: str, ruled: str, 
 
 def test_another_env_that_is_never_made_is_warned_of(ruled: str, tmp_path: Any) -> None:
     def warnings(env: str, **options: Any) -> list[str]:
-        given = {"actors": 0, "steps": 5, "settings": {"replay.dataset": ruled}} | options
+        given: dict[str, Any] = {"actors": 0, "steps": 5, "settings": {"replay.dataset": ruled}, **options}
         summary = run(eq.program(env, "dqn", recipe=False, **given), path=tmp_path / f"{len(list(tmp_path.iterdir()))}")
         return [note for note in summary["notes"] if note.startswith("warning")]
 

@@ -84,7 +84,8 @@ class Goals:
 
     def _try(self) -> None:
         """An episode, or its beginning: are its rewards what ``compute_reward`` says of its steps?"""
-        raw, told = _raw(self._env), []
+        raw = _raw(self._env)
+        told: list[list[Array]] = []
         raw.action_space.seed(1)  # another than the env's, or both may draw the same
         raw.reset(seed=0)
         while len(told) < EPISODE:
