@@ -271,7 +271,7 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("algorithm.window=1,2,3", r"expected 2 values \(a whole number, a number\) .*, got '1,2,3' \(3 values\)"),
         (
             "steps=2 gigs",
-            r"steps: expected a whole number, got '2 gigs' \(64, 500k and 1M are some; of bytes 500MiB, 2GiB and 2GB\)",
+            r"steps: expected a whole number, got '2 gigs' \(64, 500k, 1M, 500MiB and 2GB are some\)",
         ),
         ("max_lag=some", "max_lag: expected a whole number or none, got 'some'"),
     ],

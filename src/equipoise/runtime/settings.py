@@ -285,7 +285,7 @@ def whole(value: Any) -> int:
             return int(number)
     except (ArithmeticError, ValueError):  # no number, infinity, nan
         pass
-    raise _Reason("64, 500k and 1M are some; of bytes 500MiB, 2GiB and 2GB")
+    raise _Reason("64, 500k, 1M, 500MiB and 2GB are some")
 
 
 def _float(value: Any) -> float:
