@@ -200,10 +200,22 @@ def _default(target: str, algorithm: str) -> Program:
 
 
 def _default_replay(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
-    """The same of one that learns from a replay: four streams, an update a step, and DQN's customs."""
+    """The same of one that learns from a replay: four streams, an update a step, and DQN's customs; what is distributed."""
+    if algorithm in ("apex_dqn", "r2d2"):
+        return _default_prioritized(target, algorithm, cls)
     unroll, batch, capacity = {"dqn": (4, 32, 100_000)}.get(algorithm, (1, 256, 1_000_000))
     policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=Replay(capacity=capacity, updates=4))
     return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1)
+
+
+def _default_prioritized(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
+    """Free-running actors; windows of R2D2 begin every half of the rows that they are learned from."""
+    if algorithm == "apex_dqn":
+        unroll, batch, replay = 16, 128, Replay(capacity=1_000_000, selector="prioritized", updates=4)
+    else:
+        unroll, batch, replay = 40, 32, Replay(capacity=500_000, selector="prioritized", alpha=0.9, beta=0.6)
+    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=replay)
+    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=2, envs_per_actor=16, max_lag=None)
 
 
 def train(

@@ -334,7 +334,11 @@ class Algorithm(ABC):
         """The deterministic action that evaluation and serving use -> action [B, ...], state."""
 
     def priority(self, data: Trajectory) -> Array | None:
-        """[B], actor side, from behaviour alone (Ape-X)."""
+        """[N], of items as they enter a prioritized replay; None: the highest priority so far.
+
+        ``data`` has the rows [item_rows, N] and no observations: what a priority needs of a network the actor has said in
+        ``behaviour`` (Ape-X). An item enters with the commit of its last row.
+        """
         return None
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:

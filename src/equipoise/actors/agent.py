@@ -80,7 +80,7 @@ class LocalAgent:
         tree.map(lambda to, x: np.copyto(to, x[last]), self._carry, {"obs": data.obs, "first": data.first})
         self._start += last
         self._slot = None  # before commit: from there on the rows are the learner's
-        self._experience.commit(slot, self._algorithm.priority(data))
+        self._experience.commit(slot)
 
     def action(self) -> Tree | Tick:
         """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.nets.q import any_of, greedy
 from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
 
 
@@ -81,6 +82,24 @@ def weighed(weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **
         loss=(weight * terms).sum(), count=count, priority=None if priority is None else priority.detach(),
         metrics={name: (total, count) for name, total in zip(shown, sums, strict=True)},
     )  # fmt: skip
+
+
+def epsilon_greedy(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """q [B, actions], epsilon [B] -> action [B], in the env's terms, and what is said of it: Q(s, a) and max_a Q(s, a)."""
+    allowed = net.allowed(obs, net.actions)
+    best = greedy(q, allowed)
+    action = torch.where(noise[:, -1] < epsilon, any_of(noise[:, 0], net.actions, allowed), best)
+    said = q.gather(1, torch.stack([action, best], 1))
+    return action + net.start, {"q": said[:, 0], "value": said[:, 1]}
+
+
+def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
+    """[B] epsilon^(1 + alpha i / (N - 1)) of the streams i = ``stream`` [B] of N (Horgan et al. 2018, arXiv:1803.00933).
+
+    With one stream alone it is ``epsilon``.
+    """
+    power = 1.0 + alpha * torch.as_tensor(stream, dtype=torch.float64) / max(streams - 1, 1)
+    return torch.pow(torch.tensor(epsilon, dtype=torch.float64), power).float()
 
 
 def at_random(streams: Array, random_steps: int, step: int) -> Tree:

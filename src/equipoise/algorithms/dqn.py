@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, weighed
-from equipoise.nets.q import QNetwork, any_of, greedy
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, weighed
+from equipoise.nets.q import QNetwork, greedy
 from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree, Whole
 
 
@@ -71,10 +71,8 @@ class DQN(OffPolicyAlgorithm):
         return {"epsilon": torch.full((len(stream),), self.epsilon_start + share * (self.epsilon - self.epsilon_start))}
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
-        allowed = net.allowed(obs, net.actions)
-        best = greedy(self.mean(net(obs)), allowed)
-        action = torch.where(noise[:, -1] < explore["epsilon"], any_of(noise[:, 0], net.actions, allowed), best)
-        return action + net.start, {}, state
+        action, _ = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
+        return action, {}, state
 
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return greedy(self.mean(net(obs)), net.allowed(obs, net.actions)) + net.start, state

@@ -1,4 +1,5 @@
-"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, and three of our own (*catch*, *bit flip*, the *ruler*).
+"""Envs in, ``TimeStep`` out: Gymnasium ids and callables, EnvPool, and five of our own (*catch*, *bit flip*, the *T-maze*,
+*repeat the first*, the *ruler*).
 
 ``make`` is the one way in. Nothing here imports torch: a worker that only steps envs stays small.
 """
@@ -6,9 +7,12 @@
 from equipoise.envs.bitflip import BitFlip, BitFlipVector
 from equipoise.envs.catch import Catch, CatchVector
 from equipoise.envs.making import make
+from equipoise.envs.repeatfirst import RepeatFirst, RepeatFirstVector
 from equipoise.envs.ruler import Ruler, RulerVector
 from equipoise.envs.spaces import action_spec, observation_spec
+from equipoise.envs.tmaze import TMaze, TMazeVector
 
 __all__ = [
-    "BitFlip", "BitFlipVector", "Catch", "CatchVector", "Ruler", "RulerVector", "action_spec", "make", "observation_spec",
+    "BitFlip", "BitFlipVector", "Catch", "CatchVector", "RepeatFirst", "RepeatFirstVector", "Ruler", "RulerVector", "TMaze",
+    "TMazeVector", "action_spec", "make", "observation_spec",
 ]  # fmt: skip

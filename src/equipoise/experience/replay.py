@@ -15,7 +15,7 @@ Keys are (place, the stream's row number there). A priority for a row that was o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec, columns
 from equipoise.experience.offline import Shelf, beside
 from equipoise.experience.ring import Layout, Ring, smallest
+from equipoise.experience.rows import without_observations
 from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform, importance_weights
 from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
@@ -113,15 +114,16 @@ class Replay:
     def __init__(
         self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
         folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
+        priority: Callable[[Trajectory], Array | None] | None = None,
     ) -> None:  # fmt: skip
         """``shelf``: a data set's rows, which ``dataset_share`` of every batch is of.
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
         round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
         where checkpoints keep the rows; None: nowhere. ``goals``: what ``relabel`` asks what another goal would have been
-        worth; closed with the replay.
+        worth; closed with the replay. ``priority``: of items as they enter, by their rows; None: the highest so far.
         """
-        self._plan, self._inbox, self.shelf = plan, inbox, shelf
+        self._plan, self._inbox, self.shelf, self._first_priority = plan, inbox, shelf, priority
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
             folder=plan.settings.file, pinned=pinned,
@@ -233,6 +235,12 @@ class Replay:
     def _insert(self, data: Trajectory, column: int) -> None:
         for where, there in self.ring.insert(data, column):
             self.selector.put(where, there)
+            if self._first_priority is not None and there.any():
+                slots, streams = there.nonzero()
+                places = (where[0].start + slots) * self.ring.streams + where[1].start + streams
+                priority = self._first_priority(without_observations(self.ring, places))
+                if priority is not None:
+                    self.selector.update(places, np.asarray(priority, np.float64))
         if self._hindsight is not None:
             self._hindsight.insert(column)
 

@@ -25,15 +25,28 @@ class Core(nn.Module):
 
     The state is ``{"h", "c"}`` or ``{"h"}``, float32 [B, size], zeros at the start of an episode. Nothing is detached:
     whoever cuts the gradient (truncated backpropagation) does so by the length of the unroll. Weights orthogonal, biases 0.
+
+    ``span`` is for how many rows a fresh core remembers, about (a bias of 0 halves what it has in every row, so that nothing of
+    row 0 is left in row 30, and no gradient reaches it): the bias of each unit's gate is log u, u uniform in 1 .. span - 1, so
+    that its time constants are as spread (the chrono initialisation of Tallec and Ollivier 2018, arXiv:1804.11188, section 2:
+    of an LSTM the forget gate's, with -log u for the input gate; of a GRU the update gate's). 0: biases 0.
     """
 
-    def __init__(self, kind: Literal["lstm", "gru"], size_in: int, size: int) -> None:
+    def __init__(self, kind: Literal["lstm", "gru"], size_in: int, size: int, *, span: int = 0) -> None:
+        if span and span < 3:
+            raise ValueError(f"span: expected 0 or at least 3 rows, got {span}")
         super().__init__()
         self.kind = kind
         self.size = size
         self.rnn: nn.LSTM | nn.GRU = (nn.LSTM if kind == "lstm" else nn.GRU)(size_in, size)
         for name, parameter in self.rnn.named_parameters():
             nn.init.orthogonal_(parameter) if name.startswith("weight") else nn.init.zeros_(parameter)
+        if span:
+            gates = torch.empty(size).uniform_(1, span - 1).log()
+            bias = self.rnn.bias_ih_l0.data.view(-1, size)  # of the gates i, f, g, o, or r, z, n
+            bias[1] = gates
+            if kind == "lstm":
+                bias[0] = -gates
 
     def _parameters_of_rnn(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """weight_ih [G, in], weight_hh [G, size], bias_ih [G], bias_hh [G]; G = gates * size."""

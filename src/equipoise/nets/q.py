@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise import tree
+from equipoise.nets.core import Core
 from equipoise.nets.distributions import MASKED
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
@@ -25,28 +27,55 @@ class QNetwork(Features):
 
     for each bin, both heads on the features of one torso (the paper gives each a hidden layer of its own). The heads compute in
     float32 also under autocast.
+
+    With a ``core`` between the torso and the heads they are values of all the episode so far, and only ``step`` and ``unroll``
+    know them; ``state`` is the core's. ``span``: see ``Core``.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, dueling: bool = False, bins: int = 1
-    ) -> None:
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, dueling: bool = False, bins: int = 1,
+        core: Literal["none", "lstm", "gru"] = "none", core_size: int = 0, span: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso)
+        if core not in ("none", "lstm", "gru"):
+            raise ValueError(f"core {core!r} is unknown; known are none, lstm, gru")
         self.actions, self.start = discrete(spec.action)
         self.bins = bins
-        self.head = linear(self.size_out, self.actions * bins, 1.0)
-        self.value_head = linear(self.size_out, bins, 1.0) if dueling else None
+        self.core = None if core == "none" else Core(core, self.size_out, core_size, span=span)
+        width = self.size_out if self.core is None else core_size
+        self.head = linear(width, self.actions * bins, 1.0)
+        self.value_head = linear(width, bins, 1.0) if dueling else None
+
+    def initial_state(self, batch: int) -> Tree:
+        return {} if self.core is None else self.core.initial_state(batch)
 
     def forward(self, obs: Tree) -> Tensor:
-        """obs [N, ...] -> [N, actions, bins]."""
+        """obs [N, ...] -> [N, actions, bins], without a core."""
+        return self._values(self.features(obs))
+
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """obs [B, ...], first [B] bool, state [B, ...] -> [B, actions, bins], the next state."""
         features = self.features(obs)
+        if self.core is not None:
+            with exact(features.device):
+                features, state = self.core.step(features, first, state)
+        return self._values(features), state
+
+    def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """obs [T, B, ...], first [T, B] bool, state before row 0 -> [T, B, actions, bins], the state after row T - 1."""
+        features = self.features(tree.map(lambda leaf: leaf.flatten(0, 1), obs))
+        if self.core is not None:
+            with exact(features.device):
+                unrolled, state = self.core.unroll(features.view(*first.shape, -1), first, state)
+                features = unrolled.flatten(0, 1)
+        return self._values(features).view(*first.shape, self.actions, self.bins), state
+
+    def _values(self, features: Tensor) -> Tensor:
         with exact(features.device):
             out: Tensor = self.head(features).view(-1, self.actions, self.bins)
             if self.value_head is not None:
                 out = out - out.mean(1, keepdim=True) + self.value_head(features).unsqueeze(1)
             return out
-
-    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        return self(obs), state
 
     def taken(self, out: Tensor, action: Tensor) -> Tensor:
         """Of each row of [N, actions, bins] the bins of its action [N], in the env's terms -> [N, bins]."""

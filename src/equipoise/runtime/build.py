@@ -32,7 +32,7 @@ from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, ma
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
-from equipoise.types import Experience, Places, learning, stream_ids
+from equipoise.types import Algorithm, Experience, Places, learning, stream_ids
 from equipoise.weights.store import WeightPlan, Weights
 
 MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
@@ -233,8 +233,11 @@ def _experience(blue: Blueprint, inbox: Experience, pulse: Callable[[], object])
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates)
     goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if policy.replay.relabel else None
-    folder = Path(blue.directory) / checkpoint.SEGMENTS
-    return Replay(blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf)
+    folder, says = Path(blue.directory) / checkpoint.SEGMENTS, type(policy.algorithm).priority is not Algorithm.priority
+    return Replay(
+        blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf,
+        priority=policy.algorithm.priority if says and policy.replay.selector == "prioritized" else None,
+    )  # fmt: skip
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:

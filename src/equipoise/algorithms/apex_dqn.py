@@ -1,0 +1,57 @@
+"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): DQN whose many actors explore differently, each by as much for ever.
+
+What is learned is DQN's (``dqn.py``): double, dueling, n-step, from prioritized replay. Env i of N acts at random with
+
+    epsilon_i = epsilon^(1 + alpha i / (N - 1))                                                        (section 4)
+
+An item's first priority is not the highest so far but its TD error as its actor saw it (section 3), with Q that of the weights
+that acted and without double:
+
+    |sum_{i<k} gamma^i r_i + gamma^k max_a Q(s_k, a) - Q(s_0, a_0)|,  k = min(n, rows until the episode ends)
+
+The actor writes Q(s, a) and max_a Q(s, a) beside every row; that of s_n stands in row n, with which the item is complete: an
+item is a window of n + 1 rows.
+
+Deviations: Adam for centred RMSProp; the oldest rows leave when there is no room, not every 100 updates; those of ``dqn.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.algorithms._off_policy import epsilon_greedy, ladder
+from equipoise.algorithms.dqn import DQN
+from equipoise.types import Array, Count, NonNegative, Share, Trajectory, Tree, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApexDQN(DQN):
+    dueling: bool = True
+    n_step: Count = 3
+    epsilon: Share = 0.4  # share of actions at random in the first env; the others' are powers of it
+    epsilon_alpha: NonNegative = 7.0  # the last env's power is 1 and this
+    epsilon_steps: Whole = 0  # env steps from ``epsilon_start`` to the env's own, linearly
+    max_grad_norm: NonNegative = 40.0
+    target_every: Count = 2500
+
+    @property
+    def item_rows(self) -> int:
+        return self.n_step + 1
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0
+        rung = ladder(stream, streams, self.epsilon, self.epsilon_alpha)
+        return {"epsilon": self.epsilon_start + share * (rung - self.epsilon_start)}
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        action, behaviour = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
+        return action, behaviour, state
+
+    def priority(self, data: Trajectory) -> Tensor:
+        """[N], of items by the Q that their actor said, in place of the observations."""
+        reward, discount, value = self.ahead(replace(data, obs=data.behaviour["value"]))
+        error: Tensor = reward + discount * value - data.behaviour["q"][0]
+        return error.abs()

@@ -1,0 +1,151 @@
+"""R2D2 (Kapturowski et al., ICLR 2019, openreview.net/forum?id=r1lyTjAqYX): recurrent Q-learning from replayed sequences.
+
+An item is a window of ``burn_in`` + ``length`` + ``n_step`` rows that begins where a recurrent state was stored. The network
+and the target network are unrolled from that state over the burn-in, without a gradient, and then over the rest, of which the
+first ``length`` rows are learned from (section 3). With h the rescaling of values (``returns/rescale.py``),
+
+    y_t = h(sum_{i<k} gamma^i r_{t+i} + gamma^k h^-1(Q'(s_{t+k}, a*)))      a* = argmax_a Q(s_{t+k}, a)           (section 2.3)
+    L = w sum_t (y_t - Q(s_t, a_t))^2 / 2,    priority = eta max_t |y_t - Q(s_t, a_t)| + (1 - eta) mean_t |y_t - Q(s_t, a_t)|
+
+over the rows t of the window that are real, k = min(n, rows until the episode ends). Env i of N acts at random with
+epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q that its actor said (both as in Ape-X).
+
+``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy policy, in the same space. Its
+c = lambda min(1, pi / mu) is lambda where the greedy action was taken and else 0: no policy that acted can have made it more
+likely than the greedy one does.
+
+Deviations: the network sees neither the last action nor the last reward; both dueling heads are linear; the loss is a mean over
+real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums over 80 rows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import tree
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, ladder
+from equipoise.nets.q import QNetwork, greedy
+from equipoise.returns import nstep, rescale, retrace, unscale
+from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Share, Trajectory, Tree, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2D2(OffPolicyAlgorithm):
+    hidden: tuple[Count, ...] = (128,)
+    dueling: bool = True
+    core: Literal["lstm", "gru", "none"] = "lstm"
+    core_size: Count = 128
+    core_span: Whole = 0  # rows that a fresh core remembers, about; 0: two or three
+    burn_in: Whole = 40  # rows of a window that only bring the recurrent state up to date
+    length: Count = 80  # rows that are learned from; windows begin every ``unroll`` rows, so half of it overlaps by half
+    stored_state: bool = True  # windows begin with the state that the actor had; false: with zeros
+    gamma: Share = 0.997
+    n_step: Count = 5
+    target: Literal["nstep", "retrace"] = "nstep"
+    lambda_: Share = 0.95  # retrace
+    rescale: bool = True  # learn h(Q) in place of Q
+    eta: Share = 0.9  # the greatest error's share of a priority; the rest is the mean's
+    epsilon: Share = 0.4  # share of actions at random in the first env; the others' are powers of it
+    epsilon_alpha: NonNegative = 7.0  # the last env's power is 1 and this
+    learning_rate: NonNegative = 1e-4
+    optimizer_epsilon: NonNegative = 1e-5
+    max_grad_norm: NonNegative = 1.0
+    target_every: Count = 2500
+
+    @property
+    def item_rows(self) -> int:
+        return self.burn_in + self.length + self.n_step
+
+    def network(self, spec: EnvSpec) -> nn.Module:
+        return QNetwork(
+            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, dueling=self.dueling, core=self.core,
+            core_size=self.core_size, span=self.core_span,
+        )  # fmt: skip
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        return {"epsilon": ladder(stream, streams, self.epsilon, self.epsilon_alpha)}
+
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        q, state = net.step(obs, first, state)
+        action, behaviour = epsilon_greedy(net, q.squeeze(-1), obs, explore["epsilon"], noise)
+        return action, behaviour, state
+
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        q, state = net.step(obs, first, state)
+        return greedy(q.squeeze(-1), net.allowed(obs, net.actions)) + net.start, state
+
+    def priority(self, data: Trajectory) -> Tensor:
+        """[N], of windows by the Q that their actor said."""
+        q, value = (data.behaviour[name][self.burn_in :] for name in ("q", "value"))
+        same = torch.ones_like(q[:-1], dtype=torch.bool)  # retrace: as if every action had been the best
+        target = self.of_rows(data, q[:-1], value, same)
+        return self.mixed((target - q[: self.length]).abs(), self._real(data))
+
+    def unrolled(self, net: Any, data: Trajectory) -> Tensor:
+        """Q [length + n_step, B, actions] of the rows after the burn-in, through which no gradient goes."""
+        state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
+        burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
+        if self.burn_in:
+            with torch.no_grad():
+                _, state = net.unroll(tree.index(data.obs, burn), data.first[burn], state)
+        q, _ = net.unroll(tree.index(data.obs, rows), data.first[rows], state)
+        return q.squeeze(-1)  # type: ignore[no-any-return]
+
+    def of_rows(self, data: Trajectory, q: Tensor, value: Tensor, best: Tensor) -> Tensor:
+        """y [length, B] of what is said of the rows after the burn-in: ``value`` [length + n, B], and of all but the last
+        ``q`` of the action that was taken and whether it was the ``best``.
+        """
+        rows = slice(self.burn_in, self.item_rows - 1)
+        reward, discount, mask = data.reward[rows], data.discount(self.gamma)[rows], data.mask[rows]
+        if self.clip_reward > 0:
+            reward = reward.clamp(-self.clip_reward, self.clip_reward)
+        if self.rescale:
+            q, value = unscale(q), unscale(value)
+        if self.target == "nstep":
+            target = nstep(reward=reward, discount=discount, value=value, n=self.n_step, mask=mask).target
+        else:
+            log_rho = torch.where(best, 0.0, -torch.inf)
+            target = retrace(
+                reward=reward, discount=discount, q=q, value=value, log_rho=log_rho, lambda_=self.lambda_, mask=mask
+            ).target
+        target = target[: self.length]
+        return rescale(target) if self.rescale else target
+
+    def mixed(self, error: Tensor, mask: Tensor) -> Tensor:
+        """eta max + (1 - eta) mean of the errors [length, B] of real rows -> [B]."""
+        real = error * mask
+        return self.eta * real.amax(0) + (1 - self.eta) * real.sum(0) / mask.sum(0).clamp(min=1)
+
+    def _real(self, data: Trajectory) -> Tensor:
+        return data.mask[self.burn_in : self.burn_in + self.length]  # type: ignore[no-any-return]
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L above; no gradient flows into y."""
+        data = batch.data
+        rows, mask = slice(self.burn_in, self.item_rows), self._real(data)
+        mine = self.unrolled(net, data)
+        with torch.no_grad():
+            theirs = self.unrolled(target_net, data)
+            allowed = net.allowed(tree.index(data.obs, rows), net.actions)
+            best = greedy(mine, None if allowed is None else allowed.view(mine.shape))
+            taken = data.action[rows] - net.start
+            target = self.of_rows(data, at(theirs, taken)[:-1], at(theirs, best), (taken == best)[:-1])
+        q = at(mine[: self.length], taken[: self.length])
+        error = (target - q) * mask
+        count = mask.sum()
+        with torch.no_grad():
+            shown = {"loss": 0.5 * error.square(), "td_error": error.abs(), "q": q * mask}
+            metrics = {name: (x.sum(), count) for name, x in shown.items()}
+            priority = self.mixed(error.abs(), mask)
+        return LossOutput(loss=(0.5 * error.square() * batch.weight).sum(), count=count, metrics=metrics, priority=priority)
+
+
+def at(q: Tensor, action: Tensor) -> Tensor:
+    """q [T, B, actions], action [T, B] -> [T, B]."""
+    return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)

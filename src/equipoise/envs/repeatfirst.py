@@ -1,0 +1,96 @@
+"""Repeat the first: a symbol is shown once, and asked for after a delay in which nothing is seen and nothing matters.
+
+In the spirit of bsuite's ``memory_length`` (Osband et al. 2020, arXiv:1908.03568, section A) and POPGym's ``RepeatFirst``
+(Morad et al. 2023, arXiv:2303.01859): the first observation is one of ``symbols``, the following say "wait", and the one
+``delay`` steps after the first says "answer". Reward 1 for the action that is the symbol, else 0, and the episode ends; all
+actions before are ignored. Who does not remember has 1 / ``symbols`` an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+DELAY, SYMBOLS = 50, 4
+Array = np.ndarray[Any, Any]
+
+
+class RepeatFirst(gymnasium.Env[Any, Any]):
+    """The observation is an int64: a symbol, ``symbols`` for "wait", or one more for "answer"."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+    snapshot_attributes = ("symbol", "t")
+
+    def __init__(self, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
+        self.delay, self.symbols = delay, symbols
+        self.observation_space, self.action_space = _spaces(delay, symbols)
+        self.symbol = self.t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.symbol, self.t = int(self.np_random.integers(self.symbols)), 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        over = self.t == self.delay
+        self.t += 1
+        return self._observed(), float(over and int(action) == self.symbol), over, False, {}
+
+    def _observed(self) -> Any:
+        return _observed(np.array([self.t]), np.array([self.symbol]), self.delay, self.symbols)[0]
+
+
+class RepeatFirstVector(VectorEnv[Array, Any, Any]):
+    """``num_envs`` of them stepped at once, in NEXT_STEP."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
+    snapshot_attributes = ("symbol", "t", "done")
+
+    def __init__(self, num_envs: int = 1, delay: int = DELAY, symbols: int = SYMBOLS) -> None:
+        self.num_envs, self.delay, self.symbols = num_envs, delay, symbols
+        self.single_observation_space, self.single_action_space = _spaces(delay, symbols)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.symbol, self.t = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+        self.done = np.zeros(num_envs, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._start(np.ones(self.num_envs, np.bool_))
+        self.done = np.zeros(self.num_envs, np.bool_)
+        return self._observed(), {}
+
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        before, over = self.done, self.t == self.delay
+        reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
+        self.t = self.t + 1
+        self._start(before)  # whose time was past the delay: nothing of theirs is over, and nothing is given
+        self.done = over
+        return self._observed(), reward, over, np.zeros(self.num_envs, np.bool_), {}
+
+    def _start(self, which: Array) -> None:
+        self.t[which] = 0
+        self.symbol[which] = self.np_random.integers(self.symbols, size=int(which.sum()))
+
+    def _observed(self) -> Array:
+        return _observed(self.t, self.symbol, self.delay, self.symbols)
+
+
+def _spaces(delay: int, symbols: int) -> tuple[Any, Any]:
+    if delay < 1 or symbols < 2:
+        raise ValueError(f"expected a delay of at least 1 and at least 2 symbols, got {delay} and {symbols}")
+    return spaces.Discrete(symbols + 2), spaces.Discrete(symbols)
+
+
+def _observed(t: Array, symbol: Array, delay: int, symbols: int) -> Array:
+    """At the final observation, a step after the answer, there is nothing to be seen either."""
+    seen: Array = np.where(t == 0, symbol, np.where(t == delay, symbols + 1, symbols))
+    return seen
+
+
+gymnasium.register("equipoise/RepeatFirst-v0", f"{__name__}:RepeatFirst", vector_entry_point=f"{__name__}:RepeatFirstVector")
