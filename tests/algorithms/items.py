@@ -10,7 +10,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from equipoise import tree
 from equipoise.learners.learner import Learner
+from equipoise.types import TRAJECTORY_EDGES as EDGES
 from equipoise.types import Batch, EnvSpec, Trajectory
 from tests.returns.cases import streams
 
@@ -104,6 +106,16 @@ def trained(algorithm: Any, spec: EnvSpec, made: Batch, updates: int) -> Any:
     finally:
         torch.set_num_threads(threads)
     return learner.net
+
+
+def cut_rows(data: Trajectory, rows: int) -> Trajectory:
+    """The first of its rows."""
+
+    def cut(name: str) -> Any:
+        leaf = getattr(data, name)
+        return leaf if name in ("state", "context", "behaviour") else tree.map(lambda x: x[: rows + (name in EDGES)], leaf)
+
+    return Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
 
 
 def masked(spec: EnvSpec) -> EnvSpec:

@@ -14,6 +14,8 @@ EXACT: list[tuple[str, int, dict[str, int]]] = [
     ("equipoise/Ruler-v0", 8, {}),
     ("equipoise/Catch-v0", 3, {}),
     ("equipoise/BitFlip-v0", 5, {"bits": 5}),
+    ("equipoise/TMaze-v0", 4, {"length": 3}),
+    ("equipoise/RepeatFirst-v0", 4, {"delay": 3}),
 ]
 
 

@@ -33,6 +33,8 @@ CASES = [
     ("exact", "python:ale_py:ALE/Breakout-v5", GREY | {"frameskip": (2, 5), "repeat_action_probability": 0.5}),
     ("exact", "python:equipoise/Catch-v0", {}),
     ("exact", "python:equipoise/BitFlip-v0", {"bits": 5}),
+    ("exact", "python:equipoise/TMaze-v0", {"length": 3}),
+    ("exact", "python:equipoise/RepeatFirst-v0", {"delay": 3}),
     ("exact", "python:equipoise/Ruler-v0", {}),
     ("exact", f"{SINGLE}:Named", {}),
     ("exact", f"{SINGLE}:Offering", {}),

@@ -37,13 +37,14 @@ def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Qu
 
 def replay(
     history: History, settings: Settings, *, window: int = 1, max_lag: int | None = 0, saved: Any = None,
-    prefetch: bool = False, folder: Path | None = None,
+    prefetch: bool = False, folder: Path | None = None, priority: Any = None,
 ) -> Replay:  # fmt: skip
     plan = ReplayPlan(
         settings=settings, row=history.row, stacks={} if history.stack is None else {"image": history.stack}, unroll=UNROLL,
         window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
     )  # fmt: skip
-    return Replay(plan, inbox(history, max_lag=max_lag, saved=saved), seed=3, prefetch=prefetch, folder=folder)
+    box = inbox(history, max_lag=max_lag, saved=saved)
+    return Replay(plan, box, seed=3, prefetch=prefetch, folder=folder, priority=priority)
 
 
 class Writers:
