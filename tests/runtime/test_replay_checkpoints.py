@@ -33,9 +33,16 @@ SMALL = ["--actors", "2", "--envs-per-actor", "2", "--max-lag", "0", "--evaluate
 SETTINGS = {
     "dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.selector=prioritized", "replay.capacity=300"],
     "sac": ["algorithm.hidden=[16]", "replay.capacity=300"],
-}
+    "apex_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300", "replay.updates=1"],
+    "r2d2": [
+        "algorithm.hidden=[8]", "algorithm.core_size=8", "algorithm.burn_in=4", "algorithm.length=8", "algorithm.n_step=2",
+        "algorithm.target_every=20", "replay.capacity=300",
+    ],
+}  # fmt: skip
 SETTINGS = {name: [*given, "batch=8", "replay.starts_at=100"] for name, given in SETTINGS.items()}
-ENVS = {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}
+ENVS = {"sac": "Pendulum-v1"} | dict.fromkeys(("dqn", "apex_dqn", "r2d2"), "CartPole-v1")
+
+BOTH = [(name, on) for name in ("apex_dqn", "r2d2") for on in ("serial", "process")]
 
 
 def program(algorithm: str = "dqn", **options: Any) -> Any:
@@ -56,7 +63,7 @@ def segments(checkpoints: Path) -> set[str]:
 # ---------------------------------------------------------------------------------------------------------------- the run
 
 
-@pytest.mark.parametrize(("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("dqn", "process")])
+@pytest.mark.parametrize(("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("dqn", "process"), *BOTH])
 def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path) -> None:
     """Its ring has been full for long, twice."""
     whole = train(program(algorithm, checkpoint_every=0), tmp_path / "whole", on)
@@ -66,7 +73,7 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
     assert segments(checkpoints) == named(checkpoints)
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "r2d2"])
 def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
 
@@ -74,7 +81,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, s
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("on", ["serial", "process"])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn", "r2d2"])
 def test_a_run_killed_at_ten_moments(algorithm: str, on: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, on, 10, tmp_path, seed, deadline)
 

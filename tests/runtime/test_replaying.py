@@ -141,12 +141,16 @@ def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> Non
     assert "expected none, since PPO learns from the newest" in refused("ppo", Replay())
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3"])
+SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=16"]
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "apex_dqn", "r2d2"])
 def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
     env = "Pendulum-v1" if algorithm == "td3" else "CartPole-v1"
+    sizes = ["algorithm.hidden=16", *SEQUENCES] if algorithm == "r2d2" else ["algorithm.hidden=32,32"]
     made = api.program(
         env, algorithm, recipe=False, actors=2, envs_per_actor=2, unroll=4, batch=16, max_lag=0, steps=800, evaluate_episodes=0,
-        settings=["replay.selector=prioritized", "replay.starts_at=64", "algorithm.hidden=32,32", "algorithm.n_step=2"],
+        settings=["replay.selector=prioritized", "replay.starts_at=64", "algorithm.n_step=2", *sizes],
     )  # fmt: skip
     found = [run(made, on, tmp_path / f"{on}{i}")["params_sha256"] for i, on in enumerate(("serial", "process", "process"))]
     assert len(set(found)) == 1
