@@ -15,17 +15,22 @@ import pytest
 from equipoise import api, recipes
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
+from equipoise.algorithms.dqn import DQN
 from equipoise.experience import dataset as datasets
 from equipoise.runtime.program import algorithm_class, algorithm_names
 from equipoise.types import Algorithm
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
-SHOW_ALL = {"appo": ["algorithm.kl=0.1"]}  # settings under which every metric is logged
+SHOW_ALL = {  # settings under which every metric is logged
+    "appo": ["algorithm.kl=0.1"],
+    "r2d2": ["algorithm.burn_in=4", "algorithm.length=4", "algorithm.n_step=1"],  # within so few rows
+}
 ENVS = {"td3": "Pendulum-v1"}  # for those that cannot act in CartPole-v1
-FAMILIES: dict[type, str] = {
-    Algorithm: "every algorithm",
-    ActorCriticAlgorithm: "the actor-critics",
-    OffPolicyAlgorithm: "the off-policy algorithms",
+FAMILIES: dict[type, tuple[str, str]] = {  # the page and the heading
+    Algorithm: ("README", "Options of every algorithm"),
+    ActorCriticAlgorithm: ("README", "Options of the actor-critics"),
+    OffPolicyAlgorithm: ("README", "Options of the off-policy algorithms"),
+    DQN: ("dqn", "Options"),
 }
 HEADINGS = ("Metrics", "Options", "Deviations", "Score")
 
@@ -100,6 +105,6 @@ def test_a_page_knows_every_option_and_its_default(name: str) -> None:
     own = table(name, "Options")
     fields = {field.name for field in dataclasses.fields(cls)} & set(vars(cls)["__annotations__"])
     assert set(own) == fields, "its own fields, and those whose default it changes"
-    families = [words for family, words in FAMILIES.items() if issubclass(cls, family)]
-    common = {k: v for words in families for k, v in table("README", f"Options of {words}").items()}
+    families = [where for family, where in FAMILIES.items() if issubclass(cls, family)]
+    common = {k: v for where in families for k, v in table(*where).items()}
     assert {**common, **own} == {f.name: said(f.default) for f in dataclasses.fields(cls) if f.init}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from equipoise.recipes import atari, classic, goals, minigrid, mujoco
+from equipoise.recipes import atari, classic, goals, memory, minigrid, mujoco
 from equipoise.types import Program
 
 __all__ = ["RECIPES", "find"]
@@ -32,6 +32,9 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("ALE/Pong-v5", "dqn"): atari.pong_dqn,
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
     ("equipoise/BitFlip-v0", "dqn"): goals.bitflip_dqn,
+    ("CartPole-v1", "apex_dqn"): classic.cartpole_apex,
+    ("equipoise/TMaze-v0", "r2d2"): memory.tmaze_r2d2,
+    ("equipoise/RepeatFirst-v0", "r2d2"): memory.repeat_r2d2,
 }
 
 

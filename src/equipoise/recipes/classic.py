@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equipoise.algorithms.a3c import A3C
+from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.appo import APPO
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
@@ -136,6 +137,23 @@ def cartpole_dqn() -> Program:
     algorithm = DQN(learning_rate=2.3e-3, anneal=True, epsilon=0.04, epsilon_steps=8_000, target_every=128)
     replay = Replay(capacity=100_000, starts_at=1_000, updates=32)
     return _off_policy("CartPole-v1", Policy(algorithm=algorithm, unroll=16, batch=64, replay=replay), steps=100_000)
+
+
+def cartpole_apex() -> Program:
+    """CartPole's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
+
+    Deviations from Horgan et al. 2018: the final epsilon of DQN is that of a stream in the middle of the ladder; the sizes.
+    """
+    algorithm = ApexDQN(learning_rate=1e-3, anneal=True, target_every=128, max_grad_norm=10.0)
+    replay = Replay(capacity=100_000, starts_at=1_000, updates=32, selector="prioritized")
+    return Program(
+        env=EnvFactory(target="CartPole-v1"),
+        policies={"main": Policy(algorithm=algorithm, unroll=4, batch=64, replay=replay)},
+        actors=2,
+        envs_per_actor=8,
+        max_lag=None,
+        steps=100_000,
+    )
 
 
 def cartpole_sac() -> Program:
