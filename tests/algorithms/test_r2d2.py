@@ -111,7 +111,7 @@ def learn(algorithm: R2D2, net: Any, target_net: Any, data: Trajectory, weight: 
     net.zero_grad()
     out = algorithm.loss(net, target_net, batch(data, weight), group="all", step=0.0, rng=generator())
     assert out is not None
-    out.loss.backward()  # type: ignore[no-untyped-call]
+    out.loss.backward()
     return out
 
 

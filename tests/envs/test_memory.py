@@ -34,7 +34,7 @@ def test_who_remembers_the_sign_turns_right(target: str, wrong: bool) -> None:
             assert (ts.obs == (JUNCTION if place == 5 else CORRIDOR)).all() and not ts.reward.any() and not ts.first.any()
         ts = walk(env, ts, np.where((sign == 0) != wrong, NORTH, SOUTH))
         assert ts.terminated.all() and not ts.truncated.any() and (ts.reward == (BAD if wrong else 4.0)).all()
-        ts = walk(env, ts, np.full(8, WEST))  # ignored: the reset
+        ts = walk(env, ts, np.full(8, NORTH))  # ignored: the reset
         assert not ts.valid.any() and not ts.reward.any() and not ts.terminated.any()
     assert set(signs) == {0, 1}
 

@@ -15,7 +15,7 @@ EXACT: list[tuple[str, int, dict[str, int]]] = [
     ("equipoise/Catch-v0", 3, {}),
     ("equipoise/BitFlip-v0", 5, {"bits": 5}),
     ("equipoise/TMaze-v0", 4, {"length": 3}),
-    ("equipoise/RepeatFirst-v0", 4, {"delay": 3}),
+    ("equipoise/RepeatFirst-v0", 4, {"delay": 4}),
 ]
 
 

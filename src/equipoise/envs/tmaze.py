@@ -77,7 +77,7 @@ class TMaze(gymnasium.Env[Any, Any]):
         return self._observed(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        place, reward, terminated = moved(*(np.array([x]) for x in (self.place, self.sign, action)), self.length)
+        place, reward, terminated = moved(np.array([self.place]), np.array([self.sign]), np.array([action]), self.length)
         self.place, self.t = int(place[0]), self.t + 1
         truncated = not terminated[0] and self.t == most_steps(self.length)
         return self._observed(), float(reward[0]), bool(terminated[0]), truncated, {}

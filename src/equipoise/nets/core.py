@@ -43,7 +43,7 @@ class Core(nn.Module):
             nn.init.orthogonal_(parameter) if name.startswith("weight") else nn.init.zeros_(parameter)
         if span:
             gates = torch.empty(size).uniform_(1, span - 1).log()
-            bias = self.rnn.bias_ih_l0.data.view(-1, size)  # of the gates i, f, g, o, or r, z, n
+            bias = self._parameters_of_rnn()[2].data.view(-1, size)  # of the gates i, f, g, o, or r, z, n
             bias[1] = gates
             if kind == "lstm":
                 bias[0] = -gates
