@@ -65,7 +65,7 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn"])
 def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> None:
     summary = train("CartPole-v1", algorithm, "process", seed, tmp_path, stop_at=475.0)
     assert summary["status"] == "solved", summary
@@ -119,3 +119,21 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
         unroll=64, stop_at=400.0, steps=1_000_000,
     )  # fmt: skip
     assert summary["status"] == "solved", summary
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("env", "threshold", "chance"), [("equipoise/TMaze-v0", 3.7, 2.5), ("equipoise/RepeatFirst-v0", 0.95, 0.45)]
+)
+def test_r2d2_remembers_and_nobody_does_without_a_core(
+    env: str, threshold: float, chance: float, seed: int, tmp_path: Any
+) -> None:
+    """The threshold is 95 % of right answers, with a wrong one in the T-maze and its way there costing a little."""
+    summary = train(env, "r2d2", "process", seed, tmp_path, stop_at=threshold)
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= threshold, summary
+    blind = train(
+        env, "r2d2", "process", seed, tmp_path / "blind", settings=["algorithm.core=none"], steps=60_000, evaluate_episodes=100
+    )
+    assert blind["evaluation"]["mean"] <= chance, blind
