@@ -136,6 +136,13 @@ def test_the_loss_is_the_papers_loop(options: dict[str, Any], seed: int) -> None
     np.testing.assert_allclose(out.priority.numpy(), priority, rtol=1e-3, atol=1e-4)
     total, count = out.metrics["td_error"]
     assert float(total / count) == pytest.approx(np.abs(error[real]).mean(), rel=1e-4)
+    mine, rows = by_steps(algorithm, net, data)[algorithm.burn_in :][: algorithm.length], data.behaviour["q"].numpy()
+    for name, row in (("first", 0), ("last", algorithm.length - 1)):
+        t = algorithm.burn_in + row
+        there = [b for b in range(ITEMS) if data.mask[t, b]]
+        apart = [abs(mine[row, b, data.action[t, b] - 2] - rows[t, b]) / np.abs(mine[:, b]).max() for b in there]
+        total, count = out.metrics[f"discrepancy/{name}"]
+        assert (float(total), int(count)) == (pytest.approx(sum(apart), rel=1e-4, abs=1e-6), len(there))
 
 
 REWARD = 2.0
@@ -273,3 +280,17 @@ def test_a_fresh_core_remembers_about_as_long_as_its_span() -> None:
     assert left(0) < 1e-6 < 1e-3 < left(60)
     with pytest.raises(ValueError, match="span: expected 0 or at least 3 rows, got 2"):
         left(2)
+
+
+@pytest.mark.parametrize("target", ["nstep", "retrace"])
+def test_what_a_mask_forbids_is_never_believed(target: Any) -> None:
+    algorithm, spec = R2D2(**SMALL, dueling=False, target=target), masked(DISCRETE)
+    net, target_net = network(algorithm, spec, 0), network(algorithm, spec, 1)
+    data = windows(algorithm, net, 0, spec)
+    data.obs["action_mask"][..., 0], data.obs["action_mask"][..., 3] = 0, 1
+    data = replace(data, action=torch.where(data.action == 2, 5, data.action))
+    found = []
+    for bias in (1e3, -1e3):
+        net.head.bias.data[0] = target_net.head.bias.data[0] = bias
+        found.append(learn(algorithm, net, target_net, data).loss.item())
+    assert found[0] == found[1]

@@ -123,6 +123,17 @@ class R2D2(OffPolicyAlgorithm):
     def _real(self, data: Trajectory) -> Tensor:
         return data.mask[self.burn_in : self.burn_in + self.length]  # type: ignore[no-any-return]
 
+    def discrepancy(self, mine: Tensor, q: Tensor, data: Trajectory) -> dict[str, tuple[Tensor, Tensor]]:
+        """|Q(s_t, a_t) - what the actor said of it| / max |Q|, of the first and the last row that is learned from.
+
+        Section 3's Delta Q, of the action that was taken in place of the norm over all: how far replayed states are from those
+        that the actor had, and its weights from these.
+        """
+        rows, mask = slice(self.burn_in, self.burn_in + self.length), self._real(data)
+        apart = (q - data.behaviour["q"][rows]).abs() / mine[: self.length].abs().amax((0, 2)).clamp(min=1e-6)
+        named = {"discrepancy/first": 0, "discrepancy/last": -1}
+        return {name: ((apart * mask)[row].sum(), mask[row].sum()) for name, row in named.items()}
+
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
@@ -141,7 +152,7 @@ class R2D2(OffPolicyAlgorithm):
         count = mask.sum()
         with torch.no_grad():
             shown = {"loss": 0.5 * error.square(), "td_error": error.abs(), "q": q * mask}
-            metrics = {name: (x.sum(), count) for name, x in shown.items()}
+            metrics = {name: (x.sum(), count) for name, x in shown.items()} | self.discrepancy(mine, q, data)
             priority = self.mixed(error.abs(), mask)
         return LossOutput(loss=(0.5 * error.square() * batch.weight).sum(), count=count, metrics=metrics, priority=priority)
 
