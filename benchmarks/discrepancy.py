@@ -20,7 +20,7 @@ from typing import Any
 
 from equipoise import api
 
-STRATEGIES = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "zero state": {"algorithm.stored_state": False, "algorithm.burn_in": 0},
     "zero state, burn-in": {"algorithm.stored_state": False},
     "stored state": {"algorithm.burn_in": 0},
@@ -34,7 +34,7 @@ Found = dict[str, list[dict[str, Any]]]  # by strategy, one a seed: {"curve", "e
 def run(strategy: str, seed: int, a: argparse.Namespace) -> dict[str, Any]:
     made = api.program(
         a.env, "r2d2", seed=seed, steps=a.steps, max_lag=0, evaluate_episodes=100,
-        settings={"algorithm.burn_in": a.burn_in} | STRATEGIES[strategy],
+        settings={"algorithm.burn_in": a.burn_in, **STRATEGIES[strategy]},
     )  # fmt: skip
     curve: Curve = []
     with tempfile.TemporaryDirectory() as folder, api.train(made, on="serial", out=Path(folder) / "run") as going:

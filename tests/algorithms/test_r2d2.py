@@ -142,7 +142,7 @@ def test_the_loss_is_the_papers_loop(options: dict[str, Any], seed: int) -> None
         there = [b for b in range(ITEMS) if data.mask[t, b]]
         apart = [abs(mine[row, b, data.action[t, b] - 2] - rows[t, b]) / np.abs(mine[:, b]).max() for b in there]
         total, count = out.metrics[f"discrepancy/{name}"]
-        assert (float(total), int(count)) == (pytest.approx(sum(apart), rel=1e-4, abs=1e-6), len(there))
+        assert int(count) == len(there) and float(total) == pytest.approx(sum(apart), rel=1e-4, abs=1e-6)
 
 
 REWARD = 2.0
