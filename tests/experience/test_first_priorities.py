@@ -38,7 +38,7 @@ def test_every_item_has_the_priority_of_its_rows(window: int, recurrent: bool) -
             assert writers.write(actor)
         while (batch := made.sample(5)) is not None:
             made.finish(batch.keys)
-        places = np.flatnonzero(made.selector._at == 0)
+        places = np.flatnonzero(made.selector._in.reshape(-1))
         keys = {(int(place), int(row)) for place, row in zip(places, made.ring.row(places), strict=True)}
         entered |= keys
         if not keys:
@@ -65,4 +65,4 @@ def test_without_one_it_is_the_highest_so_far() -> None:
         batch = made.sample(5)
         made.learned(batch.keys, np.full(5, 7.0))
         made.finish(batch.keys)
-    assert set(made.selector._tree.mass[made.selector._at == 0]) == {1.0, 7.0}
+    assert set(made.selector._tree.mass[made.selector._in.reshape(-1)]) == {1.0, 7.0}
