@@ -192,7 +192,7 @@ class Places(Protocol):
     """What an actor needs of an experience."""
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
-    def commit(self, slot: Slot, priority: Array | None = None) -> None: ...
+    def commit(self, slot: Slot) -> None: ...
 
 
 class Experience(Places, Protocol):

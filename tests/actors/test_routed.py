@@ -23,7 +23,7 @@ class Ledger:
         data: Any = {"a": "rows of a", "b": "rows of b"}
         return Slot(keys=np.zeros((2, 2), np.int64), data=data)
 
-    def commit(self, slot: Slot, priority: Any = None) -> None:
+    def commit(self, slot: Slot) -> None:
         assert isinstance(slot, Slot)
         self.said.append("commit")
 

@@ -88,5 +88,5 @@ class Together:
         slot = self._place.reserve(streams)
         return None if slot is None else slot.of(self._policy)
 
-    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+    def commit(self, slot: Slot) -> None:
         self._place.commit()

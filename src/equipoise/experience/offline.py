@@ -95,7 +95,7 @@ class Offline:
     def reserve(self, streams: Array) -> Slot | None:
         return None
 
-    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+    def commit(self, slot: Slot) -> None:
         raise RuntimeError("commit: a run without actors has nothing to write")
 
     def cancel(self, streams: Array) -> None:

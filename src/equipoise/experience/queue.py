@@ -126,7 +126,7 @@ class Queue:
         slot.keys[:, 1] = sequence
         return slot
 
-    def commit(self, slot: Slot, priority: Array | None = None) -> None:
+    def commit(self, slot: Slot) -> None:
         """The slot is complete: [T, B] rows, obs[T] included."""
         sequence = int(slot.keys[0, 1])
         self._word[sequence % self._plan.blocks] = sequence * 4 + FULL

@@ -147,8 +147,8 @@ class Replay:
     def reserve(self, streams: Array) -> Slot | None:
         return self._inbox.reserve(streams)
 
-    def commit(self, slot: Slot, priority: Array | None = None) -> None:
-        self._inbox.commit(slot, priority)
+    def commit(self, slot: Slot) -> None:
+        self._inbox.commit(slot)
 
     def cancel(self, streams: Array) -> None:
         self._inbox.cancel(streams)

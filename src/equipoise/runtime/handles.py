@@ -18,8 +18,8 @@ class SharedQueue:
     def reserve(self, streams: Array) -> Slot | None:
         return self._queue.reserve(streams)
 
-    def commit(self, slot: Slot, priority: Array | None = None) -> None:
-        self._queue.commit(slot, priority)
+    def commit(self, slot: Slot) -> None:
+        self._queue.commit(slot)
         self._learner.ring()
 
     def cancel(self, streams: Array) -> None:
