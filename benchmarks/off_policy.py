@@ -167,7 +167,7 @@ def page(record: Mapping[str, Any], results: Sequence[Mapping[str, Any]], names:
     where, (rows, against) = record["host"], lines(results, names)
     arguments = record["arguments"]
     out = ["# SAC and DQN beside Stable-Baselines3", "",
-           "Written by `benchmarks/off_policy.py`; [what is measured, and how](../../benchmarks/README.md).", "",
+           "Written by `benchmarks/off_policy.py`; `benchmarks/README.md` says what is measured, and how.", "",
            f"    .venv/bin/python benchmarks/{record['command']}", "",
            f"{where['at']}, {where['cpu']}, {where['cores']} cores, Python {where['python']}: {arguments['rounds']} rounds, "
            f"windows of {arguments['seconds']} s.", "", markdown(HEAD, rows), ""]  # fmt: skip
