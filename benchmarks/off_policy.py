@@ -7,7 +7,8 @@ critics, 256 transitions, an update an env step (4 envs, 4 updates a step of all
 frame skip 4, 32 transitions, an update in 4 env steps (8 envs), no double Q-learning. That is checked in every run, with the
 env, the parameters and that they moved; a run of other work has no figure. Each side runs with one torch thread and with two,
 and its better median counts. Ours is the process runtime, one actor and the learner, in float32 and, where a row says so, in
-bfloat16. One round runs every row once; a ratio is taken within a round. Probes, repeats and windows are ``matrix.py``'s.
+lower precision (medium for SAC's matrices, bf16 for DQN's convolutions). One round runs every row once; a ratio is taken within
+a round. Probes, repeats and windows are ``matrix.py``'s.
 """
 
 from __future__ import annotations
@@ -41,18 +42,22 @@ class Case:
     unit: str  # of the figure
     batch: int
     contract: Contract  # ``passes``: transitions learned from an env step
+    command: str  # ours
+    script: str  # the peer's argument
+    precisions: tuple[str, ...]  # ours
 
 
 CASES = {
     "sac": Case(
-        title="SAC, HalfCheetah-v5", unit="updates/s", batch=256,
+        title="SAC, HalfCheetah-v5", unit="updates/s", batch=256, command=SAC, script="halfcheetah",
+        precisions=("fp32", "medium"),
         contract=Contract(
             envs={"HalfCheetah-v5": ""}, observation=(17,), actions=6, parameters=217_871, passes=256.0,
             net="actor and two critics of 256-256, a temperature",
         ),
     ),
     "dqn": Case(
-        title="DQN, Pong", unit="steps/s", batch=32,
+        title="DQN, Pong", unit="steps/s", batch=32, command=DQN, script="pong", precisions=("fp32", "bf16"),
         contract=Contract(
             envs={"ALE/Pong-v5": ""}, observation=(4, 84, 84), actions=6, parameters=1_687_206, frame_skip=4, sticky=0.0,
             passes=8.0, net="Nature CNN, 4 stacked frames of 84 x 84",
@@ -65,14 +70,14 @@ def _rows() -> dict[str, Row]:
     rows = {}
     for threads in (1, 2):
         said = f"{threads} torch thread{'s' if threads > 1 else ''}"
-        for case, command, script in (("sac", SAC, "halfcheetah"), ("dqn", DQN, "pong")):
-            for precision in ("fp32", "bf16"):
-                rows[f"{case}-{precision}-{threads}"] = Row(
-                    case=case, kind="ours", command=f"{command} --precision {precision} --threads {threads}",
+        for name, case in CASES.items():
+            for precision in case.precisions:
+                rows[f"{name}-{precision}-{threads}"] = Row(
+                    case=name, kind="ours", command=f"{case.command} --precision {precision} --threads {threads}",
                     what=f"ours, {precision}, learner with {said}",
                 )  # fmt: skip
-            rows[f"{case}-sb3-{threads}"] = Row(
-                case=case, kind="peer", venv="sb3", command=f"run_sb3_off_policy.py {script} --threads {threads}",
+            rows[f"{name}-sb3-{threads}"] = Row(
+                case=name, kind="peer", venv="sb3", command=f"run_sb3_off_policy.py {case.script} --threads {threads}",
                 what=f"Stable-Baselines3, fp32, {said}",
             )  # fmt: skip
     return dict(sorted(rows.items(), key=lambda item: item[1].case, reverse=True))
@@ -113,10 +118,10 @@ def run_ours(a: argparse.Namespace, row: Row, work: Path, log: Path) -> dict[str
 def ratios(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of each case and precision the better number of threads, beside the better one of the peer, within rounds."""
     found = []
-    for case in CASES:
-        theirs = best(results, f"{case}-sb3-")
-        for precision in ("fp32", "bf16"):
-            mine = best(results, f"{case}-{precision}-")
+    for name, case in CASES.items():
+        theirs = best(results, f"{name}-sb3-")
+        for precision in case.precisions:
+            mine = best(results, f"{name}-{precision}-")
             if mine is None or theirs is None:
                 continue
             values = {r["round"]: r["value"] for r in results if r["row"] == theirs and "value" in r}
@@ -162,7 +167,7 @@ def page(record: Mapping[str, Any], results: Sequence[Mapping[str, Any]], names:
     where, (rows, against) = record["host"], lines(results, names)
     arguments = record["arguments"]
     out = ["# SAC and DQN beside Stable-Baselines3", "",
-           "Written by `benchmarks/off_policy.py`; [what is measured, and how](../../benchmarks/README.md).", "",
+           "Written by `benchmarks/off_policy.py`; `benchmarks/README.md` says what is measured, and how.", "",
            f"    .venv/bin/python benchmarks/{record['command']}", "",
            f"{where['at']}, {where['cpu']}, {where['cores']} cores, Python {where['python']}: {arguments['rounds']} rounds, "
            f"windows of {arguments['seconds']} s.", "", markdown(HEAD, rows), ""]  # fmt: skip

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "medium", "bf16"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -449,7 +449,7 @@ class Program:
     inference: Literal["local"] = "local"
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
-    precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors; the rest is fp32
+    precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)
     compile: bool = False  # torsos of images with torch.compile: a minute at the start
     threads: Count = 1  # of the learner; an actor has one
     steps: Count = 500_000  # env steps after frame skip, rounded up to whole batches

@@ -33,7 +33,7 @@ def test_every_row_can_be_run_and_each_side_has_both_numbers_of_threads() -> Non
         if row.kind == "peer":
             assert (Path(matrix.__file__).parent / "peers" / row.command.split()[0]).exists()
     sides = {name[:-2] for name in ROWS}
-    assert sides == {f"{case}-{side}" for case in CASES for side in ("fp32", "bf16", "sb3")}
+    assert sides == {f"{name}-{side}" for name, case in CASES.items() for side in (*case.precisions, "sb3")}
     assert set(ROWS) == {f"{side}-{threads}" for side in sides for threads in (1, 2)}
 
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from equipoise import tree
 from equipoise.actors.recorder import Recorder
-from equipoise.envs import Ruler, capsule, final, ruler
+from equipoise.envs import Ruler, adapter, capsule, final, ruler
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.capsule import Failures
 from equipoise.envs.checks import WrongValue
@@ -255,6 +255,20 @@ def test_a_capsule_has_what_reached_the_env(tmp_path):
     assert made.start.kind == "birth" and len(made.actions) == env.env.calls == made.step
     again = replay(made)
     assert again.same and again.steps == env.env.calls
+
+
+@pytest.mark.parametrize("every", range(1, 9))
+def test_a_capsule_from_a_state_on_has_what_reached_the_env(every, tmp_path, monkeypatch):
+    """Also where the first step from there is one after which the env is held."""
+    monkeypatch.setattr(adapter, "EXACT_ACTIONS", every)
+    stream = next(s for s in range(100) if truncated(s, 0) and truncated(s, 1))
+    env = env_of(HERE, [stream, 0, 1, 2], nonfinite=stream)
+    env.failures = Failures(on_nonfinite="stop", capsules=tmp_path)
+    with pytest.raises(WrongValue, match="finite"):
+        rows(env, np.random.default_rng(0).integers(0, 8, (200, 4)))
+    (path,) = tmp_path.iterdir()
+    made = capsule.read(path)
+    assert made.start.kind == "state" and replay(made).same
 
 
 def test_a_capsule_of_a_reset_that_was_held_back(tmp_path):

@@ -17,7 +17,7 @@ from equipoise.types import Tree
 def members(made: Replay) -> Any:
     """The places that may be sampled."""
     state: Any = made.selector.state()
-    return np.sort(state["list"]) if "list" in state else np.flatnonzero(state["in"])
+    return np.flatnonzero(state["in"])
 
 
 def content(made: Replay) -> str:

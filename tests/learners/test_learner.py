@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -161,6 +161,36 @@ def test_gradients_are_clipped_by_their_norm() -> None:
     grad = made._flat["a"].grad
     assert grad is not None and float(grad.norm()) == pytest.approx(0.5, rel=1e-4)
     assert float(out.metrics["grad_norm/a"][0]) > 100, "the metric is the norm before the clip"
+
+
+class Noticed(torch.autograd.Function):
+    """Its value, and how exact products of matrices are forward and backward."""
+
+    seen: ClassVar[list[str]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        Noticed.seen.append(torch.get_float32_matmul_precision())
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        Noticed.seen.append(torch.get_float32_matmul_precision())
+        return grad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noticing(Quadratic):
+    def loss(self, net: Any, *args: Any, **kwargs: Any) -> LossOutput | None:
+        out = super().loss(net, *args, **kwargs)
+        return None if out is None else replace(out, loss=Noticed.apply(out.loss))
+
+
+@pytest.mark.parametrize(("precision", "within"), [("fp32", "highest"), ("medium", "medium"), ("bf16", "highest")])
+def test_a_loss_and_its_gradient_are_computed_alike(precision: Any, within: str) -> None:
+    Noticed.seen.clear()
+    learner(Noticing(), precision=precision).step(batch())
+    assert Noticed.seen == [within, within] and torch.get_float32_matmul_precision() == "highest"
 
 
 def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule() -> None:

@@ -71,7 +71,7 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
 
 
 def test_a_precision_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="precision: expected one of 'fp32', 'bf16'"):
+    with pytest.raises(ValueError, match="precision: expected one of 'fp32', 'medium', 'bf16'"):
         api.program(PIXELS, "ppo", precision="fp16", **SMALL)
 
 

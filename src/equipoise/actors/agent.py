@@ -41,9 +41,9 @@ class LocalAgent:
         seed: int,
         precision: Precision = "fp32",
     ) -> None:
+        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included."""
         self._algorithm, self.net, self._experience = algorithm, net, experience
         self._weights, self._episodes = weights, episodes
-        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included."""
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
         self._noise_columns = noise_columns

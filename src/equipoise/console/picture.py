@@ -141,9 +141,7 @@ def lag_name(program: Program) -> str:
 
 
 def _lag(report: Report, program: Program) -> str:
-    name = lag_name(program)
-    unit = "" if name == "lag" else " versions"
-    return f"{name} {report.lag_mean:.1f}{unit} (max {report.lag_max})"
+    return f"{lag_name(program)} {report.lag_mean:.1f} (max {report.lag_max})"
 
 
 def _speed(report: Report, program: Program) -> Text:

@@ -55,10 +55,9 @@ class Endings:
                 self.clocked.update(name for name, limit in self.named.items() if limit == self.length[b])
         if self.same_step and self.over.any():
             self.length[self.over] = 0
-            given = final.named(info) is not None
-            if (truncated & ~terminated).any():
-                self.finals = given and self.finals is not False
-            if isinstance(info, dict) and not given:
+            if (cut := truncated & ~terminated).any():
+                self.finals = bool((final.given(info, cut) == cut).all()) and self.finals is not False
+            if isinstance(info, dict) and final.named(info) is None:
                 seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
                 cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)

@@ -29,19 +29,27 @@ def read(target: Tree, info: Mapping[str, Any], rows: Array) -> Array:
     the form of those that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean anything.
     WrongValue where one is not of the observation's shape.
     """
+    there = given(info, rows)
+    if (key := named(info)) is None:
+        return there
+    value = info[key]
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        _put_rows(target, value, there, key)
+        return there
+    for i in np.flatnonzero(there).tolist():
+        _put_one(target, value[i], i, key)
+    return there
+
+
+def given(info: Any, rows: Array) -> Array:
+    """[B] bool: of which of ``rows`` [B] bool ``info`` has the last observation."""
     if (key := named(info)) is None:
         return np.zeros_like(rows)
     value, there = info[key], np.array(rows)
     if (said := info.get(f"_{key}")) is not None:
         there &= np.asarray(said, np.bool_)
-    if not isinstance(value, np.ndarray) or value.dtype != object:
-        _put_rows(target, value, there, key)
-        return there
-    for i in np.flatnonzero(there).tolist():
-        if value[i] is None:
-            there[i] = False
-        else:
-            _put_one(target, value[i], i, key)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        there &= np.array([one is not None for one in value])
     return there
 
 

@@ -55,24 +55,31 @@ def play(capsule: Capsule) -> Replay:
             env.begin_as(capsule.start)
             env.strict = capsule.kind == "cast"
             actions = [tree.map(lambda x: x[None], action) for action in actions]
+        env.checks.every = 1
         if capsule.start.kind == "state":
             env.load(capsule.state)
-            actions, steps = actions[1:], 1
-        env.checks.every = 1
-        env.recv()
-        for action in actions:
+            steps = 1
+            receive(env, actions[0])  # which is sent already
+        else:
+            env.recv()
+        for action in actions[steps:]:
             steps += 1
             env.send(action, env.ts.stream)
-            env.recv()
-            if env.holding:
-                env.send(action, env.ts.stream)
-                env.recv()
+            receive(env, action)
     except Exception as error:
         return Replay(error, is_same(capsule, error), steps)
     finally:
         if env is not None:
             env.close()
     return Replay(None, False, steps)
+
+
+def receive(env: SyncEnv, action: Tree) -> None:
+    """The outcome of an action that was sent; rows in which the env is held take in any, and none of the capsule's."""
+    env.recv()
+    while env.holding:
+        env.send(action, env.ts.stream)
+        env.recv()
 
 
 def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:

@@ -81,9 +81,10 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
             raise ValueError(f"{target} takes no argument {key!r}{hint}; it takes: {', '.join(expected) or 'none'}")
 
 
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 WORDS: dict[Any, Any] = {  # for one of two, by what they mean; and 0 and 1, which equal them, for the same
-    **dict.fromkeys(("true", "on", "yes", "1", 1), True),
-    **dict.fromkeys(("false", "off", "no", "0", 0), False),
+    **dict.fromkeys((*TRUE_WORDS, 1), True),
+    **dict.fromkeys((*FALSE_WORDS, 0), False),
 }
 KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),

@@ -220,7 +220,10 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
             raise Faulty(f"{where}{path}: expected shape {(length, *spec.shape)}, got {array.shape}")
         if not np.can_cast(array.dtype, spec.dtype, "same_kind") and not (array.dtype.kind in "bui" and spec.dtype != "bool"):
             raise Faulty(f"{where}{path}: expected {spec.dtype}, got {array.dtype}")
-        array = array.astype(spec.dtype, copy=False)
+        array, given = array.astype(spec.dtype, copy=False), array
+        if given.dtype.kind in "bui" and (other := array != given).any():
+            at = int(np.argwhere(other)[0, 0])
+            raise Faulty(f"{where}{path}: expected numbers that {spec.dtype} has, got {given[at]} at step {at}")
         if spec.dtype == "float32" and not np.isfinite(array).all():
             at = int(np.argwhere(~np.isfinite(array))[0, 0])
             raise Faulty(f"{where}{path}: expected finite numbers, got {array[at]} at step {at}")

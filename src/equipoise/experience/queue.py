@@ -188,7 +188,8 @@ class Queue:
         """All complete blocks into ``_ready``: as announced, then those whose actor has not done that, or never will.
 
         The words are looked at before the announcements are: what is FULL then and unannounced afterwards is an actor's
-        latest block. The other way round two blocks of an actor could be missed by one and met by the other, in any order.
+        latest block, unless it was killed there: then its successor's may come first. The other way round two blocks of an
+        actor could be missed by one look and met by the other, in any order.
         """
         full = (self._word[self._word % 4 == FULL] // 4).tolist()
         order = dict.fromkeys([*self._ready, *self._full.drain()])

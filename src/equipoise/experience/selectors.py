@@ -72,7 +72,6 @@ class Uniform:
     def __init__(self, slots: int, streams: int = 1) -> None:
         self._in = np.zeros(_shape(slots, streams), bool)
         self._flat = self._in.reshape(-1)
-        self._end = 0  # no place from here on was ever in
         self._n = 0
         self.nbytes = self._in.nbytes
 
@@ -83,14 +82,13 @@ class Uniform:
         mine = self._in[where]
         self._n += int(np.count_nonzero(there)) - int(np.count_nonzero(mine))
         mine[...] = there
-        self._end = max(self._end, where[0].stop * self._in.shape[1])
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         if not self._n:
             raise ValueError(f"expected items to sample {n} of, got none")
         probability = np.full(n, 1 / self._n)
         if SCAN * n > self._n:  # few, or sparse: a look at all is no more than a draw of many
-            return np.flatnonzero(self._flat[: self._end]).take(rng.integers(0, self._n, n)), probability
+            return np.flatnonzero(self._flat).take(rng.integers(0, self._n, n)), probability
         places = self._draw(n, rng)
         while len(places) < n:
             places = np.concatenate([places, self._draw(n - len(places), rng)])
@@ -99,7 +97,7 @@ class Uniform:
     def _draw(self, n: int, rng: np.random.Generator) -> Array:
         """About ``n`` or a few more."""
         # As ``rng.integers`` in half the time. u is at most 1 - 2^-53, and so its product rounds to a number below the end.
-        places: Array = (rng.random(n * self._end // self._n + 4) * self._end).astype(np.int64)
+        places: Array = (rng.random(n * self._in.size // self._n + 4) * self._in.size).astype(np.int64)
         return places[self._flat.take(places)]
 
     def update(self, places: Array, priority: Array) -> None:
@@ -110,7 +108,7 @@ class Uniform:
 
     def load(self, state: Tree) -> None:
         _copy(state["in"], self._in)
-        self._n, self._end = int(np.count_nonzero(self._in)), self._in.size
+        self._n = int(np.count_nonzero(self._in))
 
 
 class Fifo:
@@ -256,7 +254,7 @@ class Prioritized:
 
 def _shape(slots: int, streams: int) -> tuple[int, int]:
     if slots < 1 or streams < 1:
-        raise ValueError(f"expected at least 1 place, got {slots * streams}")
+        raise ValueError(f"expected at least 1 slot and 1 stream, got {slots} and {streams}")
     return slots, streams
 
 

@@ -14,7 +14,7 @@ from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.target import Target
-from equipoise.nets.precision import autocast
+from equipoise.nets.precision import autocast, backward
 from equipoise.types import Algorithm, Batch, Precision, Tree
 
 
@@ -40,7 +40,7 @@ class Learner:
         """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
         self.algorithm, self.device = algorithm, torch.device(device)
         self.net = net.to(self.device)
-        self._autocast = autocast(precision, self.device)
+        self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
         self._schedule_updates = schedule_updates
@@ -162,7 +162,8 @@ class Learner:
         flat, bound = self._flat[group], self.algorithm.max_grad_norm
         assert flat.grad is not None
         flat.grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._backward:
+            loss.backward()  # type: ignore[no-untyped-call]
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))

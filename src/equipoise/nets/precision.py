@@ -1,4 +1,14 @@
-"""In which numbers a network computes."""
+"""In which numbers a network computes.
+
+========  ==========================================================================================================
+fp32      float32
+medium    tensors are float32; a processor that can may round what a product of matrices multiplies, and sums in float32
+          (``torch.set_float32_matmul_precision``: bfloat16 on CPUs with AMX, TF32 on NVIDIA GPUs, else nothing changes)
+bf16      convolutions, products of matrices and what lies between them are bfloat16 (``torch.autocast``)
+========  ==========================================================================================================
+
+Weights, gradients and the optimiser's memory stay float32 whatever it is.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +20,38 @@ import torch
 from equipoise.types import Precision
 
 
-def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
-    """A context, entered as often as one likes, in which convolutions and products of matrices compute as told.
+class Products:
+    """A context in which products of float32 matrices are so exact: "highest" or "medium". It may be entered again within."""
 
-    Weights, gradients and the optimiser's memory stay float32 whatever it is.
-    """
-    return nullcontext() if precision == "fp32" else torch.autocast(torch.device(device).type, torch.bfloat16)
+    def __init__(self, exactness: str) -> None:
+        self._exactness = exactness
+        self._before: list[str] = []
 
+    def __enter__(self) -> None:
+        self._before.append(torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision(self._exactness)
 
-def exact(device: torch.device) -> AbstractContextManager[Any]:
-    """Without autocast, where there is any."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else PLAIN
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self._before.pop())
 
 
 PLAIN = nullcontext()
+
+
+def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
+    """A context, entered as often as one likes, in which a network computes as told."""
+    if precision == "bf16":
+        return torch.autocast(torch.device(device).type, torch.bfloat16)
+    return PLAIN if precision == "fp32" else Products("medium")
+
+
+def backward(precision: Precision) -> AbstractContextManager[Any]:
+    """The same for the gradient of what was computed so; autocast remembers by itself what it did."""
+    return Products("medium") if precision == "medium" else PLAIN
+
+
+def exact(device: torch.device) -> AbstractContextManager[Any]:
+    """Within such a context: as without it."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return PLAIN if torch.get_float32_matmul_precision() == "highest" else Products("highest")

@@ -273,7 +273,7 @@ def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
     if live <= held:
         return []
     what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"
-    return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}: rows would come twice in a batch"]
+    return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}"]
 
 
 def _large(plan: ReplayPlan) -> list[str]:

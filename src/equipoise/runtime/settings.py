@@ -16,11 +16,11 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Annotated, Any, Literal, Union
 
+from equipoise.envs.wrong import FALSE_WORDS, TRUE_WORDS
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, Replay, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
-TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     f"{prefix}{byte}": base**power
