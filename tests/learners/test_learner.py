@@ -174,7 +174,7 @@ class Noticed(torch.autograd.Function):
         return x * 1
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         Noticed.seen.append(torch.get_float32_matmul_precision())
         return grad
 
