@@ -357,7 +357,7 @@ def test_sampling_more_than_there_is(kind):
         assert selector.sample(1, rng)[0].tolist() == [2] and not len(selector)
     else:
         assert selector.sample(3, rng)[0].tolist() == [2, 2, 2]
-    with pytest.raises(ValueError, match="at least 1 place, got 0"):
+    with pytest.raises(ValueError, match="at least 1 slot and 1 stream, got 0 and 1"):
         MAKE[kind](0)
 
 

@@ -222,8 +222,8 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
     [
         (
             {"algorithm": "ppo"},
-            r"^actors: expected at least 1, got 0, which takes an algorithm with a replay \(bc, dqn, sac, td3\) and a data "
-            "set: here ppo, whose rows are learned from once$",
+            r"^actors: expected at least 1, got 0, which takes an algorithm with a replay \(apex_dqn, bc, dqn, r2d2, sac, td3\)"
+            " and a data set: here ppo, whose rows are learned from once$",
         ),
         ({}, "actors: expected at least 1, got 0, which takes"),
         ({"settings": {"replay.dataset": "d-v0", "replay.selector": "fifo"}}, "replay.selector: expected uniform"),

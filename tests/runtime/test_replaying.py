@@ -114,7 +114,8 @@ def test_a_replay_that_cannot_work_is_refused_before_the_run(settings: list[str]
 @pytest.mark.parametrize("setting", ["replay.memory=2GiB", "replay.dataset=d-v0", "policies.main.replay.updates=2"])
 def test_a_setting_of_a_replay_names_the_algorithms_that_have_one(setting: str) -> None:
     key = setting.partition("=")[0]
-    said = f"{key}: expected an algorithm with a replay (bc, dqn, sac, td3), got ppo, whose rows are learned from once"
+    those = "apex_dqn, bc, dqn, r2d2, sac, td3"
+    said = f"{key}: expected an algorithm with a replay ({those}), got ppo, whose rows are learned from once"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         api.program("CartPole-v1", "ppo", settings=[setting])
 
