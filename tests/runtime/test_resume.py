@@ -432,7 +432,7 @@ def test_a_learner_killed_at_any_file_operation_of_a_checkpoint_goes_on(on: Any,
         assert newest is not None and newest.name == "step_2048"
         shutil.rmtree(out)
         n += 1
-    assert n > (12 if on == "process" else 25)
+    assert n > (8 if on == "process" else 25)  # of the learner's own: it opens, writes and syncs three files
 
 
 DOOMED = ["CartPole-v1", "--algorithm", "tests.runtime.doomed:Doomed", "--no-recipe", "--on", "serial", "--actors", "2"]
