@@ -51,7 +51,7 @@ def test_every_item_has_the_priority_of_its_rows(window: int, recurrent: bool) -
         np.testing.assert_allclose(
             made.selector._tree.mass[places], (told(whole).double().numpy() + EPSILON) ** ALPHA, rtol=1e-6
         )
-        assert (made.ring.row(places) + window <= made.ring._next_row[places % made.ring.streams]).all(), "complete"
+        assert (made.ring.row(places) + window <= made.ring.next_row[places % made.ring.streams]).all(), "complete"
     assert len(entered) > 50
 
 

@@ -263,7 +263,7 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
     history, expected = History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), dict[int, str]()
     made = made or made_in(directory, history)
     writers = Writers(history, made)
-    writers.next = [int(made.ring._next_row[0]) if made._rounds else 0] * ACTORS
+    writers.next = [int(made.ring.next_row[0]) if made._rounds else 0] * ACTORS
     assert made.journal is not None
     for step in range(first, first + saves):
         learn(made, writers, rounds)

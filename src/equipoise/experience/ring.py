@@ -110,7 +110,9 @@ class Ring:
         self._keeps_state, self._history = bool(tree.leaves(layout.state)), layout.history
         self._small["row"][:] = NOWHERE
         self.blocks = np.zeros(actors, np.int64)  # of each actor, so far; block ``n`` lies at slot ``n * unroll`` and after
-        self._next_row = np.full(streams, NOWHERE, np.int64)
+        # Of each actor the row numbers of its next block, where nothing is lost in between.
+        self._expected = np.full((actors, unroll, block), NOWHERE, np.int64)
+        self._one_block = np.array(unroll)  # an array: to add a plain number takes twice as long
         self._since = np.zeros(streams, np.int64)  # rows before the last gap
         self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
         self._flat = self._records.reshape(self.places, layout.record)
@@ -140,18 +142,19 @@ class Ring:
         ValueError where frames are stacked and a row shows its stack again.
         """
         actor, unroll, columns = column // self.block, self.unroll, slice(column, column + self.block)
-        number, start, expected = int(self.blocks[actor]), np.asarray(data.context["start"]), self._next_row[columns]
+        number, start, expected = int(self.blocks[actor]), np.asarray(data.context["start"]), self._expected[actor]
         head = number * unroll % self.slots
         changes: list[tuple[Where, Flags]] = []
-        if gap := expected.tobytes() != start.tobytes():  # as before the first block
+        if gap := expected[0].tobytes() != start.tobytes():  # as before the first block
             # What stood at the head is another observation now.
-            for lost in np.flatnonzero(expected != start) + column:
+            for lost in np.flatnonzero(expected[0] != start) + column:
                 changes += self._parted(head - self.window, slice(lost, lost + 1), np.zeros((1, 1), bool))
                 self._since[lost] = number * unroll
                 self._age[lost] = OLDEST  # unless an episode begins here, nobody knows how old it is
-        self._write(data, start, head, columns, anew=gap)
+            np.add(start, self._steps[:-1], out=expected)
+        self._write(data, expected, head, columns, anew=gap)
         self._fresh(number, head, columns)
-        np.add(start, self._steps[-1], out=expected)
+        np.add(expected, self._one_block, out=expected)
         self.blocks[actor] = number + 1
         return changes + self._parted(head - self.window + 1, columns, self._may)
 
@@ -179,8 +182,8 @@ class Ring:
         if self._keeps_state:
             may &= self._lead % self.unroll == 0
 
-    def _write(self, data: Trajectory, start: Ints, head: int, columns: slice, *, anew: bool) -> None:
-        """``anew``: ``obs[0]`` is not yet there as the last block's ``obs[T]``."""
+    def _write(self, data: Trajectory, rows: Ints, head: int, columns: slice, *, anew: bool) -> None:
+        """``rows`` [T, block]: their numbers; ``anew``: ``obs[0]`` is not yet there as the last block's ``obs[T]``."""
         unroll, parts = self.unroll, self._parts
         for name, part in self._plain:
             part[...] = getattr(data, name)
@@ -190,7 +193,7 @@ class Ring:
                     parts[path][...] = leaf
                 else:
                     self._put(path, leaf, head, columns, anew=anew)
-        np.add(start, self._steps[:-1], out=parts["row"])
+        parts["row"][...] = rows
         if "age" in parts:
             if (~parts["mask"] & ~parts["first"][1:]).any():
                 raise ValueError(
@@ -222,6 +225,11 @@ class Ring:
         large[(head + rows - 1) % self.slots, columns] = leaf[-1]
 
     # -------------------------------------------------------------------------------------------------------------- out
+
+    @property
+    def next_row(self) -> Ints:
+        """[streams], the number of each stream's next row, where nothing is lost in between; a copy."""
+        return self._expected[:, 0].reshape(-1)
 
     def row(self, places: Ints) -> Ints:
         """The stream's row number at each place: it tells whether what a key was of is still there."""
@@ -276,7 +284,7 @@ class Ring:
         where = self._edge()
         return {
             "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
-            "blocks": self.blocks.copy(), "next_row": self._next_row.copy(), "since": self._since.copy(),
+            "blocks": self.blocks.copy(), "expected": self._expected.copy(), "since": self._since.copy(),
             "age": self._age.copy(),
             "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
         }  # fmt: skip
@@ -293,7 +301,7 @@ class Ring:
             wanted, got = ((x.shape if isinstance(x, np.ndarray) else x) for x in (mine, saved.get(path)))
             if got != wanted:
                 raise ValueError(f"replay, {path}: expected {wanted} as in this program, got {got}")
-        for path, array in (("blocks", self.blocks), ("next_row", self._next_row), ("since", self._since), ("age", self._age)):
+        for path, array in (("blocks", self.blocks), ("expected", self._expected), ("since", self._since), ("age", self._age)):
             array[:] = saved[path]
         where = self._edge()
         self._records[where] = saved["records"]

@@ -209,7 +209,9 @@ class Prioritized:
         mine, streams = self._in[where], self._in.shape[1]
         self._n += int(np.count_nonzero(there)) - int(np.count_nonzero(mine))
         mine[...] = there
-        np.multiply(there, (self._highest + self._epsilon) ** self._alpha, out=self._mass[where])
+        mass = self._mass[where]
+        mass[...] = 0.0
+        np.copyto(mass, (self._highest + self._epsilon) ** self._alpha, where=there)
         self._tree.changed(where[0].start * streams, where[0].stop * streams)
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
