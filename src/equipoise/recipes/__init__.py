@@ -30,6 +30,7 @@ RECIPES: dict[tuple[str, str], Callable[[], Program]] = {
     ("ALE/Pong-v5", "impala"): atari.pong_impala,
     ("ALE/Pong-v5", "ppo"): atari.pong_ppo,
     ("ALE/Pong-v5", "dqn"): atari.pong_dqn,
+    ("ALE/Pong-v5", "apex_dqn"): atari.pong_apex,
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): minigrid.doorkey_ppo,
     ("equipoise/BitFlip-v0", "dqn"): goals.bitflip_dqn,
     ("CartPole-v1", "apex_dqn"): classic.cartpole_apex,

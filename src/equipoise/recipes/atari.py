@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
@@ -66,4 +67,23 @@ def pong_dqn() -> Program:
         max_lag=1,
         precision="bf16",
         steps=10_000_000,
+    )
+
+
+def pong_apex() -> Program:
+    """Pong's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
+
+    Deviations from Horgan et al. 2018: 16 streams for 360, batch 32 for 512, an update in eight steps, Adam and lr 1e-4, a replay
+    of 1e5 rows, a target of 1,000 updates, norms cut at 10; the ladder begins after 5e4 steps of falling epsilon; bf16.
+    """
+    algorithm = ApexDQN(learning_rate=1e-4, epsilon_steps=50_000, target_every=1000, max_grad_norm=10.0)
+    replay = Replay(capacity=100_000, starts_at=10_000, updates=8, selector="prioritized")
+    return Program(
+        env=PONG,
+        policies={"main": Policy(algorithm=algorithm, unroll=4, batch=32, replay=replay)},
+        actors=2,
+        envs_per_actor=8,
+        max_lag=None,
+        precision="bf16",
+        steps=3_000_000,
     )
