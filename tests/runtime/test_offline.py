@@ -251,7 +251,8 @@ def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
         for _ in solving:
             pass
     assert solving.summary is not None and solving.summary["status"] == "solved"
-    made = eq.collect(tmp_path / "solved", "cartpole/solved-v0", episodes=50)
+    # As it was evaluated: sampled actions may do worse than those that solved it.
+    made = eq.collect(tmp_path / "solved", "cartpole/solved-v0", episodes=50, deterministic=True)
     goal = 0.9 * float(np.mean([one.reward.sum() for one in made]))
     assert goal > 0.9 * 450
     data = {"replay.dataset": made.name}
