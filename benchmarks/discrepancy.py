@@ -74,8 +74,8 @@ def page(found: Found, a: argparse.Namespace, picture: str | None) -> str:
     out += [
         "",
         f"The first row that is learned from is the window's first without a burn-in and its row {a.burn_in} with one, so the",
-        "column compares like with like only within the two of each kind; the last row is the last of as many learned rows in all",
-        "four. What the weights have changed since the actor used them is in every figure, so that none comes near 0.",
+        "column compares like with like only within the two of each kind; the last row is the last of as many learned rows",
+        "in all four. What the weights have changed since the actor used them is in every figure, so that none comes near 0.",
     ]
     return "\n".join([*out, *(["", f"![Discrepancy over updates]({picture})"] if picture else [])]) + "\n"
 
