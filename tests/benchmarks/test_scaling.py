@@ -9,6 +9,7 @@ import pytest
 import scaling
 import sleepy
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from harness import Failed
 
 
 def window(series: str, actors: int, i: int, value: float | None) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_updates_follow_the_actors_or_do_not(monkeypatch: pytest.MonkeyPatch) ->
 
     def trained(command: list[str], *args: Any, **options: Any) -> Any:
         seen.append(command)
-        raise scaling.Failed("enough")
+        raise Failed("enough")
 
     monkeypatch.setattr(scaling, "trained", trained)
     monkeypatch.setattr(scaling, "calibrate", lambda: {"two_core": 20.0})
@@ -75,7 +76,7 @@ def test_updates_follow_the_actors_or_do_not(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_env_is_cartpole_that_sleeps_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(sleepy.time, "sleep", slept.append)
+    monkeypatch.setattr("sleepy.time.sleep", slept.append)
     for envs, pause in ((1, 0.002), (4, 0.008), (100, 0.008)):
         slept.clear()
         slow, plain = sleepy.SleepyCartPole(envs, in_turn=4), CartPoleVectorEnv(envs, max_episode_steps=500)
