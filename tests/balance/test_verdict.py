@@ -6,8 +6,8 @@ from equipoise.balance.shares import STATES, Shares, add
 from equipoise.balance.verdict import verdict
 
 
-def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0):
-    return Shares(worked=worked, preempted=preempted, starved=starved, blocked=blocked)
+def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, **part):
+    return Shares(worked=worked, preempted=preempted, starved=starved, blocked=blocked, **part)
 
 
 BUSY = shares(worked=10)
@@ -29,6 +29,35 @@ CASES = {
         "Sampling-bound",
         ["50 %", "40 % for their envs", "faster env"],
     ),
+    "the learner waits for actors whose envs sleep": (
+        [shares(worked=10, asleep=8)] * 2,
+        shares(worked=5, starved=5),
+        {"cores": 2},
+        "Sampling-bound",
+        ["80 % for their envs", "faster env or more actors"],
+    ),
+    "the actors wait for updates that are paid for": (
+        [shares(worked=4, blocked=6)],
+        shares(worked=10, writing=4.9),
+        {"max_lag": None, "paid": 32},
+        "Limiter-bound",
+        ["60 %", "behind with the 32 updates", "use fewer replay.updates"],
+    ),
+    "the actors wait for the one update that is paid for": (
+        [shares(worked=4, blocked=6)],
+        shares(worked=10),
+        {"max_lag": 1, "paid": 1},
+        "Limiter-bound",
+        ["behind with the update that each round", "use more learner threads"],
+    ),
+    "the actors wait for a learner that writes their rows": (
+        [shares(worked=4, blocked=6)],
+        shares(worked=9, starved=1, writing=4.5),
+        {"max_lag": None, "paid": 32},
+        "Learning-bound",
+        ["60 %", "45 % of its time goes into writing", "longer unrolls"],
+    ),
+    "no rows, though there is a replay": ([BUSY], shares(worked=5, starved=5), {"paid": 32}, "Sampling-bound", ["50 %"]),
     "the actors wait": ([shares(worked=4, blocked=6)], shares(worked=10), {}, "Learning-bound", ["60 %", "fewer actors"]),
     "one of two actors waits": ([BUSY, shares(worked=4, blocked=6)], BUSY, {}, "Learning-bound", ["30 %"]),
     "both wait in turn": (
@@ -131,3 +160,5 @@ def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
     assert [shares().share(state) for state in STATES] == [0, 0, 0, 0]
     assert add([some, some]) == shares(worked=2, preempted=4, starved=6, blocked=8)
     assert add([]) == shares()
+    assert add([shares(worked=3, asleep=2)] * 2) == shares(worked=6, asleep=4)
+    assert shares(worked=3, asleep=2, writing=1).total == 3, "parts of another are not counted again"

@@ -16,10 +16,13 @@ from tests.runtime.ruling import Held, program
 
 
 class Clock:
-    now = 100.0
+    now, core = 100.0, 7.0
 
     def perf_counter(self) -> float:
         return self.now
+
+    def thread_time(self) -> float:
+        return self.core
 
 
 @pytest.fixture
@@ -60,6 +63,34 @@ def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> N
     made.meter("actor 0", alone=False)
     clock.now += 3
     assert made.shares(alone=True)["actor 0"].worked == 3
+
+
+def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    delay = [40.0]  # of other times
+    monkeypatch.setattr(boards, "_run_delay_s", lambda: delay[0])
+    made = board()
+    meter = made.meter("actor 0")
+    for _ in range(3):  # of 10 s of work 2 on a core, 3 waiting for one
+        clock.now, clock.core, delay[0] = clock.now + 10, clock.core + 2, delay[0] + 3
+        meter.add(Tick.WORKED)
+        clock.now += 4
+        meter.add(Tick.STARVED)
+    found = made.shares()["actor 0"]
+    assert (found.worked, found.preempted, found.starved, found.asleep) == (21, 9, 12, 15)
+    meter = made.meter("actor 0")  # a successor
+    clock.now, clock.core = clock.now + 10, clock.core + 9
+    meter.add(Tick.WORKED)
+    assert made.shares()["actor 0"].asleep == 16
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_what_a_learner_writes_into_a_replay_is_told(algorithm: str, tmp_path: Path) -> None:
+    settings = ["replay.starts_at=64"] if algorithm == "dqn" else []
+    run = api.train("CartPole-v1", algorithm, on="serial", out=tmp_path / "run", steps=256, evaluate_episodes=0, recipe=False,
+                    settings=settings)  # fmt: skip
+    *_, last = list(run)
+    assert (0 < last.balance["learner"].writing < last.balance["learner"].worked) == (algorithm == "dqn")
+    assert last.balance["actor 0"].writing == 0
 
 
 def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(clock: Clock) -> None:

@@ -33,7 +33,8 @@ def summary(**fields):
         "status": "completed", "env_steps": 2048, "frames": 8192, "updates": 2, "wall_s": 1.5, "steps_per_s": 1000.0,
         "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2),
-        "balance": {"learner": Shares(worked=1.0)}, "verdict": "Balanced.", "solved_at_s": None, "params_sha256": "0" * 64,
+        "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}, "verdict": "Balanced.",
+        "solved_at_s": None, "params_sha256": "0" * 64,
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
         "failures": {},
     }  # fmt: skip
@@ -125,7 +126,8 @@ def test_every_report_is_a_line_at_once_and_nan_is_null(tmp_path):
     assert len(lines) == 2
     first, last = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert set(first) == set(Report.__dataclass_fields__)
-    assert first["balance"]["learner"] == {"worked": 0.5, "preempted": 0.0, "starved": 0.5, "blocked": 0.0}
+    parts = {"asleep": 0.0, "writing": 0.0}
+    assert first["balance"]["learner"] == {"worked": 0.5, "preempted": 0.0, "starved": 0.5, "blocked": 0.0} | parts
     assert first["final"] is False
     assert last["return_mean"] is None
     assert last["metrics"] == {"loss": None, "entropy": None, "kl": 0.25}

@@ -125,12 +125,12 @@ def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("env", "threshold", "chance"), [("equipoise/TMaze-v0", 3.7, 2.5), ("equipoise/RepeatFirst-v0", 0.95, 0.45)]
+    ("env", "threshold", "chance"), [("equipoise/TMaze-v0", 3.8, 2.5), ("equipoise/RepeatFirst-v0", 0.95, 0.45)]
 )
 def test_r2d2_remembers_and_nobody_does_without_a_core(
     env: str, threshold: float, chance: float, seed: int, tmp_path: Any
 ) -> None:
-    """The threshold is 95 % of right answers, with a wrong one in the T-maze and its way there costing a little."""
+    """The threshold is 95 % of right answers; in the T-maze with a wrong turn at -0.1, and with next to no bumps on the way."""
     summary = train(env, "r2d2", "process", seed, tmp_path, stop_at=threshold)
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= threshold, summary
     blind = train(

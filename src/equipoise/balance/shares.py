@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 STATES = ("worked", "preempted", "starved", "blocked")
 
@@ -12,10 +12,12 @@ STATES = ("worked", "preempted", "starved", "blocked")
 class Shares:
     """Seconds that one worker spent in each state."""
 
-    worked: float = 0.0  # on a core
+    worked: float = 0.0  # had something to do, and did not wait for a core
     preempted: float = 0.0  # could have worked, waited for a core
     starved: float = 0.0  # waited for upstream
     blocked: float = 0.0  # waited for downstream
+    asleep: float = 0.0  # of worked: on no core and waiting for none; an actor's env waits for something outside
+    writing: float = 0.0  # of worked: a learner's, rows into its replay
 
     @property
     def total(self) -> float:
@@ -30,4 +32,4 @@ class Shares:
 def add(workers: Iterable[Shares]) -> Shares:
     """Several workers as one."""
     rows = list(workers)
-    return Shares(**{state: sum(getattr(row, state) for row in rows) for state in STATES})
+    return Shares(**{f.name: sum(getattr(row, f.name) for row in rows) for f in fields(Shares)})

@@ -11,13 +11,13 @@ WAIT = 0.15  # a side that waits for less of its time than this is as good as bu
 
 def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
-    offline: bool = False, threads: int | None = None,
+    offline: bool = False, threads: int | None = None, paid: int | None = None,
 ) -> str:  # fmt: skip
     """What the shares of "actor N" and "learner" say; other workers are not judged.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
-    ``threads`` of the learner, if known.
+    ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
     """
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
@@ -37,12 +37,9 @@ def verdict(
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
     if waits >= WAIT:
-        return _sampling_bound(waits, sampling.share("starved"), len(actors), cores)
+        return _sampling_bound(waits, sampling.share("starved") + sampling.share("asleep"), len(actors), cores)
     if held >= WAIT:
-        return (
-            f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; "
-            "use fewer actors, more learner threads or a faster device."
-        )
+        return _learning_bound(held) if paid is None else _held_by_a_replay(held, learning, paid)
     return "Balanced: the actors and the learner are both busy."
 
 
@@ -53,6 +50,28 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
     if cores is not None and actors >= cores:  # another actor would only share a core
         return f"{sentence}; add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)."
     return f"{sentence}; add actors or envs per actor."
+
+
+def _learning_bound(held: float) -> str:
+    return (
+        f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; "
+        "use fewer actors, more learner threads or a faster device."
+    )
+
+
+def _held_by_a_replay(held: float, learning: Shares, paid: int) -> str:
+    """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
+    waiting = f"the actors wait {_percent(held)} of the time for the learner"
+    if learning.writing >= learning.worked / 2:
+        return (
+            f"Learning-bound: {waiting}, and {_percent(learning.share('writing'))} of its time goes into writing their rows; "
+            "use longer unrolls, or more envs per actor in place of actors."
+        )
+    owed, fewer = ("update", "") if paid == 1 else (f"{paid:,} updates", "fewer replay.updates, ")
+    return (
+        f"Limiter-bound: {waiting}, which is behind with the {owed} that each round of rows pays for; "
+        f"use {fewer}more learner threads or a faster device."
+    )
 
 
 def _lockstep(waits: float, held: float, max_lag: int | None) -> str:

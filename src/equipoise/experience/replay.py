@@ -15,6 +15,7 @@ Keys are (place, the stream's row number there). A priority for a row that was o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class Replay:
     def __init__(
         self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
         folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
-        priority: Callable[[Trajectory], Array | None] | None = None,
+        priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
         """``shelf``: a data set's rows, which ``dataset_share`` of every batch is of.
 
@@ -122,8 +123,9 @@ class Replay:
         round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
         where checkpoints keep the rows; None: nowhere. ``goals``: what ``relabel`` asks what another goal would have been
         worth; closed with the replay. ``priority``: of items as they enter, by their rows; None: the highest so far.
+        ``wrote`` is told the seconds that each round took to be written.
         """
-        self._plan, self._inbox, self.shelf, self._first_priority = plan, inbox, shelf, priority
+        self._plan, self._inbox, self.shelf, self._first_priority, self._wrote = plan, inbox, shelf, priority, wrote
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
             folder=plan.settings.file, pinned=pinned,
@@ -210,7 +212,9 @@ class Replay:
         batch = self._inbox.sample(self._plan.streams)
         if batch is None:
             return False
+        began = time.perf_counter()
         self.insert(Trajectory(**{name: tree.numpy_views(getattr(batch.data, name)) for name in Trajectory.__slots__}))
+        self._wrote(time.perf_counter() - began)
         if self._rounds + 1 >= self._plan.begins and not len(self.selector):
             self._inbox.finish(batch.keys)
             return True

@@ -18,6 +18,8 @@ _WORKER = {
     "starved_s": ArraySpec((1,), "float64"),
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
+    "asleep_s": ArraySpec((1,), "float64"),  # of worked_s: neither on a core nor waiting for one
+    "writing_s": ArraySpec((1,), "float64"),  # of worked_s: rows into a replay
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
     "waits": ArraySpec((1,), "int64"),  # is it at its doorbell
 }
@@ -62,6 +64,10 @@ class Board:
         touched = self._workers[name]["touched_s"]
         touched[0] = max(float(touched[0]), time.perf_counter())
 
+    def wrote(self, name: str, seconds: float) -> None:
+        """The worker's own word: so much of its time went into a replay's rows."""
+        self._workers[name]["writing_s"][0] += seconds
+
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
 
@@ -82,20 +88,22 @@ class Board:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
             preempted = min(w["delay_s"], w["worked_s"])
             out[name] = Shares(
-                worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"]
-            )
+                worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
+                asleep=min(w["asleep_s"], w["worked_s"] - preempted), writing=min(w["writing_s"], w["worked_s"] - preempted),
+            )  # fmt: skip
         return out
 
 
 class Meter:
     """Adds up a worker's seconds by state. A state lasts from one entry to the next: the end of a tick, or of a part of it."""
 
-    DELAY_EVERY_S = 0.25  # the kernel's statistics cost a system call
+    LOOK_EVERY_S = 0.25  # the kernel's statistics cost system calls
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
-        self._at = self._delay_at = self._fields["touched_s"][0] = time.perf_counter()  # from here on a deadline counts
+        self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # from here on a deadline counts
         self._delay_from = _run_delay_s() if alone else 0.0
+        self._known = self._elsewhere(0.0) if alone else 0.0
         self.waits(False)  # whatever a predecessor was doing when it was killed
 
     def add(self, tick: Tick) -> float:
@@ -103,10 +111,16 @@ class Meter:
         now = time.perf_counter()
         self._fields[_FIELD[tick]][0] += now - self._at
         self._fields["touched_s"][0] = self._at = now
-        if self._alone and now - self._delay_at > self.DELAY_EVERY_S:
-            self._delay_at = now
-            self._fields["delay_s"][0] = _run_delay_s() - self._delay_from
+        if self._alone and now - self._looked > self.LOOK_EVERY_S:
+            self._looked = now
+            self._fields["delay_s"][0] = delay = _run_delay_s() - self._delay_from
+            before, self._known = self._known, self._elsewhere(delay)
+            self._fields["asleep_s"][0] += max(self._known - before, 0.0)
         return now
+
+    def _elsewhere(self, delay_s: float) -> float:
+        """What is neither this thread's time on a core nor its waiting for one, of the seconds that it worked so far."""
+        return float(self._fields["worked_s"][0]) - time.thread_time() - delay_s
 
     def expect(self, ahead_s: float) -> None:
         """What comes now may take so long besides, before the deadline of a tick begins; the next entry ends it."""

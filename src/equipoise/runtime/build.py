@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,16 +211,18 @@ def learner(
         announce=lambda version: send({"cut": version}),
     )
     worker = LearnerWorker(
-        {name: _line(blue, name, nets[name], shared) for name in blue.learns}, _experience(blue, experience, pulse),
-        batch=blue.batch,
-        past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
+        {name: _line(blue, name, nets[name], shared) for name in blue.learns},
+        _experience(blue, experience, pulse, partial(shared.board.wrote, "learner")), batch=blue.batch, past=past,
+        updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
     return worker
 
 
-def _experience(blue: Blueprint, inbox: Experience, pulse: Callable[[], object]) -> Experience:
+def _experience(
+    blue: Blueprint, inbox: Experience, pulse: Callable[[], object], wrote: Callable[[float], object]
+) -> Experience:
     """What the learner samples from: the queue itself, a replay of what comes through it, or a data set alone."""
     policy, program = blue.policy, blue.program
     if policy.replay is None:
@@ -236,7 +239,7 @@ def _experience(blue: Blueprint, inbox: Experience, pulse: Callable[[], object])
     folder, says = Path(blue.directory) / checkpoint.SEGMENTS, type(policy.algorithm).priority is not Algorithm.priority
     return Replay(
         blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf,
-        priority=policy.algorithm.priority if says and policy.replay.selector == "prioritized" else None,
+        priority=policy.algorithm.priority if says and policy.replay.selector == "prioritized" else None, wrote=wrote,
     )  # fmt: skip
 
 

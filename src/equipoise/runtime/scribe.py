@@ -141,6 +141,7 @@ class Scribe:
         return verdict(
             balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.threads,
+            paid=None if self._blue.replay is None else self._blue.pace.updates,
         )  # fmt: skip
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
@@ -192,4 +193,6 @@ def _less(now: Shares, then: Shares) -> Shares:
         preempted=preempted,
         starved=now.starved - then.starved,
         blocked=now.blocked - then.blocked,
+        asleep=min(now.asleep - then.asleep, busy - preempted),
+        writing=min(now.writing - then.writing, busy - preempted),
     )
