@@ -15,6 +15,7 @@ import torch
 from equipoise import api
 from equipoise.runtime import checkpoint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.process import _Cutting
 from equipoise.types import Batch, LossOutput, Program, Replay
 from tests.conftest import descendants
 from tests.runtime.ruling import Remembering
@@ -96,10 +97,34 @@ def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> No
 
 
 def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(WorkerFailed, match=r"shard \d failed 3 times in a row .*no priority, ever") as caught:
+    with pytest.raises(WorkerFailed, match=r"(?s)shard \d raised an exception, 3 times in a row.*no priority, ever") as caught:
         for _ in api.train(weighing(4000, raises=True), out=tmp_path / "run"):
             pass
     assert caught.value.worker.startswith("shard")
+
+
+def test_a_cut_that_is_given_up_waits_for_no_shard() -> None:
+    cut = _Cutting(number=1, step=8, version=2, missing=0, late=["shard 0"])
+    assert cut.result().more and cut.rest() is None
+    cut.written["shard 0"] = {"written": 1, "files": {"a": {}}, "segments": {"shard_0/segment_1.rows": {}}}
+    rest = cut.rest()
+    assert rest is not None and rest.late and (rest.files, rest.segments) == ({"a": {}}, {"shard_0/segment_1.rows": {}})
+    cut.error = "shard 1 was killed by SIGKILL meanwhile"
+    assert not cut.result().more, "else nobody would ever close it"
+
+
+def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    """In lockstep, to the bit."""
+    whole = train(program("dqn", steps=4800, checkpoint_every=0), tmp_path / "whole", "serial")
+    run, killed = api.train(program("dqn", steps=4800, checkpoint_every=96), out=tmp_path / "run"), False
+    for report in run:
+        if not killed and report.env_steps > 1000:
+            learner = next(d for d in descendants() if "equipoise learner" in d)
+            os.kill(int(learner.split()[0]), signal.SIGKILL)
+            killed = True
+    assert run.summary is not None and killed
+    assert [note for note in run.summary["notes"] if "learner was killed by SIGKILL; the run goes on from step" in note]
+    assert run.summary["params_sha256"] == whole["params_sha256"]
 
 
 def test_hindsight_in_shards(tmp_path: Path) -> None:
@@ -127,6 +152,6 @@ def test_what_cannot_work_is_refused(settings: list[str], said: str) -> None:
 
 def test_a_resume_with_another_number_of_shards_is_refused_by_name(tmp_path: Path) -> None:
     train(program("dqn", steps=240), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"replay\.shards: expected 2, as many as the run has the rows of in .*, got 3"):
+    with pytest.raises(ValueError, match=r"cannot change replay\.shards \(2 -> 3\)"):
         go_on(tmp_path / "run", steps=480, settings=["replay.shards=3"])
     assert go_on(tmp_path / "run", steps=480)["status"] == "completed"

@@ -208,10 +208,6 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         problems.append(str(error))
     if replay is not None and not playing:
         problems += [*_small(replay, learning(program)), *_large(replay)]
-    if resume is not None and replay is not None:
-        had, now = max(checkpoint.shards(resume), 1), replay.settings.shards
-        if had != now:
-            problems.append(f"replay.shards: expected {had}, as many as the run has the rows of in {resume}, got {now}")
     refuse(problems)
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(

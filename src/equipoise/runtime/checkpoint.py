@@ -48,11 +48,6 @@ def shard_file(number: int) -> str:
     return f"{shard_name(number)}.safetensors"
 
 
-def shards(path: Path) -> int:
-    """How many there are files of in a checkpoint."""
-    return sum(name.startswith("shard_") for name in _manifest(path)[0])
-
-
 def params_sha256(params: Mapping[str, Tensor]) -> str:
     """One number for a set of parameters: sorted names, dtypes, shapes and bytes."""
     import torch

@@ -46,7 +46,8 @@ class _Cutting:
     written: dict[str, dict[str, Any]] = field(default_factory=dict)  # what those of them say that are done
 
     def result(self) -> Cut:
-        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=bool(self.late))
+        more = bool(self.late) and self.error is None  # what is written of one that is given up is for nobody
+        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
 
     def rest(self) -> Cut | None:
         """Once all of them are done."""
@@ -185,7 +186,7 @@ class ProcessRuntime:
             self._reconciling = not self._queue.reconcile()
         if self._cutting is not None and self._cutting.missing == 0:
             self._out.append(self._cutting.result())
-            self._writing, self._cutting = self._cutting if self._cutting.late and not self._cutting.error else None, None
+            self._writing, self._cutting = self._cutting if self._cutting.result().more else None, None
         if self._writing is not None and (rest := self._writing.rest()) is not None:
             self._out.append(rest)
             self._writing = None
