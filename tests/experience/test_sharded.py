@@ -11,6 +11,7 @@ import pytest
 
 from equipoise.experience.selectors import importance_weights
 from equipoise.types import Replay as Settings
+from equipoise.types import Tick
 from tests.experience.history import History
 from tests.experience.shards import SHARDS, Shards
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, WINDOWS, Writers, drive
@@ -127,6 +128,20 @@ def test_items_are_drawn_as_from_one_store(selector: Any) -> None:
     assert len(enough) > 40 and abs(chi - len(enough)) < 4 * (2 * len(enough)) ** 0.5
 
 
+def test_priorities_come_to_the_items_that_they_are_of() -> None:
+    past = history()
+    made, _ = filled(past, alpha=0.5, epsilon=0.25)
+    batch = made.replay.sample(16)
+    assert batch is not None
+    places, first = np.unique(batch.keys[:, 0], return_index=True)
+    priority = batch.keys[:, 0] * 2.0 + 1.0  # the same for an item that comes twice
+    made.replay.learned(batch.keys, priority)
+    assert len({place % SHARDS for place in places.tolist()}) == SHARDS
+    for place, p in zip(places.tolist(), priority[first].tolist()):
+        state: Any = made.shards[place % SHARDS].store.selector.state()
+        assert state["mass"][place // SHARDS] == (p + 0.25) ** 0.5
+
+
 def test_new_items_get_the_highest_priority_of_any_shard() -> None:
     past = history()
     made = Shards(past, settings(selector="prioritized", alpha=1.0, epsilon=0.0, starts_at=ROUND, updates=1), batch=8)
@@ -221,6 +236,7 @@ def test_blocks_that_it_had_not_taken_are_its_successors() -> None:
     write(writers)
     assert made.replay.sample(16) is None, "a block of the round is not taken"
     made.lose(1)
+    assert made.shards[1].tick() is Tick.STARVED, "what was asked of the dead one is not asked of it"
     assert made.replay.sample(16) is None
     made.release(1)
     batch = made.replay.sample(16)
