@@ -394,6 +394,7 @@ class Replay:
     strategy: Literal["future", "final", "episode"] = "future"  # relabel: which of the goals that the episode achieved
     dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
     dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
+    shards: Count = 1  # workers that keep the rows, each of every so-many-th actor; 1: the learner's process keeps them itself
 
     def unread(self, actors: int) -> dict[str, str]:
         """As ``Algorithm.unread``, in a run with so many actors."""
@@ -405,7 +406,7 @@ class Replay:
         if not self.dataset:
             found["dataset_share"] = "there is no data set (replay.dataset)"
         if not actors:
-            of_live = ("capacity", "memory", "starts_at", "updates", "dataset_share")
+            of_live = ("capacity", "memory", "starts_at", "updates", "dataset_share", "shards")
             found |= dict.fromkeys(of_live, "there is no live experience (actors=0)")
         return found
 

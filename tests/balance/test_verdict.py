@@ -162,3 +162,14 @@ def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
     assert add([]) == shares()
     assert add([shares(worked=3, asleep=2)] * 2) == shares(worked=6, asleep=4)
     assert shares(worked=3, asleep=2, writing=1).total == 3, "parts of another are not counted again"
+
+
+@pytest.mark.parametrize(("worked", "first"), [(9.0, "Replay-bound"), (5.0, "Lockstep")])
+def test_a_shard_that_is_always_at_work_holds_the_learner_up(worked, first):
+    balance = {
+        "actor 0": shares(worked=6, blocked=4),
+        "learner": shares(worked=5, starved=5),
+        "shard 0": shares(worked=2, starved=8),
+    }
+    said = verdict(balance | {"shard 1": shares(worked=worked, starved=10 - worked)}, max_lag=0)
+    assert said.startswith(first) and ("90 %" in said and "replay.shards" in said) == (first == "Replay-bound")

@@ -325,3 +325,9 @@ def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
     console = plain_console()
     View(made, on="process", console=console).summarise(summary(), Path("runs/x"))
     assert "  age of rows " in written(console) and "\n  lag" not in written(console)
+
+
+def test_the_ring_names_a_replays_shards():
+    made = api.program("CartPole-v1", "apex_dqn", recipe=False, actors=2, settings=["replay.shards=2"])
+    text = rendered(picture(report(), made, history(), on="process"))
+    assert "trajectories ─▶ 2 shards ── batches" in text and max(map(cell_len, text.splitlines())) <= 80

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any) -> None:
     assert drive(history, made, batches=101, n=7)
     for _ in range(3):  # of one round: each but the last is proven when the next was gathered
         batch = made.sample(7)
-        assert batch is not None and made._next is not None
+        assert batch is not None and isinstance(made._next, Future)
         assert not np.array_equal(made._next.result().keys, batch.keys)
         history.prove(batch)
         np.testing.assert_array_equal(batch.keys[:, 1], batch.data.context["start"].numpy())

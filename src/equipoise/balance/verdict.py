@@ -13,13 +13,14 @@ def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
     offline: bool = False, threads: int | None = None, paid: int | None = None,
 ) -> str:  # fmt: skip
-    """What the shares of "actor N" and "learner" say; other workers are not judged.
+    """What the shares of "actor N", "learner" and "shard N" say; other workers are not judged.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
     ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
     """
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
+    shards = [shares for name, shares in balance.items() if name.startswith("shard")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
     sampling, learning = add(actors), add(learners)
     if offline and learning.total > 0:
@@ -32,8 +33,10 @@ def verdict(
     # what would help them (more actors, more lag) would make it worse.
     preempted = max(sampling.share("preempted"), learning.share("preempted"))
     if preempted >= WAIT:
-        return _cpu_bound(preempted, len(actors), len(learners), cores, threads)
+        return _cpu_bound(preempted, len(actors), len(learners) + len(shards), cores, threads)
     waits, held = learning.share("starved"), sampling.share("blocked")
+    if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
+        return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
     if waits >= WAIT:
@@ -83,8 +86,8 @@ def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
     return f"Uneven: {sentence}; raise --max-lag above {max_lag} or use smaller batches."
 
 
-def _cpu_bound(preempted: float, actors: int, learners: int, cores: int | None, threads: int | None) -> str:
-    workers = actors + learners
+def _cpu_bound(preempted: float, actors: int, others: int, cores: int | None, threads: int | None) -> str:
+    workers = actors + others
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
     if fewer:

@@ -75,7 +75,9 @@ def _title(program: Program, on: str) -> Text:
 
 def _ring(program: Program) -> list[Text]:
     actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.envs_per_actor, 'env')} "
-    middle, learner = " trajectories ─▶ queue ── batches ", "▶ learner ─┐"
+    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=1)
+    middle = f" trajectories ─▶ {_count(shards, 'shard') if shards > 1 else 'queue'} ── batches "
+    learner = "▶ learner ─┐"
     if not program.actors:
         actors, middle = "┌── data set ", " batches "
     weights = f"◀ weights (max lag {'none' if program.max_lag is None else program.max_lag}) "

@@ -151,6 +151,13 @@ class Queue:
 
     def sample(self, n: int) -> Batch | None:
         """The next batch of ``n`` windows, or None while one of its blocks is not complete."""
+        if (keys := self.take(n)) is None:
+            return None
+        fields, weight = self._batch(self.places(keys))
+        return Batch(data=trajectory(fields, self._plan.row), keys=keys, weight=weight, targets={})
+
+    def take(self, n: int) -> Array | None:
+        """The keys of the next batch: for who reads its blocks where they are (``places``, ``block``)."""
         if n != self._plan.batch:
             raise ValueError(f"expected the batch of {self._plan.batch} windows that this queue was planned for, got {n}")
         sequences = self._ordered() if self._plan.ordered else self._completed()
@@ -164,8 +171,15 @@ class Queue:
         keys = np.empty((n, 2), np.int64)
         keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
         keys[:, 1] = np.repeat(sequences, block)
-        fields, weight = self._batch(places)
-        return Batch(data=trajectory(fields, self._plan.row), keys=keys, weight=weight, targets={})
+        return keys
+
+    def places(self, keys: Array) -> list[int]:
+        """Of the blocks that a batch is made of."""
+        return [int(key) // self._plan.block for key in keys[:: self._plan.block, 0]]
+
+    def block(self, place: int) -> Any:
+        """The rows of a block [T, block], as numpy views: its reader's until ``finish``."""
+        return trajectory(self._blocks[place], self._plan.row)
 
     def _ordered(self) -> Sequence[int] | None:
         start = int(self._next[0])

@@ -1,16 +1,7 @@
 """Replay: every row is kept once, and learned from as often as its selector likes.
 
-For the actors it is a queue, the inbox; for the learner a ring of rows. A *round* is one block of every actor. The law of the
-limiter, with U updates of N items to a round of R rows:
-
-    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),  samples per insert = U N / R
-
-The learner never samples more than was paid for: after U updates it waits for the next round. The actors are never more than
-``max_lag + 1`` rounds ahead: the inbox has no more blocks, and those of a round are dealt again after its last update. Neither
-waits for the other at once, since a round in the inbox is taken whenever the updates of the last are done. A round after which
-no window begins with a real row (every actor was replaced, every row is a seam) is released at once, and does not count.
-
-Keys are (place, the stream's row number there). A priority for a row that was overwritten since is ignored.
+For the actors it is a queue, the inbox; for the learner a store of rows, fed in rounds (``rounds.py`` has the law). Here both
+are the learner's own; ``sharded.py`` has several stores, each in a worker of its own.
 """
 
 from __future__ import annotations
@@ -26,16 +17,15 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.envs.snapshot import generator, generator_state
 from equipoise.experience import hindsight
-from equipoise.experience.hindsight import Goals, Hindsight
-from equipoise.experience.journal import Journal
-from equipoise.experience.layout import RowSpec, columns
+from equipoise.experience.hindsight import Goals
+from equipoise.experience.layout import RowSpec
 from equipoise.experience.offline import Shelf, beside
-from equipoise.experience.ring import Layout, Ring, smallest
-from equipoise.experience.rows import without_observations
-from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform, importance_weights
-from equipoise.types import Array, Batch, Experience, Slot, Stack, Trajectory, Tree
+from equipoise.experience.ring import Layout, smallest
+from equipoise.experience.rounds import Rounds
+from equipoise.experience.selectors import Fifo
+from equipoise.experience.store import Store
+from equipoise.types import Array, Batch, Experience, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
 PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes of a selector, about
@@ -71,6 +61,10 @@ class ReplayPlan:
     def rows(self) -> int:
         """Of a round."""
         return self.unroll * self.streams
+
+    def of_shard(self, shard: int) -> int:
+        """The actors whose rows it keeps: every ``shards``-th."""
+        return len(range(shard, self.actors, self.settings.shards))
 
     @property
     def begins(self) -> int:
@@ -109,8 +103,8 @@ def first_round(starts_at: int, *, rows: int, unroll: int, window: int) -> int:
     return max(-(-starts_at // rows), -(-window // unroll))
 
 
-class Replay:
-    """``Experience`` of one learner; actors have the inbox itself."""
+class Replay(Rounds, Store):
+    """``Experience`` of one learner, whose process keeps the rows; actors have the inbox itself."""
 
     def __init__(
         self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
@@ -120,57 +114,37 @@ class Replay:
         """``shelf``: a data set's rows, which ``dataset_share`` of every batch is of.
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
-        round: it knows nothing of this one's new priorities. ``pinned``: into memory that a GPU reads by itself. ``folder``:
-        where checkpoints keep the rows; None: nowhere. ``goals``: what ``relabel`` asks what another goal would have been
-        worth; closed with the replay. ``priority``: of items as they enter, by their rows; None: the highest so far.
-        ``wrote`` is told the seconds that each round took to be written.
+        round: it knows nothing of this one's new priorities. ``wrote`` is told the seconds that each round took to be written.
+        The others are those of ``Store``.
         """
-        self._plan, self._inbox, self.shelf, self._first_priority, self._wrote = plan, inbox, shelf, priority, wrote
-        self.ring = Ring(
-            plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
-            folder=plan.settings.file, pinned=pinned,
-        )  # fmt: skip
-        self.selector = _selector(plan.settings, self.ring)
-        self.journal = None if folder is None else Journal(self.ring, folder)
-        if plan.settings.relabel and goals is None:
-            raise ValueError(f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, got none")
-        self._hindsight = Hindsight(self.ring, goals, plan.settings) if plan.settings.relabel and goals is not None else None
-        self._rng = np.random.default_rng(seed)
-        self._rounds = 0
-        self._owed = 0  # updates of this round that are not finished
-        self._taken: Array | None = None  # the keys of the round in the inbox, until then
-        self._ones: dict[int, torch.Tensor] = {}
-        self._ahead = ThreadPoolExecutor(1, "replay") if prefetch else None
-        self._next: Future[Batch] | None = None
+        Rounds.__init__(self, plan, inbox, ahead=prefetch)
+        Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
+        self.shelf, self._wrote = shelf, wrote
+        self._thread = ThreadPoolExecutor(1, "replay") if prefetch else None
+        self._next: Future[Batch] | Batch | None = None
         self._buffer = 0
 
-    # ------------------------------------------------------------------------------------------------- the actor's side
+    def _bring(self) -> Array | None:
+        """A round out of the inbox, if one is complete, and none of what it overwrites is still to be saved."""
+        if self.journal is not None and not self.journal.may_insert(self._plan.actors):  # any of them may be of one actor
+            return None
+        batch = self._inbox.sample(self._plan.streams)
+        if batch is None:
+            return None
+        began = time.perf_counter()
+        self.insert(Trajectory(**{name: tree.numpy_views(getattr(batch.data, name)) for name in Trajectory.__slots__}))
+        self._wrote(time.perf_counter() - began)
+        return batch.keys
 
-    def reserve(self, streams: Array) -> Slot | None:
-        return self._inbox.reserve(streams)
+    def _items(self) -> int:
+        return len(self.selector)
 
-    def commit(self, slot: Slot) -> None:
-        self._inbox.commit(slot)
+    def _ask(self, n: int) -> None:
+        self._next = self._draw(n) if self._thread is None else self._thread.submit(self._draw, n)
 
-    def cancel(self, streams: Array) -> None:
-        self._inbox.cancel(streams)
-
-    # ----------------------------------------------------------------------------------------------- the learner's side
-
-    def sample(self, n: int) -> Batch | None:
-        """``n`` windows, or None until the next round is complete."""
-        while self._owed == 0:
-            if not self._take():
-                return None
-        if (prepared := self._next) is None:
-            batch = self._draw(n)
-        else:
-            batch, self._next = prepared.result(), None
-            if len(batch.keys) != n:
-                raise ValueError(f"expected a batch of {len(batch.keys)} like the last, got {n}")
-        if self._ahead is not None and self._owed > 1:
-            self._next = self._ahead.submit(self._draw, n)
-        return batch
+    def _answer(self) -> Batch | None:
+        prepared, self._next = self._next, None
+        return prepared.result() if isinstance(prepared, Future) else prepared
 
     def _draw(self, n: int) -> Batch:
         self._buffer ^= 1  # the other's batch is being learned from
@@ -187,11 +161,9 @@ class Replay:
         if isinstance(self.selector, Fifo):
             places, weight = self._in_turn(n)
         else:
-            places, probability = self.selector.sample(n, self._rng)
+            places, probability = self.draw(n)
             weight = self._weight(probability)
-        data = self.ring.gather(places, self._buffer)
-        if self._hindsight is not None:
-            self._hindsight.relabel(data, places, self._rng)
+        data = self.windows(places, self._buffer)
         keys = np.empty((n, 2), np.int64)
         keys[:, 0], keys[:, 1] = places, data.context["start"].numpy()
         return Batch(data=data, keys=keys, weight=weight, targets={})
@@ -205,68 +177,11 @@ class Replay:
         weight[:left] = 1.0
         return places, weight
 
-    def _take(self) -> bool:
-        """A round out of the inbox, if one is complete, and none of what it overwrites is still to be saved."""
-        if self.journal is not None and not self.journal.may_insert(self._plan.actors):  # any of them may be of one actor
-            return False
-        batch = self._inbox.sample(self._plan.streams)
-        if batch is None:
-            return False
-        began = time.perf_counter()
-        self.insert(Trajectory(**{name: tree.numpy_views(getattr(batch.data, name)) for name in Trajectory.__slots__}))
-        self._wrote(time.perf_counter() - began)
-        if self._rounds + 1 >= self._plan.begins and not len(self.selector):
-            self._inbox.finish(batch.keys)
-            return True
-        self._rounds += 1
-        if self._rounds < self._plan.begins:
-            self._inbox.finish(batch.keys)
-        else:
-            self._owed, self._taken = self._plan.settings.updates, batch.keys
-        return True
-
-    def insert(self, data: Trajectory) -> None:
-        """Rows of whole blocks [T, k * block], numpy arrays; the blocks need not lie in the order of their streams."""
-        block, streams = self._plan.block, data.context["stream"]
-        if len(streams) == block:
-            self._insert(data, int(streams[0]) // self._plan.span * block)
-            return
-        fields = {name: getattr(data, name) for name in Trajectory.__slots__}
-        for at in range(0, len(streams), block):
-            mine = Trajectory(**columns(fields, at, at + block, self._plan.row))
-            self._insert(mine, int(streams[at]) // self._plan.span * block)
-
-    def _insert(self, data: Trajectory, column: int) -> None:
-        for where, there in self.ring.insert(data, column):
-            self.selector.put(where, there)
-            if self._first_priority is not None and there.any():
-                slots, streams = there.nonzero()
-                places = (where[0].start + slots) * self.ring.streams + where[1].start + streams
-                priority = self._first_priority(without_observations(self.ring, places))
-                if priority is not None:
-                    self.selector.update(places, np.asarray(priority, np.float64))
-        if self._hindsight is not None:
-            self._hindsight.insert(column)
-
-    def _weight(self, probability: Any) -> torch.Tensor:
-        settings, n = self._plan.settings, len(probability)
-        if settings.selector != "prioritized":
-            if n not in self._ones:
-                self._ones[n] = torch.ones(n)
-            return self._ones[n]
-        beta = settings.beta + (1.0 - settings.beta) * self._done
-        return torch.from_numpy(importance_weights(probability, beta).astype(np.float32))
-
-    @property
-    def _done(self) -> float:
-        """The share of the rounds with updates that are over."""
-        return min(max(self._rounds - self._plan.begins, 0) / max(self._plan.rounds - self._plan.begins, 1), 1.0)
-
     def learned(self, keys: Array, priority: Array | None) -> None:
         """New priorities [n] for items; of rows that are still there."""
         if priority is None:
             return
-        if self._next is not None:
+        if isinstance(self._next, Future):
             self._next.result()  # it draws from what changes now
         if isinstance(priority, torch.Tensor):
             priority = priority.cpu()
@@ -274,19 +189,7 @@ class Replay:
             live = len(keys) - self._recorded(len(keys))
             self.shelf.learned(keys[live:], priority[live:])
             keys, priority = keys[:live], priority[:live]
-        places, priority = keys[:, 0], np.asarray(priority, np.float64)
-        there = self.ring.row(places) == keys[:, 1]
-        if not there.all():
-            places, priority = places[there], priority[there]
-        self.selector.update(places, priority)
-
-    def finish(self, keys: Array) -> None:
-        """The learner is done with this update; after the round's last the actors may write over the round."""
-        self._owed -= 1
-        if self._owed == 0:
-            assert self._taken is not None
-            self._inbox.finish(self._taken)
-            self._taken = None
+        self.update(keys, np.asarray(priority, np.float64))
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
@@ -296,34 +199,17 @@ class Replay:
 
     def state(self) -> Tree:
         """Between two rounds, a copy of all but the inbox and the rows, which the journal has."""
-        if self._owed > 1:
-            raise RuntimeError(f"state: expected a replay between two rounds, got one that owes {self._owed} updates")
-        return {
-            "rounds": self._rounds, "rng": generator_state(self._rng), "ring": self.ring.state(),
-            "selector": self.selector.state(), "shelf": {} if self.shelf is None else self.shelf.state(),
-        }  # fmt: skip
+        return self._progress() | Store.state(self) | {"shelf": {} if self.shelf is None else self.shelf.state()}
 
     def load(self, state: Tree) -> None:
         """The inverse, into a replay of the same plan whose inbox was loaded; the rows are the journal's to load after it."""
-        self.ring.load(state["ring"])
-        self.selector.load(state["selector"])
-        self._rounds, self._rng = state["rounds"], generator(state["rng"])
+        Store.load(self, state)
+        self._rounds = state["rounds"]
         if self.shelf is not None:
             self.shelf.load(state["shelf"])
-        if self._hindsight is not None:
-            self._hindsight.load()
 
     def close(self) -> None:
         """Nothing is sampled any more."""
-        if self.journal is not None:
-            self.journal.stop()
-        if self._ahead is not None:
-            self._ahead.shutdown()
-        if self._hindsight is not None:
-            self._hindsight.goals.close()
-
-
-def _selector(settings: Settings, ring: Ring) -> Selector:
-    if settings.selector == "prioritized":
-        return Prioritized(ring.slots, ring.streams, alpha=settings.alpha, epsilon=settings.epsilon)
-    return Uniform(ring.slots, ring.streams) if settings.selector == "uniform" else Fifo(ring.slots, ring.streams)
+        if self._thread is not None:
+            self._thread.shutdown()
+        Store.close(self)

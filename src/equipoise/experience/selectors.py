@@ -41,6 +41,15 @@ class Selector(Protocol):
         """New priorities [k] of the items at [k]. ValueError for a nan, infinite or negative one, and none is changed."""
         ...
 
+    def saw(self, priority: float) -> None:
+        """One elsewhere had this priority: it counts among those seen so far."""
+        ...
+
+    @property
+    def mass(self) -> float:
+        """What all items weigh: one of two selectors comes next in proportion to theirs."""
+        ...
+
     def __len__(self) -> int:
         """Items that may be sampled."""
         ...
@@ -102,6 +111,13 @@ class Uniform:
 
     def update(self, places: Array, priority: Array) -> None:
         """Priorities mean nothing here."""
+
+    def saw(self, priority: float) -> None:
+        """Nor elsewhere."""
+
+    @property
+    def mass(self) -> float:
+        return float(self._n)
 
     def state(self) -> Tree:
         return {"in": self._in.copy()}
@@ -167,6 +183,13 @@ class Fifo:
     def update(self, places: Array, priority: Array) -> None:
         """Priorities mean nothing here."""
 
+    def saw(self, priority: float) -> None:
+        """Nor elsewhere."""
+
+    @property
+    def mass(self) -> float:
+        return float(self._n)
+
     def state(self) -> Tree:
         return {"log": self._log[self._there(self._tail)]}
 
@@ -228,6 +251,13 @@ class Prioritized:
             places, mass = places[there], mass[there]
         self._highest = highest
         self._tree.set(places, mass)
+
+    def saw(self, priority: float) -> None:
+        self._highest = max(self._highest, priority)
+
+    @property
+    def mass(self) -> float:
+        return self._tree.total
 
     def _checked(self, places: Array, priority: Array) -> tuple[Array, float]:
         """-> p^alpha [k], and the highest priority seen, these included."""

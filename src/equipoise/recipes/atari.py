@@ -73,8 +73,8 @@ def pong_dqn() -> Program:
 def pong_apex() -> Program:
     """Pong's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
 
-    Deviations from Horgan et al. 2018: 16 streams for 360, batch 32 for 512, an update in eight steps, Adam and lr 1e-4, a replay
-    of 1e5 rows, a target of 1,000 updates, norms cut at 10; the ladder begins after 5e4 steps of falling epsilon; bf16.
+    Deviations from Horgan et al. 2018: 16 streams for 360, batch 32 for 512, an update in eight steps, Adam and lr 1e-4, a
+    replay of 1e5 rows, a target of 1,000 updates, norms cut at 10; the ladder after 5e4 steps of falling epsilon; bf16.
     """
     algorithm = ApexDQN(learning_rate=1e-4, epsilon_steps=50_000, target_every=1000, max_grad_norm=10.0)
     replay = Replay(capacity=100_000, starts_at=10_000, updates=8, selector="prioritized")

@@ -139,7 +139,12 @@ class Blueprint:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        return ("learner", *(f"actor {i}" for i in range(self.program.actors)))
+        return ("learner", *(f"actor {i}" for i in range(self.program.actors)), *(f"shard {k}" for k in range(self.shards)))
+
+    @property
+    def shards(self) -> int:
+        """Workers that keep a replay's rows; 0: the learner's process does, or there are none."""
+        return self.replay.settings.shards if self.replay is not None and self.replay.settings.shards > 1 else 0
 
 
 def derive_seed(seed: int, purpose: str) -> int:

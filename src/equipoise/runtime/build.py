@@ -21,8 +21,12 @@ from equipoise.actors.worker import ActorWorker
 from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.offline import Offline, Shelf
+from equipoise.experience.post import Post
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.replay import Replay
+from equipoise.experience.shard import Shard
+from equipoise.experience.sharded import Inbox, Sharded
+from equipoise.experience.store import Store
 from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
@@ -33,7 +37,7 @@ from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, ma
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
-from equipoise.types import Algorithm, Experience, Places, learning, stream_ids
+from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, learning, stream_ids
 from equipoise.weights.store import WeightPlan, Weights
 
 MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
@@ -55,6 +59,7 @@ class Shared:
     board: Board
     queue: Queue
     rings: Mapping[str, Ring]  # by policy; those that learn come first
+    post: Post | None = None  # where a replay has shards
 
     @property
     def episodes(self) -> list[Episodes]:
@@ -88,6 +93,8 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes]
     for weight_plan in weight_plans.values():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
+    if blue.replay is not None and blue.shards:
+        sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
@@ -99,7 +106,8 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         columns = program.envs_per_actor * len(role.places)
         episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.actors)]
         rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None)
-    shared = Shared(board=board, queue=queue, rings=rings)
+    post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
+    shared = Shared(board=board, queue=queue, rings=rings, post=post)
     _fill(blue, shared, initial)
     return shared, whole
 
@@ -175,12 +183,29 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Place
     )  # fmt: skip
 
 
+def shard(
+    blue: Blueprint, number: int, shared: Shared, block: Callable[[int], Trajectory], incarnation: int = 0,
+    answer: Callable[[], object] = lambda: None,
+) -> Shard:  # fmt: skip
+    """Shard ``number`` of the run's replay, empty after an ``incarnation`` that failed; ``answer`` tells the learner."""
+    assert blue.replay is not None and shared.post is not None
+    purpose = f"replay shard {number}" + (f" incarnation {incarnation}" if incarnation else "")
+    store = Store(
+        blue.replay, seed=derive_seed(blue.program.seed, purpose), shard=number, goals=_goals(blue),
+        folder=Path(blue.directory) / checkpoint.SEGMENTS / checkpoint.shard_name(number), priority=_first_priority(blue),
+    )  # fmt: skip
+    worker = Shard(blue.replay, store, shared.post, number, block=block, ring=answer)
+    if blue.resume is not None and not incarnation:
+        load_worker(Path(blue.resume), worker, number)
+    return worker
+
+
 def learner(
-    blue: Blueprint, shared: Shared, experience: Experience, send: Callable[[dict[str, Any]], None],
-    pulse: Callable[[], object] = lambda: None,
+    blue: Blueprint, shared: Shared, experience: Inbox, send: Callable[[dict[str, Any]], None],
+    pulse: Callable[[], object] = lambda: None, ask: Callable[[int], object] = lambda shard: None,
 ) -> LearnerWorker:  # fmt: skip
     """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}. ``pulse``
-    is called now and then while it is built.
+    is called now and then while it is built; ``ask`` tells a shard that something is asked of it.
     """
     program, several = blue.program, len(blue.roles) > 1
 
@@ -212,8 +237,8 @@ def learner(
     )
     worker = LearnerWorker(
         {name: _line(blue, name, nets[name], shared) for name in blue.learns},
-        _experience(blue, experience, pulse, partial(shared.board.wrote, "learner")), batch=blue.batch, past=past,
-        updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
+        _experience(blue, shared, experience, pulse, ask, partial(shared.board.wrote, "learner")), batch=blue.batch,
+        past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
@@ -221,7 +246,12 @@ def learner(
 
 
 def _experience(
-    blue: Blueprint, inbox: Experience, pulse: Callable[[], object], wrote: Callable[[float], object]
+    blue: Blueprint,
+    shared: Shared,
+    inbox: Inbox,
+    pulse: Callable[[], object],
+    ask: Callable[[int], object],
+    wrote: Callable[[float], object],
 ) -> Experience:
     """What the learner samples from: the queue itself, a replay of what comes through it, or a data set alone."""
     policy, program = blue.policy, blue.program
@@ -235,12 +265,26 @@ def _experience(
     if blue.replay is None:
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates)
-    goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if policy.replay.relabel else None
-    folder, says = Path(blue.directory) / checkpoint.SEGMENTS, type(policy.algorithm).priority is not Algorithm.priority
+    if shared.post is not None:
+        return Sharded(blue.replay, inbox, shared.post, seed=seed, ring=ask)
     return Replay(
-        blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf,
-        priority=policy.algorithm.priority if says and policy.replay.selector == "prioritized" else None, wrote=wrote,
+        blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=Path(blue.directory) / checkpoint.SEGMENTS,
+        goals=_goals(blue), shelf=shelf, priority=_first_priority(blue), wrote=wrote,
     )  # fmt: skip
+
+
+def _goals(blue: Blueprint) -> Goals | None:
+    """What a store with hindsight asks, with an env of its own."""
+    if blue.policy.replay is None or not blue.policy.replay.relabel:
+        return None
+    return Goals(make_env(blue.program, streams=np.arange(1), seed=blue.program.seed))
+
+
+def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | None:
+    """Of items as they enter, where the algorithm says one and somebody reads it."""
+    algorithm, settings = blue.policy.algorithm, blue.policy.replay
+    says = type(algorithm).priority is not Algorithm.priority
+    return algorithm.priority if says and settings is not None and settings.selector == "prioritized" else None
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
@@ -252,18 +296,20 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
     return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
 
 
-def close(worker: ActorWorker | LearnerWorker) -> None:
+def close(worker: ActorWorker | LearnerWorker | Shard) -> None:
     """What the worker has besides memory: envs and threads."""
     if isinstance(worker, ActorWorker):
         worker.env.close()
+    elif isinstance(worker, Shard):
+        worker.store.close()
     elif isinstance(worker.experience, Replay):
         worker.experience.close()
 
 
-def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker) -> list[str]:
+def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker | Shard) -> list[str]:
     """Compile a worker's torsos of images where the program says so; a note for each where that cannot be."""
     program, said = blue.program, []
-    if not program.compile:
+    if not program.compile or isinstance(worker, Shard):
         return []
     for name, role in blue.roles.items():
         if isinstance(worker, LearnerWorker):

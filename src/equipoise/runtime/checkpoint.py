@@ -28,14 +28,24 @@ WEIGHTS, META, MANIFEST = "weights.safetensors", "meta.json", "manifest.json"
 LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
-KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+)\.safetensors|(meta|driver)\.json")
+KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+|shard_\d+)\.safetensors|(meta|driver)\.json")
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
-SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints
+SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard's in a folder of its own there
+SEGMENT = re.compile(rf"(shard_\d{{1,6}}/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 
 
 def actor_file(index: int) -> str:
     return f"actor_{index}.safetensors"
+
+
+def shard_name(number: int) -> str:
+    """Of its folder of rows, and of its file but for the ending."""
+    return f"shard_{number}"
+
+
+def shard_file(number: int) -> str:
+    return f"{shard_name(number)}.safetensors"
 
 
 def params_sha256(params: Mapping[str, Tensor]) -> str:
@@ -135,8 +145,9 @@ def retain(directory: Path, last: int, *, upto: int | None = None) -> None:
     for _, _, path in _found(directory):
         with contextlib.suppress(OSError, ValueError):  # a damaged one, which nobody can go on from
             named |= _manifest(path)[1].keys()
-    for file in (directory / SEGMENTS).glob("*"):
-        if journal.NAME.fullmatch(file.name) and file.name not in named:
+    for file in (directory / SEGMENTS).rglob("*"):
+        name = file.relative_to(directory / SEGMENTS).as_posix()
+        if SEGMENT.fullmatch(name) and name not in named:
             file.unlink(missing_ok=True)
 
 
@@ -229,7 +240,7 @@ def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
         raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
     named = manifest.get("segments", {})
-    if not isinstance(named, dict) or not all(journal.NAME.fullmatch(name) for name in named):
+    if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):
         raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
     for said in (*files.values(), *named.values()):
         if not isinstance(said, dict) or not isinstance(said.get("size"), int):

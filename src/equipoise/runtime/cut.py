@@ -4,13 +4,14 @@ The learner withholds the batch that it has just learned from (``Gate``), so no 
 BLOCKED between two unrolls. Then the actors write their files, then the learner its own and the queue's, then the driver
 completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
 
-Where there is a replay the learner only takes copies of what is small: its files, and the rows, are written while the run goes
-on (``experience/journal.py``), and the checkpoint is completed after that. Until then there is no other cut.
+Whoever keeps a replay's rows, the learner or the shards, only takes copies of what is small: its files, and the rows, are
+written while the run goes on (``experience/journal.py``), and the checkpoint is completed after that. Until then there is no
+other cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from equipoise.actors.worker import ActorWorker
 from equipoise.experience.journal import Journal
 from equipoise.experience.offline import Offline
 from equipoise.experience.replay import Replay
+from equipoise.experience.shard import Shard
+from equipoise.experience.sharded import Sharded
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file
-from equipoise.types import Experience, Worker
+from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file, shard_file
+from equipoise.types import Experience, Tree, Worker
 
 
 class CannotResume(ValueError):
@@ -63,7 +66,7 @@ class Gate:
 class Cut:
     """A cut: the run holds still and these files are written. ``error``: why they could not be.
 
-    With ``more`` the learner's are written meanwhile; they come as a second one (``late``), which completes the checkpoint.
+    With ``more`` others are written meanwhile; they come as a second one (``late``), which completes the checkpoint.
     """
 
     step: int
@@ -75,10 +78,27 @@ class Cut:
     late: bool = False
 
 
+def together(cut: Cut, written: Sequence[Mapping[str, Any]]) -> Cut:
+    """What completes a cut: all that was written of it while the run went on (``saved``)."""
+    files = {name: entry for said in written for name, entry in said.get("files", {}).items()}
+    segments = {name: entry for said in written for name, entry in said.get("segments", {}).items()}
+    error = next((said["error"] for said in written if "error" in said), None)
+    return Cut(step=cut.step, version=cut.version, late=True, files=files, segments=segments, error=error)
+
+
+Saves = LearnerWorker | Shard  # whose files may be written while it goes on
+
+
 def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry] | None:
-    """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``."""
+    """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``.
+
+    ``index``: of an actor.
+    """
     if isinstance(worker, ActorWorker):
         return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
+    if isinstance(worker, Shard):
+        _save_rows(place, shard_file(worker.number), worker, worker.state(), dict)
+        return None
     assert isinstance(worker, LearnerWorker)
     made = {
         LEARNER: statefile.dump(worker.state()),
@@ -90,31 +110,42 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
         return {name: entry for file, data in made.items() for name, entry in checkpoint.add(place, file, data).items()}
 
     replay = worker.experience
-    if isinstance(replay, Offline):
-        made[REPLAY] = statefile.dump(replay.state())  # what is drawn next: the rows are the data set's
-    if not isinstance(replay, Replay):
-        return write()
-    state = replay.state()
-    journal_of(worker).begin(
-        lambda chunks: write() | checkpoint.add(place, REPLAY, statefile.dump({"replay": state, "chunks": chunks}))
-    )
-    return None
+    if isinstance(replay, Replay):
+        _save_rows(place, REPLAY, worker, replay.state(), write)
+        return None
+    if isinstance(replay, Sharded | Offline):  # what is drawn next: the rows are the shards', or the data set's
+        made[REPLAY] = statefile.dump(replay.state())
+    return write()
+
+
+def _save_rows(place: Path, name: str, worker: Saves, state: Tree, write: Callable[[], dict[str, Entry]]) -> None:
+    """Begin to save a store whose other state is this; ``write`` writes what else there is."""
+    journal = journal_of(worker)
+    assert journal is not None
+    journal.begin(lambda chunks: write() | checkpoint.add(place, name, statefile.dump({"replay": state, "chunks": chunks})))
 
 
 def saved(worker: Worker) -> dict[str, Any] | None:
-    """What became of the files that ``save_worker`` left to be written while the learner goes on, once: fields of a ``Cut``."""
-    assert isinstance(worker, LearnerWorker)
-    if (end := journal_of(worker).poll()) is None:
+    """What became of the files that ``save_worker`` left to be written while the worker goes on, once: fields of a ``Cut``."""
+    if (journal := journal_of(worker)) is None or (end := journal.poll()) is None:
         return None
     if end.error is not None:
         return {"error": f"{type(end.error).__name__}: {end.error}"}
-    return {"files": end.result, "segments": end.segments}
+    return {"files": end.result, "segments": {_folder(worker) + name: entry for name, entry in end.segments.items()}}
 
 
-def journal_of(worker: LearnerWorker) -> Journal:
-    """Of one with a replay."""
-    assert isinstance(worker.experience, Replay) and worker.experience.journal is not None
-    return worker.experience.journal
+def journal_of(worker: Worker) -> Journal | None:
+    """Of one that keeps a replay's rows."""
+    if isinstance(worker, Shard):
+        return worker.store.journal
+    if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
+        return worker.experience.journal
+    return None
+
+
+def _folder(worker: Worker) -> str:
+    """Where its segments lie among those of the run."""
+    return f"{checkpoint.shard_name(worker.number)}/" if isinstance(worker, Shard) else ""
 
 
 def restored(name: str, worker: Worker) -> str | None:
@@ -128,19 +159,30 @@ def restored(name: str, worker: Worker) -> str | None:
 
 def load_worker(source: Path, worker: Worker, index: int) -> None:
     """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
-    name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
+    name = LEARNER
     try:
+        if isinstance(worker, Shard):
+            name = shard_file(worker.number)
+            _load_rows(source, name, worker, worker.load)
+            return
+        name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
         worker.load(statefile.parse(checkpoint.read(source, name)))
         experience = worker.experience if isinstance(worker, LearnerWorker) else None
-        if isinstance(experience, Replay | Offline):
+        if experience is not None:
             name = REPLAY
-            state = statefile.parse(checkpoint.read(source, name))
-            if isinstance(experience, Offline):
-                experience.load(state)
-                return
-            assert isinstance(worker, LearnerWorker)
-            experience.load(state["replay"])
-            segments = checkpoint.segments(source)
-            journal_of(worker).load(state["chunks"], segments, lambda name: checkpoint.read_segment(source, name))
+        if isinstance(experience, Replay):
+            _load_rows(source, name, worker, experience.load)
+        elif isinstance(experience, Sharded | Offline):
+            experience.load(statefile.parse(checkpoint.read(source, name)))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CannotResume(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error
+
+
+def _load_rows(source: Path, name: str, worker: Worker, load: Callable[[Tree], None]) -> None:
+    """A store, with ``load`` for what is not rows."""
+    state, folder, journal = statefile.parse(checkpoint.read(source, name)), _folder(worker), journal_of(worker)
+    assert journal is not None
+    load(state["replay"])
+    every = checkpoint.segments(source)
+    mine = {name.removeprefix(folder): entry for name, entry in every.items() if name.startswith(folder)}
+    journal.load(state["chunks"], mine, lambda name: checkpoint.read_segment(source, folder + name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from equipoise.experience.queue import Queue
 from equipoise.runtime.ipc import Bell
@@ -12,8 +13,8 @@ from equipoise.types import Array, Batch, Slot, Tree
 class SharedQueue:
     """The queue, as its workers see it."""
 
-    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learner: Bell) -> None:
-        self._queue, self._actors, self._learner = queue, actors, learner
+    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learner: Bell, shards: Sequence[Bell] = ()) -> None:
+        self._queue, self._actors, self._learner, self._shards = queue, actors, learner, shards
 
     def reserve(self, streams: Array) -> Slot | None:
         return self._queue.reserve(streams)
@@ -34,6 +35,23 @@ class SharedQueue:
 
     def sample(self, n: int) -> Batch | None:
         return self._queue.sample(n)
+
+    def take(self, n: int) -> Array | None:
+        return self._queue.take(n)
+
+    def places(self, keys: Array) -> list[int]:
+        return self._queue.places(keys)
+
+    def block(self, place: int) -> Any:
+        return self._queue.block(place)
+
+    def ask(self, shard: int) -> None:
+        """The learner's, once it wrote what it asks of a shard."""
+        self._shards[shard].ring()
+
+    def answer(self) -> None:
+        """A shard's, once it wrote its answer."""
+        self._learner.ring()
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         self._queue.learned(keys, priority)

@@ -18,7 +18,7 @@ from typing import Any
 from equipoise.runtime import build, checkpoint, worker
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut
+from equipoise.runtime.cut import Cut, together
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
@@ -42,10 +42,18 @@ class _Cutting:
     missing: int  # workers whose files are not written; 0 once it is complete or given up
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
-    more: bool = False  # does the learner write on
+    late: list[str] = field(default_factory=list)  # workers that write on, from then on
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)  # what those of them say that are done
 
     def result(self) -> Cut:
-        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=self.more)
+        more = bool(self.late) and self.error is None  # what is written of one that is given up is for nobody
+        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
+
+    def rest(self) -> Cut | None:
+        """Once all of them are done."""
+        if any(name not in self.written for name in self.late):
+            return None
+        return together(self.result(), list(self.written.values()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +61,8 @@ class _Child:
     """A worker and the process that it has now."""
 
     name: str
-    index: int  # of the actor, -1 for the learner
+    kind: worker.Kind
+    index: int  # of the actor or the shard
     bell: Bell
     outbox: Outbox
     stack: Pipe
@@ -64,8 +73,8 @@ class _Child:
     error: str = ""  # its exception's name
     final: bool = False  # and whether a successor would come to the same
     cause: str = ""  # of its last failure
-    failures: int = 0  # in a row, of that cause, without an unroll completed in between
-    rows: int = 0  # of each stream, when it was started
+    failures: int = 0  # in a row, of that cause, without an unroll completed, or taken in, in between
+    rows: int = 0  # of each stream, or that were taken in, when it was started
     start_at: float | None = None  # when its successor is to start
 
     def close(self) -> None:
@@ -74,15 +83,15 @@ class _Child:
 
 
 class ProcessRuntime:
-    """Starts the workers, hands out their records, replaces actors that fail, and ends with all of them or none.
+    """Starts the workers, hands out their records, replaces actors and shards that fail, and ends with all of them or none.
 
-    A failure of the learner, or ``MOST_FAILURES`` of an actor in a row of one cause, raises ``WorkerFailed``.
+    A failure of the learner, or ``MOST_FAILURES`` of another in a row of one cause, raises ``WorkerFailed``.
     """
 
     def __init__(self, blue: Blueprint) -> None:
         self._blue = blue
         self._cutting: _Cutting | None = None
-        self._writing: _Cutting | None = None  # whose rest the learner writes
+        self._writing: _Cutting | None = None  # whose rest is written
         self._out: list[dict[str, Any] | Cut] = []
         self._channels: list[PipeChannel] = []
         self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
@@ -91,12 +100,15 @@ class ProcessRuntime:
         self.done = self.shared.version >= blue.updates
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1:])
+        actors = blue.program.actors
+        self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1 : 1 + actors], shards=bells[1 + actors :])
+        kinds: list[tuple[worker.Kind, int]] = [("learner", 0), *(("actor", i) for i in range(actors))]
+        kinds += [("shard", k) for k in range(blue.shards)]
         self._children = [
-            _Child(name=name, index=i - 1, bell=bell, outbox=Outbox(), stack=Pipe())
-            for i, (name, bell) in enumerate(zip(blue.workers, bells, strict=True))
+            _Child(name=name, kind=kind, index=index, bell=bell, outbox=Outbox(), stack=Pipe())
+            for name, (kind, index), bell in zip(blue.workers, kinds, bells, strict=True)
         ]
-        self._learner, self._actors = self._children[0], self._children[1:]
+        self._learner, self._others = self._children[0], self._children[1:]
         self._looked = time.perf_counter()
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._finalizer = weakref.finalize(
@@ -117,9 +129,10 @@ class ProcessRuntime:
         """Give the worker a process."""
         child.start_at, child.said, child.rows = None, "", self._rows(child)
         job = worker.Assignment(
-            name=child.name, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
-            queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack, lifeline=self._lifeline,
-            saved=int(self.shared.board.cut["save_learner" if child.index < 0 else "save_actors"][0]),
+            name=child.name, kind=child.kind, index=child.index, incarnation=child.incarnation, blueprint=self._blue,
+            shared=self.shared, queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack,
+            lifeline=self._lifeline,
+            saved=int(self.shared.board.cut["save_learner" if child.kind == "learner" else "save_actors"][0]),
         )  # fmt: skip
         start_s = START_S + (worker.COMPILE_S if self._blue.program.compile else 0.0)
         self.shared.board.touch(child.name, start_s if self._blue.resume is None else LOAD_S)
@@ -130,8 +143,11 @@ class ProcessRuntime:
             child.process = process
 
     def _rows(self, child: _Child) -> int:
-        """What the worker's streams have come to: its next unroll begins there."""
-        return self.shared.actors[child.index].next_row if child.index >= 0 else 0
+        """What an actor's streams have come to: its next unroll begins there; of a shard, how many it took in."""
+        if child.kind == "shard":
+            assert self.shared.post is not None
+            return self.shared.post.inserted(child.index) * self._blue.policy.unroll
+        return self.shared.actors[child.index].next_row if child.kind == "actor" else 0
 
     # ------------------------------------------------------------------------------------------------------ as it runs
 
@@ -152,7 +168,7 @@ class ProcessRuntime:
     def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
         """Wait at most ``timeout_s`` for what workers say -> their records, cuts and notes. May raise ``WorkerFailed``."""
         now = time.perf_counter()
-        for child in self._actors:
+        for child in self._others:
             if child.start_at is not None and now >= child.start_at:
                 self._start(child)
         alive = [child for child in self._children if child.start_at is None]
@@ -170,15 +186,18 @@ class ProcessRuntime:
             self._reconciling = not self._queue.reconcile()
         if self._cutting is not None and self._cutting.missing == 0:
             self._out.append(self._cutting.result())
-            self._writing, self._cutting = self._cutting if self._cutting.more else None, None
+            self._writing, self._cutting = self._cutting if self._cutting.result().more else None, None
+        if self._writing is not None and (rest := self._writing.rest()) is not None:
+            self._out.append(rest)
+            self._writing = None
         out, self._out = self._out, []
         return out
 
     def _take(self, child: _Child, message: dict[str, Any]) -> None:
         if "saved" in message:  # which may have an "error" of its own
-            self._note_saved(message)
+            self._note_saved(child, message)
         elif "written" in message:
-            self._note_written(message)
+            self._note_written(child, message)
         elif "error" in message:
             child.said, child.error, child.final = message["error"], message["type"], message["final"]
         elif "cut" in message:
@@ -225,15 +244,23 @@ class ProcessRuntime:
         progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
         child.failures = child.failures + 1 if cause == child.cause and not progress else 1
         child.cause = cause
-        if child.index < 0 or child.final:
+        if child.kind == "learner" or child.final:
             raise WorkerFailed(child.name, how, child.said, cause=cause, final=child.final)
         if self._cutting is not None:
             self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
-        self._queue.cancel(self._blue.streams(child.index))
-        self._reconciling = True
+        if self._writing is not None and child.name in self._writing.late:
+            self._writing.written.setdefault(child.name, {"error": f"{child.name} {how} meanwhile"})
+        if child.kind == "shard":
+            assert self.shared.post is not None
+            self.shared.post.lost(child.index)
+            self._learner.bell.ring()
+        else:
+            self._queue.cancel(self._blue.streams(child.index))
+            self._reconciling = True
         if child.failures >= build.MOST_FAILURES:
             raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)
-        if self._blue.resume is None or self._rows(child) > 0:  # else it was lost before it had loaded its state
+        # An actor that was lost before it had loaded its state does so again; a shard's is lost with it.
+        if child.kind == "shard" or self._blue.resume is None or self._rows(child) > 0:
             child.incarnation += 1
         child.replaced += 1
         backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)
@@ -245,12 +272,13 @@ class ProcessRuntime:
         child.close()
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
+        how += "; its rows are lost" if child.kind == "shard" else ""
         self._out.append({"note": f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"})
 
     # --------------------------------------------------------------------------------------------------------------- cuts
 
     def _begin_cut(self, version: int) -> None:
-        """The learner holds still: the actors write their files, and it does after them."""
+        """The learner holds still: the others write their files, and it does after them."""
         directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
         words = self.shared.board.cut
         number = int(words["begun"][0])
@@ -266,21 +294,21 @@ class ProcessRuntime:
             return
         words["step"][0] = step
         words["save_actors"][0] = number
-        for child in self._actors:
+        for child in self._others:
             child.bell.ring(always=True)
-        if not self._actors:
+        if not self._others:
             self._let_learner_save(cutting)
 
-    def _note_saved(self, message: dict[str, Any]) -> None:
+    def _note_saved(self, child: _Child, message: dict[str, Any]) -> None:
         cutting = self._cutting
         # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
         if cutting is None or cutting.missing == 0 or message["saved"] != cutting.number:
             return
         cutting.missing -= 1
         cutting.files |= message.get("files", {})
-        cutting.more = message.get("more", False)
+        cutting.late += [child.name] if message.get("more") else []
         cutting.error = cutting.error or message.get("error")
-        if cutting.missing == 1:  # all actors have: it is the learner's turn, unless there is no use
+        if cutting.missing == 1:  # all others have: it is the learner's turn, unless there is no use
             if cutting.error is not None:
                 cutting.missing = 0
                 return
@@ -290,12 +318,11 @@ class ProcessRuntime:
         self.shared.board.cut["save_learner"][0] = cutting.number
         self._learner.bell.ring(always=True)
 
-    def _note_written(self, message: dict[str, Any]) -> None:
-        writing = self._writing
-        if writing is None or message.pop("written") != writing.number:  # of a cut that was given up
-            return
-        self._out.append(Cut(step=writing.step, version=writing.version, late=True, **message))
-        self._writing = None
+    def _note_written(self, child: _Child, message: dict[str, Any]) -> None:
+        """Of the cut under way, where a shard is done before the learner, or of the last; not of one that was given up."""
+        for cut in (self._cutting, self._writing):
+            if cut is not None and message["written"] == cut.number:
+                cut.written[child.name] = message
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""

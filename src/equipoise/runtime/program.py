@@ -448,6 +448,8 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
             f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
             f"rows of a round once, got {replay.updates}"
         )
+    if replay.shards > 1:
+        problems += _shard_problems(program, replay)
     if replay.dataset and replay.relabel:
         problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
     for name in ("minibatches", "epochs"):
@@ -455,6 +457,22 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
             problems.append(
                 f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
             )
+    return problems
+
+
+def _shard_problems(program: Program, replay: Replay) -> list[str]:
+    problems = []
+    if replay.shards > program.actors:
+        problems.append(
+            f"replay.shards: expected at most {program.actors}, as many as actors, since each keeps the rows of whole actors, "
+            f"got {replay.shards}"
+        )
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
+    if replay.dataset:
+        problems.append(
+            f"replay.shards: expected 1 with replay.dataset, which the learner's process reads, got {replay.shards}"
+        )
     return problems
 
 

@@ -144,6 +144,9 @@ class Scribe:
             paid=None if self._blue.replay is None else self._blue.pace.updates,
         )  # fmt: skip
 
+    def _of_shards(self) -> dict[str, int]:
+        return {} if self._shared.post is None else self._shared.post.stats()
+
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
@@ -168,7 +171,7 @@ class Scribe:
             },
             "verdict": self._verdict(balance),
             "solved_at_s": self._solved_at,
-            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS},
+            "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS} | self._of_shards(),
             "notes": self._notes,
             "failures": {
                 f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))

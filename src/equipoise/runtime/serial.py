@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from equipoise.actors.worker import ActorWorker
+from equipoise.experience.shard import Shard
 from equipoise.experience.tokens import LocalChannel
+from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, journal_of, restored, save_worker, saved
+from equipoise.runtime.cut import Cut, journal_of, restored, save_worker, saved, together
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick, Worker
 
@@ -28,20 +31,24 @@ class SerialRuntime:
         self._blue = blue
         self.shared, _ = build.lay_out(blue, Heap, LocalChannel)
         self._threads_before = torch.get_num_threads()
-        self._threads = [blue.program.threads, *([1] * blue.program.actors)]
+        self._threads = [blue.program.threads, *([1] * (blue.program.actors + blue.shards))]
         torch.set_num_threads(1)
         self._records: deque[dict[str, Any] | Cut] = deque()
         self._cutting: int | None = None  # the version whose cut is under way
         self._writing: Cut | None = None  # whose rest is being written
+        self._late: dict[Worker, dict[str, Any] | None] = {}  # by whom, and what they say of it when they are done
         self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
         actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
+        shards = [build.shard(blue, k, self.shared, self.shared.queue.block) for k in range(blue.shards)]
         said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
         self._records.extend({"note": note} for note in said)
         if blue.resume:
-            notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors, strict=True)]
+            notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors)]
             self._records.extend({"note": note} for note in notes if note)
-        self._workers: list[Worker] = [self._learner, *actors]
-        self._close = [partial(build.close, self._learner), *(partial(build.close, actor) for actor in actors)]
+        self._workers: list[Worker] = [self._learner, *actors, *shards]
+        parts: list[ActorWorker | LearnerWorker | Shard] = [self._learner, *actors, *shards]
+        self._close = [partial(build.close, part) for part in parts]
+        self._still = [Tick.BLOCKED] * len(actors) + [Tick.STARVED] * len(shards)  # what all but the learner say to be saved
         self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]
         self._last = [Tick.WORKED] * len(self._workers)
 
@@ -73,14 +80,14 @@ class SerialRuntime:
         while not self.done and time.perf_counter() < until:
             if self._writing is not None:
                 if self._learner.done or Tick.WORKED not in self._last:
-                    journal_of(self._learner).wait(IDLE_S)
-                if (rest := saved(self._learner)) is not None:
-                    self._records.append(Cut(step=self._writing.step, version=self._writing.version, late=True, **rest))
+                    self._wait()
+                if (rest := self._rest(self._writing)) is not None:
+                    self._records.append(rest)
                     self._writing = None
                     break
                 if self._learner.done:
                     continue
-            if self._cutting is not None and all(tick is Tick.BLOCKED for tick in self._last[1:]):
+            if self._cutting is not None and self._last[1:] == self._still:
                 self._records.append(self._save(self._cutting))
                 self._cutting = None
                 break
@@ -100,16 +107,33 @@ class SerialRuntime:
     def _save(self, version: int) -> Cut:
         directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
         files: dict[str, Entry] = {}
+        self._late = {}
         try:
             place = checkpoint.begin(directory, step)
             for i, worker in enumerate([*self._workers[1:], self._learner]):
                 if (mine := save_worker(place, worker, i, self.shared.queue)) is None:
-                    self._writing = Cut(step=step, version=version, files=files, more=True)
-                    return self._writing
-                files |= mine
+                    self._late[worker] = None
+                else:
+                    files |= mine
         except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
             return Cut(step=step, version=version, error=f"{type(error).__name__}: {error}")
-        return Cut(step=step, version=version, files=files)
+        cut = Cut(step=step, version=version, files=files, more=bool(self._late))
+        self._writing = cut if cut.more else None
+        return cut
+
+    def _wait(self) -> None:
+        """For those who write."""
+        for worker, said in self._late.items():
+            if said is None and (journal := journal_of(worker)) is not None:
+                journal.wait(IDLE_S)
+
+    def _rest(self, cut: Cut) -> Cut | None:
+        """What was written of it while the run went on, once that is all."""
+        self._late = {worker: said or saved(worker) for worker, said in self._late.items()}
+        written = [said for said in self._late.values() if said is not None]
+        if len(written) < len(self._late):
+            return None
+        return together(cut, written)
 
     def stop(self) -> None:
         for close in self._close:

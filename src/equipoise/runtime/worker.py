@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from setproctitle import setproctitle
@@ -25,6 +25,7 @@ from equipoise.envs.capsule import EnvFailed
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.infos import NoNumber
 from equipoise.experience.dataset import Faulty
+from equipoise.experience.shard import Shard
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.worker import LearnerWorker
 from equipoise.nets.compiled import while_compiling
@@ -36,6 +37,7 @@ from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
+Kind = Literal["learner", "actor", "shard"]
 # A successor would come to the same: the run ends.
 FINAL = (EnvFailed, WrongValue, NoNumber, NonFiniteUpdate, CannotResume, Faulty)
 RECHECK_S = 0.02  # how long a lost ring can cost
@@ -51,7 +53,8 @@ class Assignment:
     """Everything a worker is given."""
 
     name: str
-    index: int  # of the actor, -1 for the learner
+    kind: Kind
+    index: int  # of the actor or the shard
     incarnation: int  # how many processes the worker had before
     blueprint: Blueprint
     shared: Shared
@@ -103,19 +106,23 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
     os._exit(1)
 
 
-def _build(job: Assignment) -> ActorWorker | LearnerWorker:
-    if job.index < 0:
+def _build(job: Assignment) -> ActorWorker | LearnerWorker | Shard:
+    if job.kind == "learner":
         torch.set_num_threads(job.blueprint.program.threads)
         return build.learner(
-            job.blueprint, job.shared, job.queue, job.outbox.send, pulse=partial(job.shared.board.pulse, job.name)
-        )
+            job.blueprint, job.shared, job.queue, job.outbox.send, pulse=partial(job.shared.board.pulse, job.name),
+            ask=job.queue.ask,
+        )  # fmt: skip
     torch.set_num_threads(1)
+    if job.kind == "shard":
+        return build.shard(job.blueprint, job.index, job.shared, job.queue.block, job.incarnation, answer=job.queue.answer)
     return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
 
 
 def _loop(job: Assignment, worker: Worker) -> None:
     meter, stop, cut = job.shared.board.meter(job.name), job.shared.board.stop, job.shared.board.cut
-    save = cut["save_learner" if job.index < 0 else "save_actors"]
+    save = cut["save_learner" if job.kind == "learner" else "save_actors"]
+    still = Tick.STARVED if job.kind == "shard" else Tick.BLOCKED  # what a worker says that is ready to be saved
     last, writing = job.saved, False
     look_at = time.perf_counter() + LIFELINE_S
     if isinstance(worker, LearnerWorker):  # whose tick may last for minutes: it is at work, and does not hang
@@ -125,14 +132,15 @@ def _loop(job: Assignment, worker: Worker) -> None:
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
         while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
     while not stop[0]:
+        wanted = int(save[0])  # before the tick: whatever a shard was asked for until the cut is done then
         state = worker.tick()
         now = meter.add(state)
         if writing and (rest := saved(worker)) is not None:
             writing = False
             job.outbox.send({"written": last} | rest)
         if state is not Tick.WORKED:
-            if state is Tick.BLOCKED and save[0] > last:
-                last = int(save[0])
+            if state is still and wanted > last:
+                last = wanted
                 writing = _save(job, worker, last) or writing
             job.bell.arm()
             state = worker.tick()

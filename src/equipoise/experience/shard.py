@@ -1,0 +1,92 @@
+"""A shard: a worker that keeps the rows of some actors, and does what the learner asks of them (``post.py``).
+
+It reads blocks where actors wrote them, in the inbox, and writes the windows that it draws into a batch that the learner reads
+where it lies. Stacks of frames are written out in full there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.experience.layout import columns
+from equipoise.experience.post import Post, Request
+from equipoise.experience.replay import ReplayPlan
+from equipoise.experience.store import Store
+from equipoise.types import Tick, Trajectory, Tree
+
+
+class Shard:
+    """``Worker``. STARVED: all that was asked of it is done. BLOCKED: a save has yet to read what is to be written over."""
+
+    def __init__(
+        self, plan: ReplayPlan, store: Store, post: Post, number: int, *, block: Callable[[int], Trajectory],
+        ring: Callable[[], object],
+    ) -> None:  # fmt: skip
+        """``block``: of the inbox, by its place; ``ring``: tell the learner that there is an answer."""
+        self.store, self.number = store, number
+        self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
+        self._life = int(self._mine["life"][0])
+        shards = self._plan.settings.shards
+        # Its part of a batch has another size each time, and the ring keeps memory for each size: so it comes in pieces of one.
+        self._piece = -(-post.batch // (2 * shards))
+        column = np.arange(store.ring.streams)
+        self._stream = (column // self._plan.block * shards + number) * self._plan.block + column % self._plan.block
+
+    def tick(self) -> Tick:
+        mine = self._mine
+        if mine["seen"][0] != self._life or mine["answered"][0] == mine["asked"][0]:
+            return Tick.STARVED
+        answered = int(mine["answered"][0])
+        kind, *numbers = mine["request"][answered % len(mine["request"])].tolist()
+        if kind == Request.INSERT:
+            if self.store.journal is not None and not self.store.journal.may_insert(1):
+                return Tick.BLOCKED
+            self.store.insert(self._block(numbers[0]))
+            mine["inserted"][0] += 1
+        elif kind == Request.DRAW:
+            self._draw(*numbers)
+        elif kind == Request.UPDATE:
+            self._update(*numbers)
+        mine["items"][0], mine["mass"][0] = len(self.store.selector), self.store.selector.mass
+        mine["answered"][0] = answered + 1
+        self._ring()
+        return Tick.WORKED
+
+    def _draw(self, buffer: int, begin: int, n: int) -> None:
+        """``n`` items into the columns from ``begin`` on."""
+        store, batch = self.store, self._post.batches[buffer]
+        places, probability = store.draw(n)
+        batch["probability"][begin : begin + n] = probability
+        for at in range(0, n, self._piece):
+            piece = np.resize(places[at : at + self._piece], self._piece)  # what is missing in the last: some of it again
+            count = min(self._piece, n - at)
+            self._copy(store.windows(piece), batch, begin + at, count)
+            where, context = slice(begin + at, begin + at + count), batch["data"]["context"]
+            context["stream"][where] = self._stream[piece[:count] % store.ring.streams]
+            batch["keys"][where, 0] = piece[:count] * self._plan.settings.shards + self.number
+            batch["keys"][where, 1] = context["start"][where]
+
+    def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
+        """The first ``count`` windows."""
+        fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
+        into = columns(batch["data"], begin, begin + count, self._plan.row)
+        tree.map(np.copyto, into, columns(fields, 0, count, self._plan.row))
+
+    def _update(self, begin: int, end: int, n: int) -> None:
+        """Those of its own among ``n`` priorities, and of all that the highest is so high."""
+        keys, priority = self._post.priorities["keys"], self._post.priorities["priority"]
+        mine = keys[begin:end].copy()
+        mine[:, 0] //= self._plan.settings.shards
+        self.store.update(mine, priority[begin:end])
+        self.store.selector.saw(float(priority[:n].max()))
+
+    def state(self) -> Tree:
+        """While it is idle: all but the rows, which the journal has."""
+        return self.store.state()
+
+    def load(self, state: Tree) -> None:
+        self.store.load(state)

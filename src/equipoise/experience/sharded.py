@@ -1,0 +1,203 @@
+"""A replay whose rows are kept by several workers, the shards: those of actor ``a`` by shard ``a % shards``.
+
+An item is drawn with the probability that it would have in one replay of all: how many of a batch are of which shard is drawn
+in proportion to the shards' masses, and within a shard an item is drawn in proportion to its own (its p^alpha, or 1). Weights
+are normalised over the whole batch, whose items lie in the order of shards. The next batch of a round is asked for before this
+one is learned from, and knows nothing of its new priorities, in every runtime. New items get the highest priority of any shard.
+
+A shard that dies loses its rows and nothing else. What it had answered for is counted as lost, and weighs nothing from then on;
+blocks that it had not answered for are asked of its successor, which begins empty; a batch that it has not given is drawn anew.
+Priorities for its rows are ignored, as its successor has none of them. The learner waits for the successor where it is to take
+blocks, which is at the next round: windows need rows of each stream again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.post import BUFFERS, Post, Request
+from equipoise.experience.replay import ReplayPlan
+from equipoise.experience.rounds import Rounds
+from equipoise.types import Array, Batch, Experience, Trajectory, Tree
+
+
+class Inbox(Experience, Protocol):
+    """A queue whose blocks are read where they are."""
+
+    def take(self, n: int) -> Array | None: ...
+    def places(self, keys: Array) -> list[int]: ...
+    def block(self, place: int) -> Any: ...
+
+
+class Sharded(Rounds):
+    """``Experience`` of one learner; actors have the inbox itself."""
+
+    def __init__(self, plan: ReplayPlan, inbox: Inbox, post: Post, *, seed: int, ring: Callable[[int], object]) -> None:
+        """``ring``: tell a shard that something is asked of it."""
+        Rounds.__init__(self, plan, inbox, ahead=True)
+        self._queue, self._post, self._ring = inbox, post, ring
+        self._rng = np.random.default_rng(seed)
+        # Of each shard, blocks that it has not answered for: (request, place, actor).
+        self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
+        self._blocks = np.zeros(plan.actors, np.int64)  # that its shard took of each actor, overwritten ones too
+        self._overwritten = 0  # blocks, by shards that died
+        self._buffer = 0
+        self._drawn: list[tuple[int, int]] | None = None  # of each shard, its request and how many items; None: to be drawn
+        self._scale = np.empty(0)  # of each item, its shard's share of all mass
+        self._batches = [Trajectory(**{k: tree.torch_views(v) for k, v in b["data"].items()}) for b in post.batches]
+
+    # ------------------------------------------------------------------------------------------------ asking and waiting
+
+    def _request(self, shard: int, kind: Request, *numbers: int) -> int:
+        """-> the number that ``answered`` comes to when it is done."""
+        mail = self._post.shards[shard]
+        asked, requests = int(mail["asked"][0]), mail["request"]
+        assert asked - mail["answered"][0] < len(requests), "more than may be asked at once"
+        requests[asked % len(requests)] = (kind, *numbers, *[0] * (3 - len(numbers)))
+        mail["asked"][0] = asked + 1
+        self._ring(shard)
+        return asked + 1
+
+    def _settled(self) -> bool:
+        """Has every shard that lives done what it was asked for?"""
+        done = True
+        for shard, mail in enumerate(self._post.shards):
+            died = mail["life"][0] != mail["seen"][0]  # before what it answered, which stands still then
+            answered, inserting = int(mail["answered"][0]), self._inserting[shard]
+            if inserting and inserting[0][0] <= answered:
+                while inserting and inserting[0][0] <= answered:
+                    self._blocks[inserting.popleft()[2]] += 1
+                self._count()
+            if died:
+                self._bury(shard, answered)
+            done &= bool(mail["answered"][0] == mail["asked"][0])
+        return done
+
+    def _bury(self, shard: int, answered: int) -> None:
+        """Its rows are lost; what it still owed is asked of its successor, or drawn from all anew."""
+        mail, life = self._post.shards[shard], int(self._post.shards[shard]["life"][0])
+        mine = slice(shard, None, self._plan.settings.shards)
+        kept = np.minimum(self._blocks[mine], self._held).sum()
+        self._post.ledger["lost"][0] += self._rows(kept)
+        self._overwritten += int(self._blocks[mine].sum() - kept)
+        self._blocks[mine] = 0
+        self._count()
+        if self._drawn is not None and self._drawn[shard][1] and self._drawn[shard][0] > answered:
+            self._drawn = None
+        mail["items"][0], mail["mass"][0] = 0, 0.0
+        mail["answered"][0] = mail["asked"][0]
+        again, self._inserting[shard] = self._inserting[shard], deque()
+        mail["seen"][0] = life
+        for _, place, actor in again:
+            self._insert(shard, place, actor)
+
+    @property
+    def _held(self) -> int:
+        """Blocks of an actor that are kept."""
+        return self._plan.slots // self._plan.unroll - 1
+
+    def _rows(self, blocks: Any) -> int:
+        return int(blocks) * self._plan.unroll * self._plan.block
+
+    def _count(self) -> None:
+        """Say what became of the rows that were taken."""
+        kept, ledger = np.minimum(self._blocks, self._held).sum(), self._post.ledger
+        ledger["kept"][0] = self._rows(kept)
+        ledger["overwritten"][0] = self._rows(self._overwritten + self._blocks.sum() - kept)
+
+    def _items(self) -> int:
+        return sum(int(mail["items"][0]) for mail in self._post.shards)
+
+    def _emptied(self) -> bool:
+        return not any(mail["mass"][0] > 0 for mail in self._post.shards)
+
+    # -------------------------------------------------------------------------------------------------------- the rounds
+
+    def _bring(self) -> Array | None:
+        keys = self._queue.take(self._plan.streams)
+        for place in self._queue.places(keys) if keys is not None else ():
+            actor = int(self._queue.block(place).context["stream"][0]) // self._plan.span
+            self._insert(actor % self._plan.settings.shards, place, actor)
+        return keys
+
+    def _insert(self, shard: int, place: int, actor: int) -> None:
+        self._inserting[shard].append((self._request(shard, Request.INSERT, place), place, actor))
+
+    def _ask(self, n: int) -> None:
+        if n != self._post.batch:
+            raise ValueError(f"expected the batch of {self._post.batch} items that these shards were planned for, got {n}")
+        self._buffer = (self._buffer + 1) % BUFFERS  # the other's batch is being learned from
+        self._draw()
+
+    def _draw(self) -> None:
+        """Where any shard has items: which of them are how many of the batch."""
+        edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._post.shards)])
+        if not edges[-1] > 0:
+            return
+        points = np.minimum(self._rng.random(self._post.batch) * edges[-1], np.nextafter(edges[-1], 0))
+        counts = np.bincount(edges[1:].searchsorted(points, "right"), minlength=len(edges) - 1).tolist()
+        self._scale = np.repeat(np.diff(edges) / edges[-1], counts)
+        self._drawn, begin = [], 0
+        for shard, count in enumerate(counts):
+            request = self._request(shard, Request.DRAW, self._buffer, begin, count) if count else 0
+            self._drawn.append((request, count))
+            begin += count
+
+    def _answer(self) -> Batch | None:
+        if not self._settled():
+            return None
+        if self._drawn is None:
+            self._draw()
+            return None
+        self._drawn, drawn = None, self._post.batches[self._buffer]
+        weight = self._weight(drawn["probability"] * self._scale)
+        return Batch(data=self._batches[self._buffer], keys=drawn["keys"].copy(), weight=weight, targets={})
+
+    def learned(self, keys: Array, priority: Array | None) -> None:
+        """New priorities [n] for items; of rows that are still there. What was asked so before is done: see ``sample``."""
+        if priority is None or self._plan.settings.selector != "prioritized":
+            return
+        priority = np.asarray(priority.cpu() if isinstance(priority, torch.Tensor) else priority, np.float64)
+        if wrong := np.flatnonzero(~((priority >= 0) & (priority < np.inf))).tolist():
+            raise ValueError(
+                f"expected finite priorities of at least 0, got {priority[wrong[0]]} ({len(wrong)} of {len(priority)} are "
+                "wrong); nothing was changed"
+            )
+        shard = keys[:, 0] % self._plan.settings.shards
+        order, n = np.argsort(shard, kind="stable"), len(keys)
+        self._post.priorities["keys"][:n], self._post.priorities["priority"][:n] = keys[order], priority[order]
+        ends = np.cumsum(np.bincount(shard, minlength=self._plan.settings.shards)).tolist()
+        for number, (begin, end) in enumerate(zip([0, *ends], ends)):
+            self._request(number, Request.UPDATE, begin, end, n)
+
+    # ------------------------------------------------------------------------------------------------------ for anybody
+
+    def stats(self) -> dict[str, float]:
+        """The inbox's rows, ``items`` that may be sampled, and what became of the rows that shards took (``Post.stats``)."""
+        return self._inbox.stats() | {"items": self._items()} | self._post.stats()
+
+    def state(self) -> Tree:
+        """Between two rounds, of all but the inbox and the shards."""
+        self._settled()  # who died meanwhile
+        return self._progress() | {
+            "rng": generator_state(self._rng), "blocks": self._blocks.copy(), "overwritten": self._overwritten,
+            "lost": int(self._post.ledger["lost"][0]),
+        }  # fmt: skip
+
+    def load(self, state: Tree) -> None:
+        """The inverse, once; the shards load theirs."""
+        self._rounds, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
+        self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
+        self._count()
+        for shard in range(self._plan.settings.shards):
+            self._request(shard, Request.LOOK)
+
+    def close(self) -> None:
+        """Nothing is sampled any more."""

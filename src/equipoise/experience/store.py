@@ -1,0 +1,116 @@
+"""The store of a replay: the rows of some actors, which of their items come next, and what of them is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.hindsight import Goals, Hindsight
+from equipoise.experience.journal import Journal
+from equipoise.experience.layout import columns
+from equipoise.experience.ring import Ring
+from equipoise.experience.rows import without_observations
+from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform
+from equipoise.types import Array, Trajectory, Tree
+from equipoise.types import Replay as Settings
+
+if TYPE_CHECKING:
+    from equipoise.experience.replay import ReplayPlan
+
+
+class Store:
+    """Of every ``shards``-th actor from number ``shard`` on; where there is one shard, of all."""
+
+    def __init__(
+        self, plan: ReplayPlan, *, seed: int, shard: int = 0, pinned: bool = False, folder: Path | None = None,
+        goals: Goals | None = None, priority: Callable[[Trajectory], Array | None] | None = None,
+    ) -> None:  # fmt: skip
+        """``pinned``: windows come into memory that a GPU reads by itself. ``folder``: where checkpoints keep the rows; None:
+        nowhere. ``goals``: what ``relabel`` asks what another goal would have been worth; closed with the store.
+        ``priority``: of items as they enter, by their rows; None: the highest so far.
+        """
+        self._plan, self._first_priority = plan, priority
+        self.ring = Ring(
+            plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
+            window=plan.window, folder=plan.settings.file, pinned=pinned,
+        )  # fmt: skip
+        self.selector = _selector(plan.settings, self.ring)
+        self.journal = None if folder is None else Journal(self.ring, folder)
+        if plan.settings.relabel and goals is None:
+            raise ValueError(f"goals: expected those of the env with replay.relabel={plan.settings.relabel:g}, got none")
+        self._hindsight = Hindsight(self.ring, goals, plan.settings) if plan.settings.relabel and goals is not None else None
+        self._rng = np.random.default_rng(seed)
+
+    def insert(self, data: Trajectory) -> None:
+        """Rows of whole blocks [T, k * block], numpy arrays; the blocks need not lie in the order of their streams."""
+        block, streams = self._plan.block, data.context["stream"]
+        if len(streams) == block:
+            self._insert(data, self._column(int(streams[0])))
+            return
+        fields = {name: getattr(data, name) for name in Trajectory.__slots__}
+        for at in range(0, len(streams), block):
+            mine = Trajectory(**columns(fields, at, at + block, self._plan.row))
+            self._insert(mine, self._column(int(streams[at])))
+
+    def _column(self, stream: int) -> int:
+        """Where in the ring the actor's streams begin that this is the first of."""
+        return stream // self._plan.span // self._plan.settings.shards * self._plan.block
+
+    def _insert(self, data: Trajectory, column: int) -> None:
+        for where, there in self.ring.insert(data, column):
+            self.selector.put(where, there)
+            if self._first_priority is not None and there.any():
+                slots, streams = there.nonzero()
+                places = (where[0].start + slots) * self.ring.streams + where[1].start + streams
+                priority = self._first_priority(without_observations(self.ring, places))
+                if priority is not None:
+                    self.selector.update(places, np.asarray(priority, np.float64))
+        if self._hindsight is not None:
+            self._hindsight.insert(column)
+
+    def draw(self, n: int) -> tuple[Array, Array]:
+        """-> ``n`` places, and the probability of each."""
+        return self.selector.sample(n, self._rng)
+
+    def windows(self, places: Array, buffer: int = 0) -> Trajectory:
+        """Those that begin at ``places`` [N], some with another goal; the next call of N and ``buffer`` overwrites them."""
+        data = self.ring.gather(places, buffer)
+        if self._hindsight is not None:
+            self._hindsight.relabel(data, places, self._rng)
+        return data
+
+    def update(self, keys: Array, priority: Array) -> None:
+        """New priorities [n] float64 for the items [n, 2] whose rows are still there."""
+        places = keys[:, 0]
+        there = self.ring.row(places) == keys[:, 1]
+        if not there.all():
+            places, priority = places[there], priority[there]
+        self.selector.update(places, priority)
+
+    def state(self) -> Tree:
+        """A copy of all but the rows, which the journal has."""
+        return {"rng": generator_state(self._rng), "ring": self.ring.state(), "selector": self.selector.state()}
+
+    def load(self, state: Tree) -> None:
+        """The inverse, into a store of the same plan; the rows are the journal's to load after it."""
+        self.ring.load(state["ring"])
+        self.selector.load(state["selector"])
+        self._rng = generator(state["rng"])
+        if self._hindsight is not None:
+            self._hindsight.load()
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.stop()
+        if self._hindsight is not None:
+            self._hindsight.goals.close()
+
+
+def _selector(settings: Settings, ring: Ring) -> Selector:
+    if settings.selector == "prioritized":
+        return Prioritized(ring.slots, ring.streams, alpha=settings.alpha, epsilon=settings.epsilon)
+    return Uniform(ring.slots, ring.streams) if settings.selector == "uniform" else Fifo(ring.slots, ring.streams)
