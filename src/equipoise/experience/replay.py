@@ -27,6 +27,7 @@ import torch
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
 from equipoise.experience import hindsight
+from equipoise.experience.codec import chosen
 from equipoise.experience.hindsight import Goals, Hindsight
 from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec, columns
@@ -56,7 +57,12 @@ class ReplayPlan:
 
     def __post_init__(self) -> None:
         """ValueError where what was asked for is too little."""
-        _ = self.slots
+        _ = self.slots, self.codecs
+
+    @property
+    def codecs(self) -> Mapping[str, str]:
+        """Of the leaves that are encoded, by path; ValueError as ``codec.chosen`` says."""
+        return chosen(self.settings.codec, self.layout.large, self.layout.small)
 
     @property
     def layout(self) -> Layout:
@@ -78,7 +84,8 @@ class ReplayPlan:
 
     def nbytes(self, slots: int) -> int:
         place = PER_PLACE[self.settings.selector] + (hindsight.PER_PLACE if self.settings.relabel else 0)
-        return self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll) + place * slots * self.streams
+        rows = self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll, encoded=self.codecs)
+        return rows + place * slots * self.streams
 
     @property
     def slots(self) -> int:
@@ -126,7 +133,7 @@ class Replay:
         self._plan, self._inbox, self.shelf, self._first_priority = plan, inbox, shelf, priority
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.actors, unroll=plan.unroll, window=plan.window,
-            folder=plan.settings.file, pinned=pinned,
+            folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads, pinned=pinned,
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)
@@ -315,6 +322,9 @@ class Replay:
             self.journal.stop()
         if self._ahead is not None:
             self._ahead.shutdown()
+        self.ring.close()
+        if self.shelf is not None:
+            self.shelf.ring.close()
         if self._hindsight is not None:
             self._hindsight.goals.close()
 

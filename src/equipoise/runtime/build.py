@@ -235,7 +235,8 @@ def _experience(blue: Blueprint, inbox: Experience, pulse: Callable[[], object])
     goals = Goals(make_env(program, streams=np.arange(1), seed=program.seed)) if policy.replay.relabel else None
     folder, says = Path(blue.directory) / checkpoint.SEGMENTS, type(policy.algorithm).priority is not Algorithm.priority
     return Replay(
-        blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=folder, goals=goals, shelf=shelf,
+        blue.replay, inbox, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, folder=folder,
+        goals=goals, shelf=shelf,
         priority=policy.algorithm.priority if says and policy.replay.selector == "prioritized" else None,
     )  # fmt: skip
 
