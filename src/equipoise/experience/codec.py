@@ -57,7 +57,8 @@ class Zstd:
         self._in, self._out = library.ZstdCompressor(level=LEVEL, write_checksum=False), library.ZstdDecompressor()
 
     def encode(self, pieces: Bytes) -> list[bytes]:
-        return [self._in.compress(piece.data) for piece in pieces]
+        # Copied, since what the library returns is the shortened rest of an allocation as large as the piece.
+        return [memoryview(self._in.compress(piece.data)).tobytes() for piece in pieces]
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
         for piece, into in zip(encoded, out, strict=True):

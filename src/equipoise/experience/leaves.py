@@ -17,12 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.codec import CODECS, Bytes
+from equipoise.experience.codec import CODECS, Bytes, Codec
 from equipoise.tree import ArraySpec
 
 PIECE = 4  # rows that are encoded together, at most: an item of few rows needs few others decoded
 SCRATCH = 1 << 19  # bytes of rows that a thread decodes before it copies them, which a processor's cache holds
 PER_PIECE = 64  # bytes besides what is encoded: a reference, an object's head, an allocation's
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Cursor:
@@ -139,27 +141,28 @@ class Packed:
                 self._grid[follows, column] = self._encoded(rows[unroll:, b])[0]
 
     def take(self, places: Any, out: Any) -> None:
+        slots, columns = np.divmod(places, self._streams)
+        blocks, rows = np.divmod(slots, self._unroll)
+        pieces, rows = np.divmod(rows, self._rows)
+        pieces = (pieces + blocks * self._pieces_a_block) * self._streams + columns
         out = out.reshape(-1).view(np.uint8).reshape(len(places), self._spec.nbytes)
         groups = iter(range(0, len(places), self._group))  # who is ready takes the next
         helping = []
         if self._pool is not None and len(places) > self._group:
             others = zip(self._workers[1:], self._scratch[1:], strict=True)
-            helping = [self._pool.submit(self._decode, *other, groups, places, out) for other in others]
-        self._decode(self._workers[0], self._scratch[0], groups, places, out)
+            helping = [self._pool.submit(self._decode, *other, groups, pieces, rows, out) for other in others]
+        self._decode(self._workers[0], self._scratch[0], groups, pieces, rows, out)
         for future in helping:
             future.result()
 
-    def _decode(self, codec: Any, scratch: Bytes, groups: Iterator[int], places: Any, out: Bytes) -> None:
+    def _decode(self, codec: Codec, scratch: Bytes, groups: Iterator[int], pieces: Ints, rows: Ints, out: Bytes) -> None:
+        """``rows`` of ``pieces``, group by group."""
+        flat = scratch.reshape(-1, scratch.shape[-1])
         for begin in groups:
-            slots, columns = np.divmod(places[begin : begin + self._group], self._streams)
-            blocks, rows = np.divmod(slots, self._unroll)
-            pieces, rows = np.divmod(rows, self._rows)
-            pieces += blocks * self._pieces_a_block
-            distinct, which = np.unique(pieces * self._streams + columns, return_inverse=True)
+            group = slice(begin, begin + self._group)
+            distinct, which = np.unique(pieces[group], return_inverse=True)
             codec.decode(self._pieces[distinct].tolist(), scratch[: len(distinct)])
-            rows += which * self._rows
-            into = out[begin : begin + len(rows)]
-            np.take(scratch.reshape(-1, scratch.shape[-1]), rows, axis=0, out=into, mode="clip")
+            np.take(flat, which * self._rows + rows[group], axis=0, out=out[group], mode="clip")
 
     def set(self, places: Any, rows: Any) -> None:
         slots, columns = np.divmod(places, self._streams)
