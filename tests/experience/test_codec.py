@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.experience import codec, leaves
-from equipoise.experience.leaves import Packed, Plain
+from equipoise.experience.leaves import Leaf, Packed, Plain
 from equipoise.tree import ArraySpec
 
 names = st.sampled_from(sorted(codec.CODECS))
@@ -57,25 +57,26 @@ def test_encoded_leaves_are_as_plain_ones(
         patch.setattr(leaves, "SCRATCH", 5 * spec.nbytes)
         packed = Packed(spec, name, **sizes, threads=2, pool=pool)
         plain = Plain(spec, **sizes, folder="")
-        last = {0: None, 2: None}
+        last: dict[int, Any] = {}
+        each: tuple[Leaf, ...] = (packed, plain)
         for block in range(data.draw(st.integers(0, 5))):
             for column in (0, 2):
                 raw = content(data.draw, (unroll + edge, 2, spec.nbytes))
                 rows = (raw % 2 if spec.dtype == "bool" else raw).view(spec.dtype).reshape(unroll + edge, 2, *spec.shape)
-                anew = not edge or last[column] is None or data.draw(st.booleans())
+                anew = not edge or column not in last or data.draw(st.booleans())
                 if not anew:
                     rows[0] = last[column]
                 last[column] = rows[-1]
-                for leaf in (packed, plain):
+                for leaf in each:
                     leaf.put(rows, block % count * unroll, slice(column, column + 2), anew=anew)
         held = np.arange(count * unroll * streams + 1)
-        if edge and last[0] is not None:  # of the block that is given up only what stands at its beginning is there
+        if edge and last:  # of the block that is given up only what stands at its beginning is there
             given_up = (block + 1) % count * unroll
             slots = held // streams
             held = held[(slots <= given_up) | (slots >= given_up + unroll)]
         places = np.array(data.draw(st.lists(st.sampled_from(held.tolist()), max_size=40)), np.int64)
         found = [np.full((len(places), *spec.shape), 1, spec.dtype) for _ in range(2)]
-        for leaf, out in zip((packed, plain), found, strict=True):
+        for leaf, out in zip(each, found, strict=True):
             leaf.take(places, out)
         assert found[0].tobytes() == found[1].tobytes()  # nan is nan
 
