@@ -1,6 +1,6 @@
 """What a replay's codecs save and cost: 10^5 frames of a Pong run under random actions, in batches of 256 transitions.
 
-    .venv/bin/python benchmarks/codecs.py [--rounds 9] [--unroll 4] [--threads 2] [--page FILE.md]
+    .venv/bin/python benchmarks/replay_codecs.py [--rounds 9] [--unroll 4] [--threads 2] [--page FILE.md]
 
 Memory is what a process grew by when it had filled one replay, each in a process of its own (anonymous memory: the frames come
 from a mapped file). Rates are taken in turn in one process that has them all, a ratio within each round, and the table shows
