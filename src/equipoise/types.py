@@ -384,6 +384,8 @@ class Replay:
     capacity: Count = 1_000_000  # rows, of all streams together
     memory: Whole = 0  # bytes of rows at most, instead of ``capacity``; 0: as the capacity says
     file: str = ""  # a directory for the rows, mapped into memory, where they are more than memory holds; "": memory
+    codec: str = ""  # how large leaves are encoded: "delta", "lz4" or "zstd", or by path, "obs/image=delta,obs/map=zstd"
+    decode_threads: Count = 2  # that decode the rows of a batch
     starts_at: Whole = 1_000  # rows before the first update
     updates: Count = 1  # a round
     selector: Literal["uniform", "prioritized", "fifo"] = "uniform"
@@ -401,6 +403,8 @@ class Replay:
         found = {"capacity": f"the rows are as many as fit in replay.memory={self.memory}"} if self.memory else {}
         if self.selector != "prioritized":
             found |= dict.fromkeys(("alpha", "beta", "epsilon"), f"nothing is prioritized (replay.selector={self.selector})")
+        if not self.encodes:
+            found["decode_threads"] = f"nothing is encoded (replay.codec={self.codec or 'none'})"
         if not self.relabel:
             found["strategy"] = "no goal becomes another (replay.relabel=0)"
         if not self.dataset:
@@ -409,6 +413,11 @@ class Replay:
             of_live = ("capacity", "memory", "starts_at", "updates", "dataset_share", "shards")
             found |= dict.fromkeys(of_live, "there is no live experience (actors=0)")
         return found
+
+    @property
+    def encodes(self) -> bool:
+        """Are some rows, if they are large, kept encoded?"""
+        return self.codec not in ("", "none")
 
     def recorded(self, batch: int) -> int:
         """Items of a batch that are a data set's, where there is one beside live experience."""

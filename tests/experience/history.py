@@ -12,19 +12,22 @@ from equipoise.types import Batch, Stack, Trajectory
 
 STREAM = {"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")}
 FRAMES, SIDE = 4, 16  # 16 x 16 x 4 bytes are an image
+MAP = 300
 
 
 class History:
     """``rows`` rows of ``streams`` streams: episodes of 1 to ``longest`` steps, then a seam (NEXT_STEP), and so on.
 
-    A vector observation is (stream, row); an image is a stack of frames each of which has one shade.
+    A vector observation is (stream, row); an image is a stack of frames each of which has one shade; a map, which ``maps`` asks
+    for, is large and no stack.
     """
 
     def __init__(
-        self, *, streams: int, rows: int, longest: int = 9, stack: Stack | None = None, recurrent: bool = False, seed: int = 0
-    ) -> None:
+        self, *, streams: int, rows: int, longest: int = 9, stack: Stack | None = None, maps: bool = False,
+        recurrent: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         rng = np.random.default_rng(seed)
-        self.streams, self.rows, self.stack = streams, rows, stack
+        self.streams, self.rows, self.stack, self.maps = streams, rows, stack, maps
         shape = (rows + 1, streams)
         self.first, self.mask = np.zeros(shape, bool), np.ones(shape, bool)
         self.bootstrap, self.reward = np.ones(shape, bool), rng.normal(size=shape).astype(np.float32)
@@ -47,6 +50,8 @@ class History:
         obs: dict[str, Any] = {"vector": ArraySpec((2,), "float32")}
         if stack is not None:
             obs["image"] = ArraySpec((stack.frames, SIDE, SIDE), "uint8")
+        if maps:
+            obs["map"] = ArraySpec((MAP,), "float32")
         self.row = RowSpec(
             obs=obs, action=ArraySpec((), "int64"), behaviour={"logp": ArraySpec((), "float32")},
             state={"h": ArraySpec((2,), "float32")} if recurrent else {}, context=STREAM,
@@ -62,6 +67,8 @@ class History:
                 else:
                     frames.append(self._shade(stream, row - back))
             found["image"] = np.array(frames, np.uint8)[:, None, None] + np.zeros((1, SIDE, SIDE), np.uint8)
+        if self.maps:
+            found["map"] = np.arange(MAP, dtype=np.float32) % 7 + stream * self.rows + row
         return found
 
     def _shade(self, stream: int, row: int) -> int:

@@ -27,8 +27,8 @@ def content(made: Replay) -> str:
         digest.update(f"{path} {np.shape(leaf)}".encode() + np.asarray(leaf).tobytes())
     for actor, blocks in enumerate(ring.blocks.tolist()):
         for number in range(max(blocks - ring.held, 0), blocks):
-            for view in ring.block_views(actor, number, 1):
-                digest.update(np.ascontiguousarray(view).data)
+            for array in ring.block_arrays(actor, number, 1):
+                digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -175,8 +175,9 @@ def test_every_goal_has_the_same_chance(strategy: Any) -> None:
     assert tested > 2
 
 
-def test_a_stack_beside_the_goals() -> None:
-    made = Filled(GoalHistory(stack=STACKS["stacked"]), window=3)
+@pytest.mark.parametrize("codec", ["", "delta"])
+def test_a_stack_beside_the_goals(codec: str) -> None:
+    made = Filled(GoalHistory(stack=STACKS["stacked"]), window=3, codec=codec)
     made.fill(30)
     assert made.prove()
 

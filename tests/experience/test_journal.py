@@ -17,13 +17,15 @@ from equipoise.types import Batch
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
 from tests.experience.saving import content, end, load, members, on_disk, save
-from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, Writers, replay
+from tests.experience.test_replay import ACTORS, BLOCK, CODED, ROUND, STACKS, UNROLL, Writers, replay
 
 ROUNDS = 9  # that are held
 
 
-def made_in(folder: Path, history: History, *, selector: Any = "prioritized", file: str = "", **options: Any) -> Replay:
-    settings = Settings(capacity=ROUND * ROUNDS, starts_at=ROUND * 2, updates=2, selector=selector, file=file)
+def made_in(
+    folder: Path, history: History, *, selector: Any = "prioritized", file: str = "", codec: str = "", **options: Any
+) -> Replay:
+    settings = Settings(capacity=ROUND * ROUNDS, starts_at=ROUND * 2, updates=2, selector=selector, file=file, codec=codec)
     return replay(history, settings, folder=folder, **options)
 
 
@@ -59,6 +61,8 @@ CASES = [  # selector, window, stack, storage, max_lag, rounds before the save
     ("prioritized", 1, "vectors", "mmap", None, 2 * ROUNDS + 2), ("uniform", 1, "black", "mmap", 0, 2 * ROUNDS + 2),
     ("prioritized", UNROLL, "repeated", "memory", None, 2 * ROUNDS + 2), ("prioritized", 5, "black", "memory", 0, ROUNDS + 1),
     ("uniform", UNROLL, "vectors", "memory", 1, 2 * ROUNDS), ("prioritized", UNROLL, "black", "mmap", 0, 4),
+    ("uniform", 5, "black", "delta", 0, 2 * ROUNDS + 1), ("prioritized", UNROLL, "maps", "zstd", None, 2 * ROUNDS + 2),
+    ("uniform", 1, "repeated", "lz4", 1, ROUNDS + 1),
 ]  # fmt: skip
 
 
@@ -66,8 +70,9 @@ CASES = [  # selector, window, stack, storage, max_lag, rounds before the save
 def test_a_loaded_replay_goes_on_as_the_other_does(
     selector: str, window: int, stack: str, storage: str, max_lag: int | None, rounds: int, tmp_path: Path
 ) -> None:
-    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], recurrent=window == UNROLL)
-    options: Any = {"selector": selector, "window": window, "max_lag": max_lag}
+    recurrent = window == UNROLL
+    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS.get(stack), maps=stack == "maps", recurrent=recurrent)
+    options: Any = {"selector": selector, "window": window, "max_lag": max_lag, "codec": storage if storage in CODED else ""}
     options["file"] = str(tmp_path / "map") if storage == "mmap" else ""
     made = made_in(tmp_path / "rows", history, **options)
     writers = Writers(history, made)
@@ -117,6 +122,22 @@ def test_every_row_is_written_once(tmp_path: Path) -> None:
     learn(other, writers, 2)
     save(other)  # and a resume begins where it ended
     assert on_disk(tmp_path) == before + 2 * round_bytes
+
+
+def test_encoded_rows_are_saved_as_they_are(tmp_path: Path) -> None:
+    """What is saved takes the room of what is encoded; bytes that are too few are refused, and too many."""
+    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS["black"])
+    made = made_in(tmp_path, history, codec="delta")
+    learn(made, Writers(history, made), 4)
+    saved = save(made)
+    assert on_disk(tmp_path) < 4 * ACTORS * made.ring.block_nbytes / 4
+    ((name, chunks),) = saved["chunks"].items()
+    data, other = (tmp_path / name).read_bytes(), made_in(tmp_path, history, codec="delta")
+    assert other.journal is not None
+    for wrong in (data[:-1], data[: len(data) // 2], b"", data + b"\0"):
+        other.load(saved["replay"])
+        with pytest.raises(ValueError, match=r"segment_1\.rows: expected [\d,]+ bytes of blocks"):
+            other.journal.load({name: chunks}, saved["segments"], lambda _: wrong)  # noqa: B023
 
 
 def test_segments_that_hold_nothing_any_more_are_no_longer_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,12 @@ WINDOWS = {"transition": 1, "5-step": 5, "sequence": UNROLL}
 ALL = list(itertools.product(["uniform", "prioritized", "fifo"], WINDOWS, ["memory", "mmap"], ["black"]))
 ALL += [("uniform", window, "memory", stack) for window in WINDOWS for stack in ("vectors", "repeated")]
 ALL += [("queue", "sequence", "memory", stack) for stack in STACKS]
+CODED = ["lz4", "zstd", "delta"]
+ALL += [
+    *itertools.product(["uniform"], WINDOWS, CODED, ["black", "maps"]),
+    ("uniform", "5-step", "delta", "repeated"), ("prioritized", "sequence", "delta", "black"),
+    ("fifo", "5-step", "delta", "maps"), ("prioritized", "transition", "memory", "maps"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, None])
@@ -104,22 +110,24 @@ def test_every_window_is_what_was_written(
     selector: Any, window: str, storage: str, stack: str, max_lag: int | None, tmp_path: Any
 ) -> None:
     """A sequence is of a recurrent policy: it begins where a state was stored."""
-    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], recurrent=window == "sequence")
+    recurrent = window == "sequence"
+    history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS.get(stack), maps=stack == "maps", recurrent=recurrent)
     if selector == "queue":
         assert drive(history, inbox(history, max_lag=max_lag), batches=20, n=BLOCK * ACTORS)
         return
     settings = Settings(
-        capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector, file=str(tmp_path) if storage == "mmap" else ""
-    )
+        capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector=selector, file=str(tmp_path) if storage == "mmap" else "",
+        codec=storage if storage in CODED else "",
+    )  # fmt: skip
     made = replay(history, settings, window=WINDOWS[window], max_lag=max_lag)
     assert drive(history, made, batches=50, n=7 if selector != "fifo" else 2)
     assert not list(tmp_path.iterdir()), "the file has no name"
 
 
-@pytest.mark.parametrize("selector", ["uniform", "prioritized"])
-def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any) -> None:
+@pytest.mark.parametrize(("selector", "codec"), [("uniform", ""), ("prioritized", ""), ("uniform", "delta")])
+def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any, codec: str) -> None:
     history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS["black"])
-    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=5, selector=selector)
+    settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=5, selector=selector, codec=codec)
     made = replay(history, settings, window=3, max_lag=1, prefetch=True)
     assert drive(history, made, batches=101, n=7)
     for _ in range(3):  # of one round: each but the last is proven when the next was gathered
@@ -132,12 +140,14 @@ def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any) -> None:
         made.finish(batch.keys)
 
 
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("window", [1, 3, 6])
-def test_a_gap_is_never_crossed(window: int, stack: str) -> None:
+GAPPED = [*itertools.product(STACKS, [1, 3, 6], [""]), ("black", 3, "delta"), ("repeated", 6, "zstd")]
+
+
+@pytest.mark.parametrize(("stack", "window", "codec"), GAPPED)
+def test_a_gap_is_never_crossed(stack: str, window: int, codec: str) -> None:
     """Not by rows, and not by the frames of a stack, though most gaps here are amid an episode."""
     history = History(streams=BLOCK * ACTORS, rows=1200, stack=STACKS[stack])
-    made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2), window=window)
+    made = replay(history, Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, codec=codec), window=window)
     assert drive(history, made, batches=100, n=16, gaps=True)
 
 

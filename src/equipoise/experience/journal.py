@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.experience.leaves import Cursor
 from equipoise.experience.ring import Ring
 from equipoise.types import Tree
 
@@ -125,7 +126,7 @@ class Journal:
         if self._open is not None and self._open.path.name not in chunks:
             self._close()
         for actor, first, count in self._pieces(np.maximum(oldest, self._written)):
-            grown = self._append(self._ring.block_views(actor, first, count))
+            grown = self._append(self._ring.block_arrays(actor, first, count))
             chunks.setdefault(grown.path.name, []).append((actor, first, count))
             if grown.size >= SEGMENT:
                 segments[grown.path.name] = _synced(grown)
@@ -193,19 +194,19 @@ class Journal:
         oldest = ring.blocks - ring.held
         whole = np.arange(ring.held) < -oldest[:, None]  # [actors, held]: there never was such a block, or it is loaded
         for name, of in listed.items():
-            data, at = read(name), 0
-            if len(data) != (expected := sum(n for _, _, n in of) * self._block):
-                raise ValueError(f"{name}: expected {expected:,} bytes of blocks, got {len(data):,}")
+            data = Cursor(read(name))
             for actor, first, count in of:
                 fits = 0 <= actor < len(oldest) and 0 <= first < first + count <= ring.blocks[actor]
                 if not fits or first % (ring.held + 1) + count > ring.held + 1:
                     raise ValueError(f"{name}: expected blocks of this replay, got {count} from {first} of actor {actor}")
                 lost = min(max(int(oldest[actor]) - first, 0), count)  # where others are by now
-                for view in ring.block_views(actor, first, count):
-                    rows = lost * len(view) // count
-                    view[rows:] = np.frombuffer(data, view.dtype, view.size, at).reshape(view.shape)[rows:]
-                    at += view.nbytes
+                try:
+                    ring.load_blocks(actor, first, count, lost, data)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
                 whole[actor, first + lost - oldest[actor] : first + count - oldest[actor]] = True
+            if data.at != len(data.data):
+                raise ValueError(f"{name}: expected {data.at:,} bytes of blocks, got {len(data.data):,}")
         if not whole.all():
             raise ValueError(f"replay: expected all blocks of the ring in its segments, got none of {int((~whole).sum())}")
         self._chunks, self._segments, self._written = listed, dict(segments), ring.blocks.copy()

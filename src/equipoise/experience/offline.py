@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.codec import chosen
 from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.ring import Layout, Ring, smallest
@@ -51,8 +52,9 @@ class Shelf:
         rows = -(-(dataset.steps + dataset.episodes + window) // chunk) * chunk  # a seam an episode, room for the last window
         slots = max(rows + 2 * chunk, smallest(layout, unroll=chunk, window=window))
         self.ring = Ring(
-            layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file, pinned=pinned
-        )
+            layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file,
+            codecs=chosen(settings.codec, layout.large, layout.small), threads=settings.decode_threads, pinned=pinned,
+        )  # fmt: skip
         self.selector: Prioritized | Uniform = Uniform(self.ring.slots)
         if settings.selector == "prioritized":
             self.selector = Prioritized(self.ring.slots, alpha=settings.alpha, epsilon=settings.epsilon)

@@ -18,6 +18,7 @@ import torch
 
 from equipoise import tree
 from equipoise.experience import hindsight
+from equipoise.experience.codec import chosen
 from equipoise.experience.hindsight import Goals
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.offline import Shelf, beside
@@ -47,7 +48,12 @@ class ReplayPlan:
 
     def __post_init__(self) -> None:
         """ValueError where what was asked for is too little."""
-        _ = self.slots
+        _ = self.slots, self.codecs
+
+    @property
+    def codecs(self) -> Mapping[str, str]:
+        """Of the leaves that are encoded, by path; ValueError as ``codec.chosen`` says."""
+        return chosen(self.settings.codec, self.layout.large, self.layout.small)
 
     @property
     def layout(self) -> Layout:
@@ -73,7 +79,8 @@ class ReplayPlan:
 
     def nbytes(self, slots: int) -> int:
         place = PER_PLACE[self.settings.selector] + (hindsight.PER_PLACE if self.settings.relabel else 0)
-        return self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll) + place * slots * self.streams
+        rows = self.layout.nbytes(slots=slots, streams=self.streams, unroll=self.unroll, encoded=self.codecs)
+        return rows + place * slots * self.streams
 
     @property
     def slots(self) -> int:
@@ -212,4 +219,6 @@ class Replay(Rounds, Store):
         """Nothing is sampled any more."""
         if self._thread is not None:
             self._thread.shutdown()
+        if self.shelf is not None:
+            self.shelf.ring.close()
         Store.close(self)

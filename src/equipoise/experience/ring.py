@@ -12,12 +12,10 @@ beside the ring, in the cache, and moved there in one piece: the ring is in no c
 
 from __future__ import annotations
 
-import math
-import mmap
-import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import RowSpec
+from equipoise.experience.leaves import PER_PIECE, Cursor, Leaf, Packed, Plain, fill, memory, pieces_of
 from equipoise.experience.selectors import Where
 from equipoise.tree import ArraySpec
 from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
@@ -71,11 +70,11 @@ class Layout:
         """Rows before its own that a row's observation is made of."""
         return max((stack.frames - 1 for stack in self.stacks.values()), default=0)
 
-    def nbytes(self, *, slots: int, streams: int, unroll: int) -> int:
-        """Of a ring."""
-        row = self.record + sum(spec.nbytes for spec in self.large.values())
+    def nbytes(self, *, slots: int, streams: int, unroll: int, encoded: Collection[str] = ()) -> int:
+        """Of a ring; of leaves that are ``encoded`` only what is sure before there are rows."""
+        row = self.record + sum(spec.nbytes for path, spec in self.large.items() if path not in encoded)
         state: int = sum(spec.nbytes for spec in tree.leaves(self.state))
-        return slots * streams * row + slots // unroll * streams * state
+        return slots * streams * row + slots // unroll * streams * (state + len(encoded) * pieces_of(unroll) * PER_PIECE)
 
 
 class Ring:
@@ -91,10 +90,13 @@ class Ring:
         unroll: int,
         window: int,
         folder: str = "",
+        codecs: Mapping[str, str] = MappingProxyType({}),
+        threads: int = 1,
         pinned: bool = False,
     ) -> None:
         """``slots`` a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: where a file of the rows may lie;
-        ``pinned``: windows are gathered into memory that a GPU reads by itself.
+        ``codecs``: of large leaves, by path, which ``threads`` threads decode; ``pinned``: windows are gathered into memory
+        that a GPU reads by itself.
         """
         least = smallest(layout, unroll=unroll, window=window)
         if slots % unroll or slots < least:
@@ -102,10 +104,17 @@ class Ring:
         self.layout, self.slots, self.block, self.unroll, self.window = layout, slots, block, unroll, window
         self.streams = streams = actors * block
         self.places = slots * streams
-        self._records = _memory((slots, streams, layout.record), "uint8", folder)
+        self._records = memory((slots, streams, layout.record), "uint8", folder)
         self._small = {path: _field(self._records, at, spec) for path, (at, spec) in layout.small.items()}
-        # One frame more than there are places: it stays black, for what stands before an episode's first frame.
-        self._large = {path: _memory((self.places + 1, *s.shape), s.dtype, folder) for path, s in layout.large.items()}
+        self._pool = ThreadPoolExecutor(threads - 1, "decode") if codecs and threads > 1 else None
+        self._large: dict[str, Leaf] = {}
+        for path, spec in layout.large.items():
+            if path in codecs:
+                self._large[path] = Packed(
+                    spec, codecs[path], slots=slots, streams=streams, unroll=unroll, threads=threads, pool=self._pool
+                )
+            else:
+                self._large[path] = Plain(spec, slots=slots, streams=streams, unroll=unroll, folder=folder)
         self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
         self._keeps_state, self._history = bool(tree.leaves(layout.state)), layout.history
         self._small["row"][:] = NOWHERE
@@ -192,7 +201,8 @@ class Ring:
                 if path in parts:
                     parts[path][...] = leaf
                 else:
-                    self._put(path, leaf, head, columns, anew=anew)
+                    frames = leaf[:, :, -1] if path in self.layout.stacks else leaf
+                    self._large[path].put(frames, head, columns, anew=anew)
         parts["row"][...] = rows
         if "age" in parts:
             if (~parts["mask"] & ~parts["first"][1:]).any():
@@ -212,18 +222,6 @@ class Ring:
         if self._keeps_state:
             tree.map(lambda to, x: np.copyto(to[head // unroll, columns], x), self._recurrent, data.state)
 
-    def _put(self, path: str, leaf: Any, head: int, columns: slice, *, anew: bool) -> None:
-        """A leaf [T or T+1, block, ...] that has memory of its own."""
-        large = self._by_slot(self._large[path])
-        if path in self.layout.stacks:
-            leaf = leaf[(slice(None), slice(None), -1)]
-        if (rows := len(leaf)) == self.unroll:
-            large[head : head + rows, columns] = leaf
-            return
-        begin = 0 if anew else 1
-        large[head + begin : head + rows - 1, columns] = leaf[begin:-1]
-        large[(head + rows - 1) % self.slots, columns] = leaf[-1]
-
     # -------------------------------------------------------------------------------------------------------------- out
 
     @property
@@ -238,7 +236,10 @@ class Ring:
     def leaf(self, path: str, places: Ints) -> Any:
         """[*places.shape, ...], a copy of one leaf of the rows there: "reward", "obs/KEY"; of a stack its newest frame."""
         if path in self._large:
-            return self._large[path][places]
+            spec = self.layout.large[path]
+            found = np.empty((*places.shape, *spec.shape), spec.dtype)
+            self._large[path].take(places.reshape(-1), found.reshape(-1, *spec.shape))
+            return found
         slots, columns = np.divmod(places, self.streams)
         return self._small[path][slots, columns]
 
@@ -262,22 +263,38 @@ class Ring:
 
     @property
     def block_nbytes(self) -> int:
-        return sum(view.nbytes for view in self.block_views(0, 0, 1))
+        """Of its rows, before anything is encoded."""
+        return self.layout.nbytes(slots=self.unroll, streams=self.block, unroll=self.unroll)
 
-    def block_views(self, actor: int, first: int, count: int) -> list[Any]:
-        """Blocks ``first`` and on of an actor, which end at the last slot or before, as views in a fixed order.
+    def block_arrays(self, actor: int, first: int, count: int) -> list[Any]:
+        """Blocks ``first`` and on of an actor, which end at the last slot or before, as ``load_blocks`` reads them.
 
         Until block number ``first + held`` is inserted nothing changes in them: another thread may read.
         """
-        columns, at = slice(actor * self.block, (actor + 1) * self.block), first % (self.held + 1)
-        slots = slice(at * self.unroll, (at + count) * self.unroll)
-        assert slots.stop <= self.slots, "blocks that lie in two parts"
-        rows = [array[slots, columns] for array in (self._records, *map(self._by_slot, self._large.values()))]
-        return rows + [leaf[at : at + count, columns] for leaf in tree.leaves(self._recurrent)]
+        at, columns = self._block_at(actor, first, count)
+        records, states = self._small_of(at, count, columns)
+        return [records, *(array for leaf in self._large.values() for array in leaf.blocks(at, count, columns)), *states]
 
-    def _by_slot(self, large: Any) -> Any:
-        """[slots, streams, ...], without the black frame."""
-        return large[:-1].reshape(self.slots, self.streams, *large.shape[1:])
+    def load_blocks(self, actor: int, first: int, count: int, lost: int, data: Cursor) -> None:
+        """The bytes of those arrays, one after the other; the first ``lost`` blocks stay what they are. ValueError where there
+        are too few.
+        """
+        at, columns = self._block_at(actor, first, count)
+        records, states = self._small_of(at, count, columns)
+        fill(records, lost * self.unroll, data)
+        for leaf in self._large.values():
+            leaf.load(at, count, columns, lost, data)
+        for state in states:
+            fill(state, lost, data)
+
+    def _block_at(self, actor: int, first: int, count: int) -> tuple[int, slice]:
+        at = first % (self.held + 1)
+        assert at + count <= self.held + 1, "blocks that lie in two parts"
+        return at, slice(actor * self.block, (actor + 1) * self.block)
+
+    def _small_of(self, at: int, count: int, columns: slice) -> tuple[Any, list[Any]]:
+        records = self._records[at * self.unroll : (at + count) * self.unroll, columns]
+        return records, [leaf[at : at + count, columns] for leaf in tree.leaves(self._recurrent)]
 
     def state(self) -> Tree:
         """A copy of all but the blocks."""
@@ -286,13 +303,18 @@ class Ring:
             "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
             "blocks": self.blocks.copy(), "expected": self._expected.copy(), "since": self._since.copy(),
             "age": self._age.copy(),
-            "records": self._records[where], "large": {path: self._by_slot(x)[where] for path, x in self._large.items()},
+            "records": self._records[where], "large": {path: self.leaf(path, self._edge_places) for path in self._large},
         }  # fmt: skip
 
     def _edge(self) -> tuple[Any, Any]:
         """Where the row after every stream's last block is: its observation is that block's, too."""
         heads = self.blocks * self.unroll % self.slots
         return np.repeat(heads, self.block), np.arange(self.streams)
+
+    @property
+    def _edge_places(self) -> Ints:
+        slots, columns = self._edge()
+        return slots * self.streams + columns  # type: ignore[no-any-return]
 
     def load(self, state: Tree) -> None:
         """The inverse, after which the blocks are to be written; ValueError where a size differs."""
@@ -303,10 +325,14 @@ class Ring:
                 raise ValueError(f"replay, {path}: expected {wanted} as in this program, got {got}")
         for path, array in (("blocks", self.blocks), ("expected", self._expected), ("since", self._since), ("age", self._age)):
             array[:] = saved[path]
-        where = self._edge()
-        self._records[where] = saved["records"]
+        self._records[self._edge()] = saved["records"]
         for path, large in self._large.items():
-            self._by_slot(large)[where] = saved[f"large/{path}"]
+            large.set(self._edge_places, saved[f"large/{path}"])
+
+    def close(self) -> None:
+        """Nothing is gathered any more."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 class _Window:
@@ -319,15 +345,19 @@ class _Window:
         self._records = records.reshape(rows * n, layout.record)
         small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
         self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
-        self._large: dict[str, Any] = {}
+        self._large: dict[str, Any] = {}  # [rows, N, ...], or by item [N, rows, ...]
         self._frames: dict[str, Any] = {}  # of stacks: [N, history + rows, ...]
         for path, spec in layout.large.items():
             if (stack := layout.stacks.get(path)) is None:
-                self._large[path] = self._empty((rows, n, *spec.shape), spec.dtype)
+                lead = (n, rows) if ring._large[path].by_item else (rows, n)
+                self._large[path] = self._empty((*lead, *spec.shape), spec.dtype)
             else:
                 self._frames[path] = self._empty((n, stack.frames - 1 + rows, *spec.shape), spec.dtype)
         self._stream, self._state = np.empty(n, np.int64), tree.zeros(tree.prepend(layout.state, n))
-        self._leaves = {path: torch.from_numpy(array) for path, array in (*small.items(), *self._large.items())}
+        self._leaves = {path: torch.from_numpy(array) for path, array in small.items()}
+        for path, array in self._large.items():
+            gathered = torch.from_numpy(array)
+            self._leaves[path] = gathered.swapaxes(0, 1) if ring._large[path].by_item else gathered
         self._leaves |= {path: self._overlapping(path) for path in self._frames}
         self._plain = self._trajectory(self._leaves)
 
@@ -342,7 +372,8 @@ class _Window:
         if self._large:
             np.remainder(rows, ring.places, out=rows)  # since of these there is one more
         for path, array in self._large.items():
-            np.take(ring._large[path], flat, axis=0, out=array.reshape(len(flat), *array.shape[2:]), mode="clip")  # unbuffered
+            wanted = rows.T.reshape(-1) if ring._large[path].by_item else flat
+            ring._large[path].take(wanted, array.reshape(len(flat), *array.shape[2:]))
         np.remainder(places, ring.streams, out=self._stream)
         if ring._keeps_state:
             blocks, columns = np.divmod(places, ring.streams)
@@ -382,14 +413,15 @@ class _Window:
         steps = np.arange(1 - stack.frames, ring.window + 1)
         assert self._age is not None
         index = _padded(places[:, None], steps, self._age[0][:, None].astype(np.int64), ring, stack)
-        np.take(ring._large[path], index.reshape(-1), axis=0, out=into.reshape(-1, *into.shape[2:]), mode="clip")
+        ring._large[path].take(index.reshape(-1), into.reshape(-1, *into.shape[2:]))
 
     def _apart(self, path: str) -> Any:
         """[rows, N, frames, ...], every row's stack by itself."""
         ring, stack = self._ring, self._ring.layout.stacks[path]
         assert self._age is not None
-        places, age = self._places[..., None], self._age[..., None].astype(np.int64)
-        return ring._large[path][_padded(places, np.arange(1 - stack.frames, 1), age, ring, stack)]
+        places, age = self._places.T[..., None], self._age.T[..., None].astype(np.int64)
+        index = _padded(places, np.arange(1 - stack.frames, 1), age, ring, stack)
+        return ring.leaf(path, index).swapaxes(0, 1)
 
 
 def _padded(places: Ints, steps: Ints, age: Ints, ring: Ring, stack: Stack) -> Ints:
@@ -408,17 +440,3 @@ def _field(records: Any, at: int, spec: ArraySpec) -> Any:
     """One leaf of all records [..., bytes], as a view."""
     inner = np.empty(spec.shape, spec.dtype).strides
     return np.ndarray((*records.shape[:-1], *spec.shape), spec.dtype, records, at, (*records.strides[:-1], *inner))
-
-
-def _memory(shape: tuple[int, ...], dtype: str, folder: str) -> Any:
-    """Zeros; where there is a folder, in a file of it that has no name and ends with the process."""
-    if not folder:
-        return np.zeros(shape, dtype)
-    size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)  # now, or a write into the map would die of a full disk
-        except OSError as error:
-            raise OSError(error.errno, f"{folder}: no room for {size:,} bytes of replay: {error.strerror}") from None
-        return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)

@@ -36,7 +36,8 @@ class Store:
         self._plan, self._first_priority = plan, priority
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
-            window=plan.window, folder=plan.settings.file, pinned=pinned,
+            window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
+            pinned=pinned,
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)
@@ -106,6 +107,7 @@ class Store:
     def close(self) -> None:
         if self.journal is not None:
             self.journal.stop()
+        self.ring.close()
         if self._hindsight is not None:
             self._hindsight.goals.close()
 

@@ -20,11 +20,12 @@ from equipoise.envs.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
+from equipoise.experience import codec, offline
 from equipoise.experience import dataset as datasets
-from equipoise.experience import offline
 from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import ReplayPlan, first_round
+from equipoise.experience.ring import Layout
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.runtime.program import refuse
@@ -209,6 +210,8 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     if replay is not None and not playing:
         problems += [*_small(replay, learning(program)), *_large(replay)]
     refuse(problems)
+    if not playing:
+        codec.installed(_codecs(program, roles).values())
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, replay=replay,
@@ -260,6 +263,7 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
     """ValueError where it could hold too little."""
     name, policy = next(iter(learning(program).items()))
+    _codecs(program, roles)
     if policy.replay is None or not program.actors:
         return None
     role, envs = roles[name], program.envs_per_actor
@@ -268,6 +272,13 @@ def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pa
         window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.actors,
         span=envs * len(spec.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
     )  # fmt: skip
+
+
+def _codecs(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
+    """Of the rows of a replay, or of a data set alone; ValueError as ``codec.chosen`` says."""
+    name, policy = next(iter(learning(program).items()))
+    layout = Layout.of(roles[name].row, roles[name].spec.stacks)
+    return {} if policy.replay is None else codec.chosen(policy.replay.codec, layout.large, layout.small)
 
 
 def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
@@ -283,6 +294,7 @@ def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
 
 def _large(plan: ReplayPlan) -> list[str]:
     """What this machine has no room for."""
+    # Of what is encoded only what is certain counts: nobody knows yet how small it becomes.
     settings, rows = plan.settings, plan.layout.nbytes(slots=plan.slots, streams=plan.streams, unroll=plan.unroll)
     needed, has, problems = plan.nbytes(plan.slots), machine_memory(), []
     if settings.file:
@@ -293,7 +305,7 @@ def _large(plan: ReplayPlan) -> list[str]:
             problems.append(f"replay.file: expected room for {rows:,} bytes in {settings.file}, got {free:,} that are free")
     if has is not None and needed > has:
         name = "memory" if settings.memory else "capacity"
-        out = "" if settings.file else "; replay.file=DIR keeps the rows in a mapped file there"
+        out = "" if settings.file or settings.encodes else "; replay.file=DIR keeps the rows in a mapped file there"
         problems.append(
             f"replay.{name}: expected a replay that fits in this machine's memory, {has:,} bytes, got one of "
             f"{plan.slots * plan.streams:,} rows, which takes {needed:,}{out}"

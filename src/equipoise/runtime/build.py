@@ -268,8 +268,9 @@ def _experience(
     if shared.post is not None:
         return Sharded(blue.replay, inbox, shared.post, seed=seed, ring=ask)
     return Replay(
-        blue.replay, inbox, seed=seed, prefetch=gpu, pinned=gpu, folder=Path(blue.directory) / checkpoint.SEGMENTS,
-        goals=_goals(blue), shelf=shelf, priority=_first_priority(blue), wrote=wrote,
+        blue.replay, inbox, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu,
+        folder=Path(blue.directory) / checkpoint.SEGMENTS, goals=_goals(blue), shelf=shelf, priority=_first_priority(blue),
+        wrote=wrote,
     )  # fmt: skip
 
 

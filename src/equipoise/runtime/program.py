@@ -452,6 +452,13 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
         problems += _shard_problems(program, replay)
     if replay.dataset and replay.relabel:
         problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
+    if replay.encodes and replay.file:
+        problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
+    if replay.encodes and replay.memory:
+        problems.append(
+            f"replay.memory: expected 0 with replay.codec={replay.codec}, since nobody knows before how small rows become, got "
+            f"{replay.memory:,}; use replay.capacity"
+        )
     for name in ("minibatches", "epochs"):
         if getattr(policy.algorithm, name) != 1:
             problems.append(
