@@ -138,6 +138,7 @@ class Ring:
         self._steps = np.arange(unroll + 1)[:, None]
         # Which windows may begin, from the first that a block completes to the last that sees the next block, or its frames.
         self._may = np.zeros((window - 1 + 2 * unroll + self._history, block), bool)
+        self._completed = self._may[:unroll]
         self._lead = window - 1 - self._steps[:-1]  # rows from the head back to where the windows that a block completes begin
         self._offsets = np.arange(window + 1)[:, None] * streams
         self._pinned = pinned
@@ -177,7 +178,7 @@ class Ring:
 
     def _fresh(self, number: int, head: int, columns: slice) -> None:
         """Windows that this block completes and that begin with a real row; none across a gap, nor their stacks of frames."""
-        may = self._may[: self.unroll]
+        may = self._completed
         if self.window == 1:
             may[...] = self._parts["mask"]
         else:

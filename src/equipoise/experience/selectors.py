@@ -216,6 +216,7 @@ class Prioritized:
         if not (0 <= alpha < math.inf and 0 <= epsilon < math.inf):
             raise ValueError(f"expected finite alpha and epsilon of at least 0, got {alpha} and {epsilon}")
         self._in = np.zeros(_shape(slots, streams), bool)
+        self._flat = self._in.reshape(-1)
         self._tree = SumTree(self._in.size)
         self._mass = self._tree.mass.reshape(slots, streams)
         self._alpha, self._epsilon = alpha, epsilon
@@ -246,7 +247,7 @@ class Prioritized:
     def update(self, places: Array, priority: Array) -> None:
         places = _within(places, self._in.size)
         mass, highest = self._checked(places, priority)
-        there = self._in.reshape(-1).take(places)
+        there = self._flat.take(places)
         if not there.all():
             places, mass = places[there], mass[there]
         self._highest = highest

@@ -34,6 +34,7 @@ class Store:
         ``priority``: of items as they enter, by their rows; None: the highest so far.
         """
         self._plan, self._first_priority = plan, priority
+        self._block, self._apart = plan.block, plan.span * plan.settings.shards  # streams of an actor, and to the shard's next
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
             window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
@@ -48,7 +49,7 @@ class Store:
 
     def insert(self, data: Trajectory) -> None:
         """Rows of whole blocks [T, k * block], numpy arrays; the blocks need not lie in the order of their streams."""
-        block, streams = self._plan.block, data.context["stream"]
+        block, streams = self._block, data.context["stream"]
         if len(streams) == block:
             self._insert(data, self._column(int(streams[0])))
             return
@@ -59,7 +60,7 @@ class Store:
 
     def _column(self, stream: int) -> int:
         """Where in the ring the actor's streams begin that this is the first of."""
-        return stream // self._plan.span // self._plan.settings.shards * self._plan.block
+        return stream // self._apart * self._block
 
     def _insert(self, data: Trajectory, column: int) -> None:
         for where, there in self.ring.insert(data, column):
