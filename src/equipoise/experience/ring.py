@@ -228,7 +228,7 @@ class Ring:
     @property
     def next_row(self) -> Ints:
         """[streams], the number of each stream's next row, where nothing is lost in between; a copy."""
-        return self._expected[:, 0].reshape(-1)
+        return self._expected[:, 0].flatten()
 
     def row(self, places: Ints) -> Ints:
         """The stream's row number at each place: it tells whether what a key was of is still there."""

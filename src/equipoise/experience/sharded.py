@@ -47,6 +47,7 @@ class Sharded(Rounds):
         # Of each shard, blocks that it has not answered for: (request, place, actor).
         self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
         self._blocks = np.zeros(plan.actors, np.int64)  # that its shard took of each actor, overwritten ones too
+        self._held = plan.slots // plan.unroll - 1  # blocks of an actor that are kept
         self._overwritten = 0  # blocks, by shards that died
         self._buffer = 0
         self._drawn: list[tuple[int, int]] | None = None  # of each shard, its request and how many items; None: to be drawn
@@ -97,11 +98,6 @@ class Sharded(Rounds):
         mail["seen"][0] = life
         for _, place, actor in again:
             self._insert(shard, place, actor)
-
-    @property
-    def _held(self) -> int:
-        """Blocks of an actor that are kept."""
-        return self._plan.slots // self._plan.unroll - 1
 
     def _rows(self, blocks: Any) -> int:
         return int(blocks) * self._plan.unroll * self._plan.block
