@@ -114,13 +114,12 @@ def identity(what: str) -> str:
 
 
 def descendants() -> set[str]:
-    """The living, as "pid command"; the two servers that multiprocessing keeps for good left out."""
-    from multiprocessing import forkserver, resource_tracker
+    """The living, as "pid command"; the servers that multiprocessing keeps for good left out."""
+    from multiprocessing import resource_tracker
 
-    servers = {
-        getattr(forkserver._forkserver, "_forkserver_pid", None),
-        getattr(resource_tracker._resource_tracker, "_pid", None),
-    }
+    from equipoise.runtime import forkserver
+
+    servers = {*forkserver.pids(), getattr(resource_tracker._resource_tracker, "_pid", None)}
     found: set[str] = set()
     parents = [os.getpid()]
     while parents:

@@ -25,6 +25,7 @@ Array = Any  # a torch tensor or a numpy array; their union would have to be tol
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
+Inference = Literal["local", "central"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -456,7 +457,10 @@ class Program:
     actors: Whole = 1  # 0: none, and no env: replay.dataset is all there is, and ``steps`` are updates
     envs_per_actor: Count = 16
     learners: Count = 1
-    inference: Literal["local"] = "local"
+    inference: Inference = "local"  # who chooses actions: each actor, or workers of their own for all of them (central)
+    inference_workers: Count = 1  # central: each for as many actors as any other
+    inference_batch: Whole = 0  # central: streams that are acted for at once, at most; 0: all that wait
+    inference_wait_ms: NonNegative | None = None  # central: for more to act for; None: at most as long as an act takes
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)
@@ -473,15 +477,29 @@ class Program:
     on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
     metrics: tuple[str, ...] = ()  # numbers of the env's info that are reported: keys, or paths of keys ("episode/r")
 
+    @property
+    def halves(self) -> int:
+        """Groups of envs of an actor: under central inference one of them is stepped while the other is acted for."""
+        return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
+
+    @property
+    def groups(self) -> int:
+        """Of envs, in the run: each is stepped together, writes one block of rows, and acts by the same weights."""
+        return self.actors * self.halves
+
+    @property
+    def group_envs(self) -> int:
+        return self.envs_per_actor // self.halves
+
 
 def learning(program: Program) -> dict[str, Policy]:
     """The policies that learn, in the program's order."""
     return {name: policy for name, policy in program.policies.items() if isinstance(policy, Policy)}
 
 
-def stream_ids(actor: int, envs_per_actor: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[E] int64, the envs of one actor; where an env has one agent they are its streams."""
-    return np.arange(actor * envs_per_actor, (actor + 1) * envs_per_actor, dtype=np.int64)
+def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[E] int64, the envs of one group; where an env has one agent they are its streams."""
+    return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)
 
 
 def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -491,7 +509,7 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 __all__ = [
     "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
-    "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
+    "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
     "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
     "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

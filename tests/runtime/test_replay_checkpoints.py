@@ -18,8 +18,9 @@ from equipoise import api
 from equipoise.experience.journal import Journal
 from equipoise.experience.replay import Replay
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.cut import CannotResume, Gate
+from equipoise.runtime.cut import Gate
 from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.errors import CannotResume
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
 from tests.experience.saving import content

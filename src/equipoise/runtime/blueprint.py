@@ -15,11 +15,10 @@ import torch
 from torch import nn
 
 from equipoise import tree
-from equipoise.envs import make, observation_spec
+from equipoise.envs import observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
-from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.experience import codec, offline
 from equipoise.experience import dataset as datasets
 from equipoise.experience.dataset import Dataset
@@ -29,6 +28,7 @@ from equipoise.experience.ring import Layout
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.runtime.program import refuse
+from equipoise.runtime.stepping import Making
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids
 
@@ -133,14 +133,33 @@ class Blueprint:
         roles = list(self.learns.values())
         return self.policy.batch * (len(roles[0].places) if len(roles) == 1 else 1)
 
-    def streams(self, actor: int) -> Any:
-        """[B] int64, of all agents of an actor."""
+    def streams(self, group: int) -> Any:
+        """[B] int64, of all agents of a group of envs."""
         count = len(self.spec.agents)
-        return agent_streams(stream_ids(actor, self.program.envs_per_actor), count, range(count))
+        return agent_streams(stream_ids(group, self.program.group_envs), count, range(count))
+
+    @property
+    def inferences(self) -> int:
+        """Workers that act for the envs of others; 0: inference is local."""
+        return self.program.inference_workers if self.program.inference == "central" else 0
 
     @property
     def workers(self) -> tuple[str, ...]:
-        return ("learner", *(f"actor {i}" for i in range(self.program.actors)), *(f"shard {k}" for k in range(self.shards)))
+        counts = (("actor", self.program.actors), ("inference", self.inferences), ("shard", self.shards))
+        return ("learner", *(f"{kind} {i}" for kind, count in counts for i in range(count)))
+
+    def groups(self, actor: int) -> range:
+        """Of the envs of an actor."""
+        return range(actor * self.program.halves, (actor + 1) * self.program.halves)
+
+    def served(self, inference: int) -> range:
+        """The groups that an inference worker acts for: those of whole actors."""
+        first, last = (self.program.actors * i // self.inferences for i in (inference, inference + 1))
+        return range(first * self.program.halves, last * self.program.halves)
+
+    def server(self, group: int) -> int:
+        """The inference worker of a group."""
+        return next(i for i in range(self.inferences) if group in self.served(i))
 
     @property
     def shards(self) -> int:
@@ -163,12 +182,11 @@ def make_env(
     program: Program, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
 ) -> Env:
     """The envs of these numbers, their agents dealt to the policies."""
-    env = make(program.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
-    parted = dealt(env, policies=tuple(program.policies), route=program.route)
-    if program.metrics and isinstance(parted, PettingZooEnv):
-        env.close()
-        raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.agents)}")
-    return parted
+    return making(program)(streams=streams, seed=seed, failures=failures, metrics=metrics)
+
+
+def making(program: Program) -> Making:
+    return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.metrics)
 
 
 def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
@@ -266,10 +284,10 @@ def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pa
     _codecs(program, roles)
     if policy.replay is None or not program.actors:
         return None
-    role, envs = roles[name], program.envs_per_actor
+    role, envs = roles[name], program.group_envs
     return ReplayPlan(
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-        window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.actors,
+        window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
         span=envs * len(spec.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
     )  # fmt: skip
 

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.actors.agent import LocalAgent
+from equipoise.actors.agent import Acting, LocalAgent
+from equipoise.actors.central import InferenceWorker
 from equipoise.actors.episodes import Episodes, recent, recent_info
+from equipoise.actors.exchange import Exchange
 from equipoise.actors.routed import Place, RoutedAgent, Together
+from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
@@ -33,10 +36,11 @@ from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, make_env, network, seed_of
+from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, make_env, making, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
+from equipoise.runtime.stepping import Group, Stepping
 from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, learning, stream_ids
 from equipoise.weights.store import WeightPlan, Weights
 
@@ -48,7 +52,7 @@ class Ring:
     """What the actors and the learner have of one policy, besides the queue of all."""
 
     weights: Weights
-    episodes: Sequence[Episodes]  # one an actor
+    episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
 
 
@@ -60,6 +64,7 @@ class Shared:
     queue: Queue
     rings: Mapping[str, Ring]  # by policy; those that learn come first
     post: Post | None = None  # where a replay has shards
+    exchange: Exchange | None = None  # under central inference
 
     @property
     def episodes(self) -> list[Episodes]:
@@ -68,7 +73,7 @@ class Shared:
 
     @property
     def actors(self) -> Sequence[Episodes]:
-        """One an actor: it holds what is counted of an actor and not of a policy (rows, failures)."""
+        """One a group of envs: it holds what is counted of it and not of a policy (rows, failures)."""
         return next(iter(self.rings.values())).episodes
 
     @property
@@ -92,9 +97,12 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes]
     for weight_plan in weight_plans.values():
-        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
+        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.groups]
     if blue.replay is not None and blue.shards:
         sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
+    exchanged = _exchange(blue) if blue.inferences else {}
+    if exchanged:
+        sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
@@ -103,11 +111,12 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     rings = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
-        columns = program.envs_per_actor * len(role.places)
-        episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.actors)]
+        columns = program.group_envs * len(role.places)
+        episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.groups)]
         rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None)
     post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
-    shared = Shared(board=board, queue=queue, rings=rings, post=post)
+    exchange = Exchange(next(parts), **exchanged) if exchanged else None
+    shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
     _fill(blue, shared, initial)
     return shared, whole
 
@@ -117,14 +126,23 @@ def _plan(blue: Blueprint) -> Plan:
     program, roles = blue.program, list(blue.learns.values())
     alone = len(roles) == 1
     items = len(roles[0].places) if alone else 1  # of an env
-    block = program.envs_per_actor * items
-    actors = max(program.actors, 1)  # without any there is one's room, which nobody uses
+    block = program.group_envs * items
+    groups = max(program.groups, 1)  # without any there is one's room, which nobody uses
     return Plan(
         row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.batch if blue.policy.replay is None else actors * block, block=block,
-        streams=actors * block, max_lag=program.max_lag,
-        span=program.envs_per_actor * len(blue.spec.agents),
+        batch=blue.batch if blue.policy.replay is None else groups * block, block=block,
+        streams=groups * block, max_lag=program.max_lag,
+        span=program.group_envs * len(blue.spec.agents),
     )  # fmt: skip
+
+
+def _exchange(blue: Blueprint) -> dict[str, Any]:
+    """The sizes of the memory between env workers and inference workers."""
+    (role,) = blue.roles.values()
+    return {
+        "obs": role.row.obs, "action": role.row.action, "groups": blue.program.groups,
+        "width": blue.program.group_envs * len(role.places), "metrics": len(blue.program.metrics),
+    }  # fmt: skip
 
 
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -147,18 +165,14 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
     ``incarnation``: how many processes it had before that failed. A successor begins new episodes, with seeds of their own
     and a gap in its streams' row numbers.
     """
-    program, envs = blue.program, stream_ids(index, blue.program.envs_per_actor)
+    program, envs = blue.program, stream_ids(index, blue.program.group_envs)
     place = Place(experience, len(blue.learns))
     places: dict[str, Places] = dict.fromkeys(blue.learns, experience)
     if len(blue.learns) > 1:
         places = {name: Together(place, name) for name in blue.learns}
     agents = {name: _agent(blue, name, index, shared, places.get(name)) for name in blue.roles}
     agent = RoutedAgent(agents) if len(agents) > 1 else next(iter(agents.values()))
-    seed, counted = program.seed, shared.actors[index]
-    if incarnation or (blue.resume is not None and blue.spec.resume == "restart"):
-        # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
-        where = f"row {counted.next_row}" if incarnation else f"version {shared.version}"
-        seed = derive_seed(seed, f"incarnation {incarnation} from {where}")
+    counted, seed = shared.actors[index], _env_seed(blue, shared, index, incarnation)
     env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted.failures), metrics=program.metrics)
     worker = ActorWorker(env, agent)
     if incarnation:
@@ -168,18 +182,72 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
     return worker
 
 
-def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Places | None) -> LocalAgent:
-    """``places``: where its rows go; None: nowhere."""
+def _env_seed(blue: Blueprint, shared: Shared, group: int, incarnation: int) -> int:
+    """Of a group of envs."""
+    if not incarnation and (blue.resume is None or blue.spec.resume != "restart"):
+        return blue.program.seed
+    # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
+    where = f"row {shared.actors[group].next_row}" if incarnation else f"version {shared.version}"
+    return derive_seed(blue.program.seed, f"incarnation {incarnation} from {where}")
+
+
+def stepping(blue: Blueprint, index: int, shared: Shared, incarnation: int = 0) -> Stepping:
+    """What the env worker of actor ``index`` does, under central inference; a successor begins new episodes."""
+    program, (role,) = blue.program, blue.roles.values()
+    assert shared.exchange is not None
+    groups = [
+        Group(number=g, envs=envs, streams=role.streams(envs), episodes=shared.actors[g])
+        for g, envs in ((g, stream_ids(g, program.group_envs)) for g in blue.groups(index))
+    ]
+    return Stepping(
+        index=index, making=making(program), seed=_env_seed(blue, shared, groups[0].number, incarnation),
+        failures=blue.failures(), groups=tuple(groups), exchange=shared.exchange, resume=None if incarnation else blue.resume,
+    )  # fmt: skip
+
+
+def inference(
+    blue: Blueprint, index: int, shared: Shared, experience: Experience, incarnation: int = 0,
+    ring: Callable[[int], object] = lambda group: None,
+) -> InferenceWorker:  # fmt: skip
+    """Inference worker ``index`` of the run; ``ring`` tells the env worker of a group. A successor begins new episodes."""
+    program, (name,) = blue.program, blue.roles
+    assert shared.exchange is not None
+    acting, groups = _acting(blue, name, shared), blue.served(index)
+    agents = [_agent(blue, name, g, shared, experience, acting) for g in groups]
+    wait_ms = program.inference_wait_ms
+    worker = InferenceWorker(
+        acting, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
+        most=program.inference_batch, wait_s=None if wait_ms is None else wait_ms / 1000,
+    )  # fmt: skip
+    if incarnation:
+        for agent in agents:
+            agent.succeed()
+    elif blue.resume is not None:
+        load_worker(Path(blue.resume), worker, index)
+    return worker
+
+
+def _acting(blue: Blueprint, name: str, shared: Shared) -> Acting:
+    program = blue.program
+    return Acting(
+        blue.roles[name].algorithm, network(program, blue.spec, name), shared.rings[name].weights.handle(),
+        precision=program.precision, device=program.device if program.inference == "central" else "cpu",
+    )  # fmt: skip
+
+
+def _agent(
+    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, acting: Acting | None = None
+) -> LocalAgent:
+    """``places``: where its rows go; None: nowhere. ``acting``: what acts for it, None: what is its own."""
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
-    streams = role.streams(stream_ids(index, program.envs_per_actor))
+    streams = role.streams(stream_ids(group, program.group_envs))
     return LocalAgent(
-        algorithm=role.algorithm, net=network(program, blue.spec, name),
+        acting=acting or _acting(blue, name, shared),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
-        weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
+        episodes=ring.episodes[group], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
         envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
-        precision=program.precision,
     )  # fmt: skip
 
 
@@ -297,21 +365,23 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
     return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
 
 
-def close(worker: ActorWorker | LearnerWorker | Shard) -> None:
+def close(worker: ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard) -> None:
     """What the worker has besides memory: envs and threads."""
-    if isinstance(worker, ActorWorker):
+    if isinstance(worker, EnvWorker):
+        worker.close()
+    elif isinstance(worker, ActorWorker):
         worker.env.close()
     elif isinstance(worker, Shard):
         worker.store.close()
-    elif isinstance(worker.experience, Replay):
+    elif isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
         worker.experience.close()
 
 
-def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker | Shard) -> list[str]:
+def compile_torsos(blue: Blueprint, worker: ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard) -> list[str]:
     """Compile a worker's torsos of images where the program says so; a note for each where that cannot be."""
     program, said = blue.program, []
-    if not program.compile or isinstance(worker, Shard):
-        return []
+    if not program.compile or isinstance(worker, Shard | EnvWorker | InferenceWorker):
+        return []  # central inference acts for another number of rows each time
     for name, role in blue.roles.items():
         if isinstance(worker, LearnerWorker):
             if role.frozen is not None:
@@ -322,7 +392,7 @@ def compile_torsos(blue: Blueprint, worker: ActorWorker | LearnerWorker | Shard)
             rows = (policy.unroll + (not core.by_rows)) * windows // policy.algorithm.minibatches
         else:
             agents: dict[str, Any] = worker.agent.agents if isinstance(worker.agent, RoutedAgent) else {name: worker.agent}
-            net, device, rows = agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)
+            net, device, rows = agents[name].acting.net, torch.device("cpu"), program.envs_per_actor * len(role.places)
         obs = tree.to(tree.torch_views(tree.zeros(tree.prepend(role.row.obs, rows))), device)
         learns = isinstance(worker, LearnerWorker)
         said.append(compiled.compile_torso(net, obs, precision=program.precision, gradient=learns))

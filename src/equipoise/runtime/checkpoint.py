@@ -28,7 +28,7 @@ WEIGHTS, META, MANIFEST = "weights.safetensors", "meta.json", "manifest.json"
 LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
-KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+|shard_\d+)\.safetensors|(meta|driver)\.json")
+KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|driver)\.json")
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
 SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard's in a folder of its own there
 SEGMENT = re.compile(rf"(shard_\d{{1,6}}/)?{journal.NAME.pattern}")
@@ -37,6 +37,10 @@ Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 
 def actor_file(index: int) -> str:
     return f"actor_{index}.safetensors"
+
+
+def inference_file(index: int) -> str:
+    return f"inference_{index}.safetensors"
 
 
 def shard_name(number: int) -> str:

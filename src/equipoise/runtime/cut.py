@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from equipoise.actors.central import InferenceWorker
+from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.journal import Journal
 from equipoise.experience.offline import Offline
@@ -23,13 +25,10 @@ from equipoise.experience.replay import Replay
 from equipoise.experience.shard import Shard
 from equipoise.experience.sharded import Sharded
 from equipoise.learners.worker import LearnerWorker
-from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file, shard_file
+from equipoise.runtime import checkpoint, statefile, stepping
+from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file, inference_file, shard_file
+from equipoise.runtime.errors import CannotResume
 from equipoise.types import Experience, Tree, Worker
-
-
-class CannotResume(ValueError):
-    """A saved state that does not fit: to begin anew in silence would lose it."""
 
 
 class Gate:
@@ -92,10 +91,13 @@ Saves = LearnerWorker | Shard  # whose files may be written while it goes on
 def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry] | None:
     """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``.
 
-    ``index``: of an actor.
+    ``index``: of an actor or an inference worker.
     """
-    if isinstance(worker, ActorWorker):
-        return checkpoint.add(place, actor_file(index), statefile.dump(worker.state()))
+    if isinstance(worker, EnvWorker):
+        return stepping.save(place, index, worker)
+    if isinstance(worker, ActorWorker | InferenceWorker):
+        name = actor_file(index) if isinstance(worker, ActorWorker) else inference_file(index)
+        return checkpoint.add(place, name, statefile.dump(worker.state()))
     if isinstance(worker, Shard):
         _save_rows(place, shard_file(worker.number), worker, worker.state(), dict)
         return None
@@ -149,12 +151,9 @@ def _folder(worker: Worker) -> str:
 
 
 def restored(name: str, worker: Worker) -> str | None:
-    """What became of an actor's envs, for a person; None of a learner, and of envs that do not say."""
-    if not isinstance(worker, ActorWorker) or not (counts := worker.env.resumed):
-        return None
-    said = f"{name}: {counts['exact']} envs exactly as they were, {counts['replay']} brought back by replay, "
-    said += f"{counts['restart']} begin a new episode"
-    return said + "".join(f" (stream {stream}: {why})" for stream, why in list(worker.env.restarts.items())[:1])
+    """What became of an actor's envs, for a person; None of others, and of envs that do not say."""
+    envs = worker.envs if isinstance(worker, EnvWorker) else [worker.env] if isinstance(worker, ActorWorker) else []
+    return stepping.restored(name, envs) if envs else None
 
 
 def load_worker(source: Path, worker: Worker, index: int) -> None:
@@ -165,7 +164,8 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
             name = shard_file(worker.number)
             _load_rows(source, name, worker, worker.load)
             return
-        name = LEARNER if isinstance(worker, LearnerWorker) else actor_file(index)
+        if not isinstance(worker, LearnerWorker):
+            name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
         worker.load(statefile.parse(checkpoint.read(source, name)))
         experience = worker.experience if isinstance(worker, LearnerWorker) else None
         if experience is not None:
@@ -175,7 +175,7 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
         elif isinstance(experience, Sharded | Offline):
             experience.load(statefile.parse(checkpoint.read(source, name)))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CannotResume(f"{source / name}: this run cannot go on from it: {type(error).__name__}: {error}") from error
+        raise CannotResume.of(source / name, error) from error
 
 
 def _load_rows(source: Path, name: str, worker: Worker, load: Callable[[Tree], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class WorkerFailed(RuntimeError):
     """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint."""
@@ -10,3 +12,11 @@ class WorkerFailed(RuntimeError):
         self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
         self.cause, self.final = cause, final  # ``cause``: the same for the same failure, without numbers that vary
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
+
+
+class CannotResume(ValueError):
+    """A saved state that does not fit: to begin anew in silence would lose it."""
+
+    @classmethod
+    def of(cls, file: Path, error: Exception) -> CannotResume:
+        return cls(f"{file}: this run cannot go on from it: {type(error).__name__}: {error}")

@@ -1,27 +1,76 @@
-"""The server that workers are forked from. It imports torch once for all of them, and in parallel with the driver's import:
+"""The servers that workers are forked from, which import once for all of them, and in parallel with the driver's imports:
 
-so nothing here imports torch, and the command line calls ``prepare`` before anything that does.
+so nothing here imports torch, and the command line calls ``prepare`` before anything that does. Python's own server is that of
+workers that learn or act, and has torch; env workers have one of their own, which has not.
 """
 
 from __future__ import annotations
 
+import io
 import multiprocessing
+import os
 import signal
 import threading
-from multiprocessing import forkserver
+from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
+from typing import Any
 
 PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.algorithms.impala"]
+ENV_PRELOAD = ["equipoise.runtime.stepping"]
+
+_envs = forkserver.ForkServer()
 
 
-def prepare() -> None:
-    """Start it, if it does not run yet."""
+def prepare(*, central: bool = False) -> None:
+    """Start them, if they do not run yet; that of env workers where inference is ``central``."""
     multiprocessing.set_forkserver_preload(PRELOAD)
+    _envs.set_forkserver_preload(ENV_PRELOAD)
     if threading.current_thread() is not threading.main_thread():
-        forkserver.ensure_running()
+        _ensure_running(central)
         return
-    # It inherits this: a SIGTERM to the whole group is for the driver to answer, and the server's end is the workers'.
+    # They inherit this: a SIGTERM to the whole group is for the driver to answer, and a server's end is its workers'.
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        forkserver.ensure_running()
+        _ensure_running(central)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _ensure_running(central: bool) -> None:
+    forkserver.ensure_running()
+    if central:
+        _envs.ensure_running()
+
+
+class _Popen(popen_forkserver.Popen):
+    """Python's own, but for the server that it asks."""
+
+    def _launch(self, process_obj: Any) -> None:
+        data = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj._name), data)
+            reduction.dump(process_obj, data)
+        finally:
+            context.set_spawning_popen(None)
+        self.sentinel, writes = _envs.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        alive = os.dup(writes)  # the child reads its end as ours
+        self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))  # type: ignore[attr-defined]
+        with open(writes, "wb", closefd=True) as pipe:
+            pipe.write(data.getbuffer())
+        self.pid = forkserver.read_signed(self.sentinel)
+
+
+class EnvProcess(process.BaseProcess):
+    """A process without torch."""
+
+    _start_method = "forkserver"
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> _Popen:
+        return _Popen(process_obj)
+
+
+def pids() -> set[int]:
+    """Of the servers that run."""
+    found = (getattr(server, "_forkserver_pid", None) for server in (forkserver._forkserver, _envs))
+    return {pid for pid in found if pid is not None}

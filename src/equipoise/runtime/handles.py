@@ -13,8 +13,11 @@ from equipoise.types import Array, Batch, Slot, Tree
 class SharedQueue:
     """The queue, as its workers see it."""
 
-    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learner: Bell, shards: Sequence[Bell] = ()) -> None:
-        self._queue, self._actors, self._learner, self._shards = queue, actors, learner, shards
+    def __init__(
+        self, queue: Queue, *, actors: Sequence[Bell], learner: Bell, shards: Sequence[Bell] = (), envs: Sequence[Bell] = ()
+    ) -> None:
+        """``actors``: whoever writes rows, under central inference its workers; ``envs``: of each group's env worker then."""
+        self._queue, self._actors, self._learner, self._shards, self._envs = queue, actors, learner, shards, envs
 
     def reserve(self, streams: Array) -> Slot | None:
         return self._queue.reserve(streams)
@@ -48,6 +51,10 @@ class SharedQueue:
     def ask(self, shard: int) -> None:
         """The learner's, once it wrote what it asks of a shard."""
         self._shards[shard].ring()
+
+    def acted(self, group: int) -> None:
+        """An inference worker's, once it wrote the actions for a group of envs."""
+        self._envs[group].ring()
 
     def answer(self) -> None:
         """A shard's, once it wrote its answer."""

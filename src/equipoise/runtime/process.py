@@ -15,7 +15,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from equipoise.runtime import build, checkpoint, worker
+from equipoise.runtime import build, checkpoint, forkserver, stepping, worker
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut, together
@@ -100,10 +100,15 @@ class ProcessRuntime:
         self.done = self.shared.version >= blue.updates
         self._lifeline = Lifeline()
         bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        actors = blue.program.actors
-        self._queue = SharedQueue(self.shared.queue, learner=bells[0], actors=bells[1 : 1 + actors], shards=bells[1 + actors :])
-        kinds: list[tuple[worker.Kind, int]] = [("learner", 0), *(("actor", i) for i in range(actors))]
-        kinds += [("shard", k) for k in range(blue.shards)]
+        actors, inferences = blue.program.actors, blue.inferences
+        envs, servers, shards = bells[1 : 1 + actors], bells[1 + actors :][:inferences], bells[1 + actors + inferences :]
+        self._queue = SharedQueue(
+            self.shared.queue, learner=bells[0], actors=servers or envs, shards=shards,
+            envs=[bell for bell in envs for _ in range(blue.program.halves)] if inferences else (),
+        )  # fmt: skip
+        self._servers = servers
+        kinds: list[tuple[worker.Kind, int]] = [("learner", 0), *(("env" if inferences else "actor", i) for i in range(actors))]
+        kinds += [*(("inference", i) for i in range(inferences)), *(("shard", k) for k in range(blue.shards))]
         self._children = [
             _Child(name=name, kind=kind, index=index, bell=bell, outbox=Outbox(), stack=Pipe())
             for name, (kind, index), bell in zip(blue.workers, kinds, bells, strict=True)
@@ -128,26 +133,43 @@ class ProcessRuntime:
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
         child.start_at, child.said, child.rows = None, "", self._rows(child)
-        job = worker.Assignment(
-            name=child.name, kind=child.kind, index=child.index, incarnation=child.incarnation, blueprint=self._blue,
-            shared=self.shared, queue=self._queue, bell=child.bell, outbox=child.outbox, stack=child.stack,
-            lifeline=self._lifeline,
-            saved=int(self.shared.board.cut["save_learner" if child.kind == "learner" else "save_actors"][0]),
-        )  # fmt: skip
+        duty: dict[str, Any] = {
+            "name": child.name, "board": self.shared.board, "bell": child.bell, "outbox": child.outbox, "stack": child.stack,
+            "lifeline": self._lifeline, "directory": self._blue.directory, "resume": self._blue.resume,
+            "saved": int(self.shared.board.cut["save_learner" if child.kind == "learner" else "save_actors"][0]),
+        }  # fmt: skip
         start_s = START_S + (worker.COMPILE_S if self._blue.program.compile else 0.0)
         self.shared.board.touch(child.name, start_s if self._blue.resume is None else LOAD_S)
-        context = multiprocessing.get_context("forkserver")
-        with _without_main(self._blue):
+        process: Any
+        if child.kind == "env":
+            steps = build.stepping(self._blue, child.index, self.shared, child.incarnation)
+            server = self._servers[self._blue.server(steps.groups[0].number)]
+            envs = stepping.EnvAssignment(stepping=steps, server=server, **duty)
+            process = forkserver.EnvProcess(target=stepping.main, args=(envs,), name=f"equipoise {child.name}")
+        else:
+            job = worker.Assignment(
+                kind=child.kind, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
+                queue=self._queue, **duty,
+            )  # fmt: skip
+            context = multiprocessing.get_context("forkserver")
             process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
+        with _without_main(self._blue):
             process.start()
-            child.process = process
+        child.process = process
 
     def _rows(self, child: _Child) -> int:
         """What an actor's streams have come to: its next unroll begins there; of a shard, how many it took in."""
         if child.kind == "shard":
             assert self.shared.post is not None
             return self.shared.post.inserted(child.index) * self._blue.policy.unroll
-        return self.shared.actors[child.index].next_row if child.kind == "actor" else 0
+        groups = self._groups(child)
+        return self.shared.actors[groups[0]].next_row if groups else 0
+
+    def _groups(self, child: _Child) -> range:
+        """Of envs, that the worker steps or acts for."""
+        if child.kind == "inference":
+            return self._blue.served(child.index)
+        return self._blue.groups(child.index) if child.kind in ("actor", "env") else range(0)
 
     # ------------------------------------------------------------------------------------------------------ as it runs
 
@@ -228,6 +250,14 @@ class ProcessRuntime:
                 child.said = stack
                 self._lost(child, f"did nothing for {idle:.0f} s" + ("" if stack else " and does not answer signals"))
 
+    def _ring_beside(self, child: _Child) -> None:
+        """Wake those with whom the worker exchanged rows and actions."""
+        if child.kind == "env":
+            self._servers[self._blue.server(self._groups(child)[0])].ring()
+        else:
+            for group in self._groups(child):
+                self._queue.acted(group)
+
     def _ask_for_stack(self, child: _Child) -> str:
         """Where the worker is, from its faulthandler; empty where it does not answer."""
         with contextlib.suppress(ProcessLookupError):
@@ -255,12 +285,18 @@ class ProcessRuntime:
             self.shared.post.lost(child.index)
             self._learner.bell.ring()
         else:
-            self._queue.cancel(self._blue.streams(child.index))
-            self._reconciling = True
+            groups = self._groups(child)
+            if child.kind != "env":  # whose rows were written by others
+                for group in groups:
+                    self._queue.cancel(self._blue.streams(group))
+                self._reconciling = True
+            if self.shared.exchange is not None:
+                self.shared.exchange.lost(groups)
+                self._ring_beside(child)
         if child.failures >= build.MOST_FAILURES:
             raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)
-        # An actor that was lost before it had loaded its state does so again; a shard's is lost with it.
-        if child.kind == "shard" or self._blue.resume is None or self._rows(child) > 0:
+        # An actor that was lost before it had loaded its state does so again; that of others is lost with them.
+        if child.kind not in ("actor", "learner") or self._blue.resume is None or self._rows(child) > 0:
             child.incarnation += 1
         child.replaced += 1
         backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)

@@ -95,7 +95,7 @@ class Run:
         """
         check(program)
         if on == "process":
-            forkserver.prepare()
+            forkserver.prepare(central=program.inference == "central")
         self.program, self.on = program, on
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []

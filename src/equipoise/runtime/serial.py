@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from equipoise.actors.central import InferenceWorker
+from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
 from equipoise.experience.shard import Shard
 from equipoise.experience.tokens import LocalChannel
@@ -31,24 +33,32 @@ class SerialRuntime:
         self._blue = blue
         self.shared, _ = build.lay_out(blue, Heap, LocalChannel)
         self._threads_before = torch.get_num_threads()
-        self._threads = [blue.program.threads, *([1] * (blue.program.actors + blue.shards))]
+        self._threads = [blue.program.threads, *([1] * (len(blue.workers) - 1))]
         torch.set_num_threads(1)
         self._records: deque[dict[str, Any] | Cut] = deque()
         self._cutting: int | None = None  # the version whose cut is under way
         self._writing: Cut | None = None  # whose rest is being written
         self._late: dict[Worker, dict[str, Any] | None] = {}  # by whom, and what they say of it when they are done
         self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
-        actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
+        actors: list[ActorWorker | EnvWorker]
+        if blue.inferences:
+            actors = [build.stepping(blue, i, self.shared).build() for i in range(blue.program.actors)]
+        else:
+            actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
+        inferences = [build.inference(blue, i, self.shared, self.shared.queue) for i in range(blue.inferences)]
         shards = [build.shard(blue, k, self.shared, self.shared.queue.block) for k in range(blue.shards)]
         said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
         self._records.extend({"note": note} for note in said)
         if blue.resume:
             notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors)]
             self._records.extend({"note": note} for note in notes if note)
-        self._workers: list[Worker] = [self._learner, *actors, *shards]
-        parts: list[ActorWorker | LearnerWorker | Shard] = [self._learner, *actors, *shards]
+        parts: list[ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard]
+        parts = [self._learner, *actors, *inferences, *shards]
+        self._workers: list[Worker] = list(parts)
+        self._indices = [-1, *range(len(actors)), *range(len(inferences)), *range(len(shards))]
         self._close = [partial(build.close, part) for part in parts]
-        self._still = [Tick.BLOCKED] * len(actors) + [Tick.STARVED] * len(shards)  # what all but the learner say to be saved
+        # What all but the learner say to be saved.
+        self._still = [Tick.STARVED if isinstance(part, EnvWorker | Shard) else Tick.BLOCKED for part in parts[1:]]
         self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]
         self._last = [Tick.WORKED] * len(self._workers)
 
@@ -110,8 +120,9 @@ class SerialRuntime:
         self._late = {}
         try:
             place = checkpoint.begin(directory, step)
-            for i, worker in enumerate([*self._workers[1:], self._learner]):
-                if (mine := save_worker(place, worker, i, self.shared.queue)) is None:
+            workers = list(zip(self._workers, self._indices, strict=True))
+            for worker, index in [*workers[1:], workers[0]]:
+                if (mine := save_worker(place, worker, index, self.shared.queue)) is None:
                     self._late[worker] = None
                 else:
                     files |= mine

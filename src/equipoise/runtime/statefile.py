@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from typing import Any
 
 import numpy as np
-import safetensors.torch
-import torch
+import safetensors.numpy
 
 from equipoise.types import Tree
 
@@ -20,7 +20,8 @@ KEY = "tree"
 
 def dump(tree: Tree) -> bytes:
     """Nested dicts of numpy arrays, CPU or GPU tensors, int, float, str, bool and None; TypeError for anything else."""
-    tensors: dict[str, torch.Tensor] = {}
+    arrays: dict[str, Any] = {}
+    torch = sys.modules.get("torch")  # an env worker, which has no tensors, never loads it
 
     def encode(node: Any, where: str) -> dict[str, Any]:
         if isinstance(node, dict):
@@ -29,18 +30,17 @@ def dump(tree: Tree) -> bytes:
             return {"dict": {key: encode(value, f"{where}/{key}") for key, value in node.items()}}
         if node is None or isinstance(node, bool | int | float | str):
             return {"value": node}
-        name = str(len(tensors))
-        if isinstance(node, torch.Tensor):
-            tensors[name] = node.detach().cpu().clone().contiguous()
+        name = str(len(arrays))
+        if torch is not None and isinstance(node, torch.Tensor):
+            arrays[name] = np.array(node.detach().cpu().numpy(), order="C")
             return {"tensor": name}
         if isinstance(node, np.ndarray | np.generic) and node.dtype.kind in "biuf":
-            # A copy of its own: safetensors refuses tensors that share memory.
-            tensors[name] = torch.from_numpy(np.array(node, order="C"))
+            arrays[name] = np.array(node, order="C")
             return {"array": name}
         raise TypeError(f"state{where}: expected arrays, tensors, numbers and texts in dicts, got {type(node).__name__}")
 
     skeleton = encode(tree, "")
-    return safetensors.torch.save(tensors, {KEY: json.dumps(skeleton)})
+    return safetensors.numpy.save(arrays, {KEY: json.dumps(skeleton)})
 
 
 def parse(data: bytes) -> Tree:
@@ -48,7 +48,7 @@ def parse(data: bytes) -> Tree:
     try:
         (length,) = struct.unpack("<Q", data[:8])
         skeleton = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
-        tensors = safetensors.torch.load(data)
+        arrays = safetensors.numpy.load(data)
     except (struct.error, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"expected a state written by this package, got {type(error).__name__}: {error}") from error
 
@@ -58,6 +58,10 @@ def parse(data: bytes) -> Tree:
             return {key: decode(value) for key, value in content.items()}
         if kind == "value":
             return content
-        return tensors[content].numpy() if kind == "array" else tensors[content]
+        if kind == "array":
+            return arrays[content]
+        import torch
+
+        return torch.from_numpy(arrays[content])
 
     return decode(skeleton)

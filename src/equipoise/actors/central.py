@@ -1,0 +1,161 @@
+"""Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network chooses for the envs of many workers.
+
+An inference worker has an agent for each group of envs, as local inference has: recurrent state, the slot that is written,
+noise. What the agents share is the network, which is asked for the actions of all groups that wait for some. Nothing waits for
+a full batch: whoever answers while the network is at work is in the next one, so batches grow with the load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.actors.agent import Acting, Asked, LocalAgent
+from equipoise.actors.exchange import EPOCH, Exchange
+from equipoise.types import Tick, Tree
+
+SMOOTHING = 0.1  # of the measured time of an act
+LONGEST_WAIT_S = 0.005
+
+
+class InferenceWorker:
+    """``Worker`` that acts for the groups of envs from ``first`` on; their env workers step them elsewhere.
+
+    STARVED: it waits for envs. BLOCKED: every group waits for a slot.
+    """
+
+    def __init__(
+        self, acting: Acting, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int, ring: Callable[[int], object],
+        alone: bool = False, most: int = 0, wait_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """``ring``: tell the env worker of this group that there are actions. ``alone``: each group is acted for by itself, so
+        that what is computed does not depend on who is fast. ``most``: rows that are acted for at once, 0: all.
+
+        ``wait_s``: how long it waits for half of the groups to have answered; None: at most as long as an act takes.
+        """
+        self.acting, self.agents, self.first = acting, list(agents), first
+        mine = slice(first, first + len(agents))
+        self._said, self._anew, self._asked, self._epoch, self._held = (
+            exchange.words[name][mine] for name in ("said", "anew", "asked", "epoch", "held")
+        )
+        self._rows = [exchange.timestep(first + i, agent.streams) for i, agent in enumerate(self.agents)]
+        self._actions = [exchange.action(first + i) for i in range(len(self.agents))]
+        self._ring, self._alone, self._most, self._wait_s = ring, alone, most, wait_s
+        self._observed = [False] * len(self.agents)  # the rows that were said last
+        self._restored = [False] * len(self.agents)  # by a resume, and not yet answered
+        self._act_s = 0.0  # that an act takes
+        self._waits_until = 0.0  # for more to act for; 0: it does not
+        self.patience_s: float | None = None  # how long a tick that waits for more may be put off
+        self._asked[:] = self._epoch << EPOCH  # whoever had these groups before holds nothing any more
+
+    def tick(self) -> Tick:
+        """Take in what env workers said, and act for those who may go on."""
+        self.patience_s = None
+        for i in np.flatnonzero(self._asked >> EPOCH != self._epoch).tolist():
+            self._begin_anew(i)
+        answered = np.flatnonzero(self._said - self._asked == 1).tolist()
+        for i in answered:
+            if not self._observed[i]:
+                self._observe(i)
+        ready = [i for i in answered if self.agents[i].ready()]
+        if not ready:
+            return Tick.BLOCKED if len(answered) == len(self.agents) else Tick.STARVED
+        if self._waits(len(ready), len(self.agents) - len(answered)):
+            return Tick.STARVED
+        began = time.perf_counter()
+        for together in self._batches(ready):
+            self._act(together)
+        took = time.perf_counter() - began
+        self._act_s += SMOOTHING * (took - self._act_s)
+        return Tick.WORKED
+
+    def _observe(self, i: int) -> None:
+        self._observed[i] = True
+        if self._restored[i]:
+            self._restored[i] = False
+            if not self._anew[i]:
+                return  # the env is where it was: the agent has seen these rows
+            self.agents[i].abandon_episodes()
+        self.agents[i].observe(self._rows[i])
+
+    def _begin_anew(self, i: int) -> None:
+        """The group's env worker died."""
+        self.agents[i].begin_anew()
+        self._observed[i] = self._restored[i] = False
+        self._asked[i] = self._epoch[i] << EPOCH
+        self._ring(self.first + i)
+
+    def _waits(self, ready: int, stepping: int) -> bool:
+        """Is it worth while to wait for more? Half of the groups are stepped while it acts for the other half."""
+        if self._alone or not stepping or ready >= len(self.agents) // 2:
+            self._waits_until = 0.0
+            return False
+        now = time.perf_counter()
+        if not self._waits_until:
+            self._waits_until = now + (min(self._act_s, LONGEST_WAIT_S) if self._wait_s is None else self._wait_s)
+        if now >= self._waits_until:
+            self._waits_until = 0.0
+            return False
+        self.patience_s = self._waits_until - now
+        return True
+
+    def _batches(self, ready: list[int]) -> list[list[int]]:
+        if self._alone or len(ready) == 1:
+            return [[i] for i in ready]
+        alike: dict[tuple[str, ...], list[int]] = {}  # some algorithms explore in another way as time goes by
+        for i in ready:
+            alike.setdefault(self.agents[i].explores, []).append(i)
+        groups = max(self._most // len(self.agents[0].streams), 1) if self._most else len(ready)
+        return [them[i : i + groups] for them in alike.values() for i in range(0, len(them), groups)]
+
+    def _act(self, group: list[int]) -> None:
+        agents = [self.agents[i] for i in group]
+        if len(agents) == 1:
+            chosen = [self.acting(agents[0].asks())]
+        else:
+            chosen = parted(self.acting(joined([agent.asks() for agent in agents])), len(agents))
+        for i, agent, (action, behaviour, state) in zip(group, agents, chosen, strict=True):
+            tree.map(np.copyto, self._actions[i], agent.took(action, behaviour, state))
+            self._observed[i] = False
+            self._held[i] = 0
+            self._asked[i] = self._said[i]
+            self._ring(self.first + i)
+
+    def hold(self, cut: int) -> None:
+        """Its state for this cut is saved, and it will not act before the cut is over: the env workers may save theirs."""
+        self._held[:] = cut
+        for i in range(len(self.agents)):
+            self._ring(self.first + i)
+
+    def state(self) -> Tree:
+        """Of every agent, between two unrolls."""
+        return {str(i): agent.state() for i, agent in enumerate(self.agents)}
+
+    def load(self, state: Tree) -> None:
+        for i, agent in enumerate(self.agents):
+            agent.load(state[str(i)])
+            self._restored[i] = True
+
+
+def joined(asked: Sequence[Asked]) -> Asked:
+    """Those of several groups as one, side by side."""
+
+    def cat(parts: list[Tree]) -> Any:
+        return tree.map(lambda *leaves: torch.cat(leaves), *parts)
+
+    return Asked(
+        obs=cat([one.obs for one in asked]), first=torch.cat([one.first for one in asked]),
+        state=cat([one.state for one in asked]), explore=cat([one.explore for one in asked]),
+        noise=torch.cat([one.noise for one in asked]),
+    )  # fmt: skip
+
+
+def parted(chosen: tuple[Tree, Tree, Tree], parts: int) -> list[tuple[Tree, Tree, Tree]]:
+    """The inverse, of what was chosen: ``parts`` of one size."""
+    pieces = [tree.map(lambda leaf: leaf.chunk(parts), one) for one in chosen]
+    return [tuple(tree.map(lambda chunks, i=i: chunks[i], one) for one in pieces) for i in range(parts)]

@@ -1,0 +1,136 @@
+"""What env workers and inference workers say to each other: rows one way, actions the other, in memory that both map.
+
+The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker:
+
+=============  ==============================  ====================================================================
+word           written by                      when
+=============  ==============================  ====================================================================
+said[g]        the env worker                  = ``asked`` + 1, once the rows that answer it are written
+anew[g]        the env worker                  before its first answer: 0 where the envs are as a resume left them, and
+                                               no rows are written
+asked[g]       the inference worker            = ``said``, once the actions for those rows are written
+epoch[g]       the driver                      counted up, once one of the two is verified dead
+held[g]        the inference worker            the cut in which it holds still: the env worker may save
+=============  ==============================  ====================================================================
+
+``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference says whose turn it is: 0 the env
+worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: whatever it held
+of the last one is dropped by then. Then the env worker begins new episodes. So nobody waits for who died, a process that is
+alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. As in ``tokens.py``
+stores are taken to become visible in the order of the program (x86).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.tree import ArraySpec
+from equipoise.types import Array, TimeStep, Tree
+
+EPOCH = 32  # bits above the count
+WORDS = ("said", "anew", "asked", "epoch", "held")
+ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
+
+
+class Memory(Protocol):
+    buffer: Any
+
+
+class Exchange:
+    """The memory of all groups of a run."""
+
+    def __init__(
+        self, memory: Memory, *, obs: Tree, action: Tree, groups: int, width: int, metrics: int = 0
+    ) -> None:  # fmt: skip
+        """``obs``, ``action``: specs of one stream; ``width``: streams of a group; ``metrics``: numbers of its ``info``."""
+        self._parts = memory, {"obs": obs, "action": action, "groups": groups, "width": width, "metrics": metrics}
+        views = tree.views(self.specs(obs=obs, action=action, groups=groups, width=width, metrics=metrics), memory.buffer)
+        self.words: dict[str, Any] = views["words"]  # [groups] each
+        self._rows: list[dict[str, Any]] = [views["rows"][str(g)] for g in range(groups)]
+        self._actions: list[Tree] = [views["actions"][str(g)] for g in range(groups)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, self._parts
+
+    @staticmethod
+    def specs(*, obs: Tree, action: Tree, groups: int, width: int, metrics: int = 0) -> dict[str, Tree]:
+        flag = ArraySpec((width,), "bool")
+        rows = {"obs": tree.prepend(obs, width), "reward": ArraySpec((width,), "float32")}
+        rows |= dict.fromkeys(("terminated", "truncated", "first", "valid"), flag)
+        rows |= {"info": ArraySpec((width, metrics), "float64")} if metrics else {}
+        return {
+            "words": dict.fromkeys(WORDS, ArraySpec((groups,), "int64")),
+            "rows": {str(g): rows for g in range(groups)},
+            "actions": {str(g): tree.prepend(action, width) for g in range(groups)},
+        }
+
+    def timestep(self, group: int, streams: Array) -> TimeStep:
+        """The rows of a group, where they lie."""
+        return TimeStep(**self._rows[group], stream=streams)
+
+    def action(self, group: int) -> Tree:
+        """The actions for a group [width, ...], where they lie."""
+        return self._actions[group]
+
+    def lost(self, groups: range) -> None:
+        """The driver's, once the env worker or the inference worker of these groups is verified dead."""
+        for group in groups:
+            self.words["epoch"][group] += 1
+
+
+def _attach(memory: Memory, sizes: dict[str, Any]) -> Exchange:
+    return Exchange(memory, **sizes)
+
+
+class EnvSide:
+    """One group, as its env worker sees it."""
+
+    def __init__(self, exchange: Exchange, group: int, streams: Array) -> None:
+        self._words, self._g, self.streams = exchange.words, group, streams
+        self._rows, self.action = exchange.timestep(group, streams), exchange.action(group)
+        self._begun = -1  # the epoch that this process has begun
+        self._told: TimeStep | None = None  # whose arrays are paired with those of the exchange
+        self._pairs: list[tuple[Array, Array]] = []
+
+    @property
+    def turn(self) -> bool:
+        """Is an answer to actions asked for?"""
+        asked = int(self._words["asked"][self._g])
+        return asked >> EPOCH == self._begun and asked == int(self._words["said"][self._g]) and self._current(asked)
+
+    @property
+    def begins(self) -> bool:
+        """Is an epoch to be begun: are the first rows of new episodes asked for?"""
+        asked = int(self._words["asked"][self._g])
+        return asked >> EPOCH != self._begun and self._current(asked)
+
+    def _current(self, asked: int) -> bool:
+        return asked >> EPOCH == int(self._words["epoch"][self._g])
+
+    def held(self, cut: int) -> bool:
+        """Does the inference worker hold still for this cut?"""
+        return bool(self._words["held"][self._g] == cut)
+
+    def begin(self, ts: TimeStep | None) -> None:
+        """The first answer of an epoch; None: the envs are as a resume left them, and these rows were told before."""
+        asked = int(self._words["asked"][self._g])
+        self._begun, self._words["anew"][self._g] = asked >> EPOCH, ts is not None
+        if ts is not None:
+            self._write(ts)
+        self._words["said"][self._g] = asked + 1
+
+    def answer(self, ts: TimeStep) -> None:
+        self._write(ts)
+        self._words["said"][self._g] += 1
+
+    def _write(self, ts: TimeStep) -> None:
+        if ts is not self._told:  # an env gives the same arrays each time
+            names = (*ROWS, "info") if ts.info is not None else ROWS
+            mine, its = ({name: getattr(rows, name) for name in names} for rows in (self._rows, ts))
+            self._pairs = list(zip(tree.leaves(mine), tree.leaves(tree.map(lambda _, theirs: theirs, mine, its))))
+            self._told = ts
+        for to, value in self._pairs:
+            np.copyto(to, value)

@@ -1,0 +1,80 @@
+"""The env worker of central inference: it steps envs, and nothing else. It never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from equipoise.actors.exchange import EnvSide
+from equipoise.types import Env, Tick, Tree
+
+
+class EnvWorker:
+    """``Worker`` of one or two groups of envs: while one is stepped here, the other's actions are chosen elsewhere.
+
+    STARVED: no actions have come. BLOCKED: whoever chooses them holds still for a cut, so this worker may save.
+    """
+
+    def __init__(
+        self, envs: Sequence[Env], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
+    ) -> None:
+        """``ring``: tell the inference worker that there are rows; ``cut``: the newest cut that workers save for, 0: none."""
+        self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
+        self._fresh = [True] * len(self.envs)  # made anew, and not yet asked for rows
+        self._where = [False] * len(self.envs)  # a resume brought it back where it was
+        self._sent = [False] * len(self.envs)
+        self._streams = [side.streams for side in sides]  # as the env numbers them, once it has answered
+        self._next = 0
+
+    def tick(self) -> Tick:
+        """One group's step, in turns."""
+        for _ in self.envs:
+            i, self._next = self._next, (self._next + 1) % len(self.envs)
+            if self._work(i):
+                return Tick.WORKED
+        if (cut := self._cut()) and all(side.held(cut) for side in self._sides):
+            return Tick.BLOCKED
+        return Tick.STARVED
+
+    def _work(self, i: int) -> bool:
+        env, side = self.envs[i], self._sides[i]
+        if side.begins:
+            if self._where[i]:
+                side.begin(None)
+                self._where[i] = False
+            else:
+                if not self._fresh[i]:
+                    env.load({})
+                self._fresh[i] = self._sent[i] = False
+                if (ts := env.recv()) is None:
+                    self._fresh[i] = True  # asked again
+                    return False
+                self._streams[i] = ts.stream
+                side.begin(ts)
+        elif side.turn:
+            if not self._sent[i]:
+                env.send(side.action, self._streams[i])
+                self._sent[i] = True
+            if (ts := env.recv()) is None:
+                return False
+            self._sent[i] = False
+            side.answer(ts)
+        else:
+            return False
+        self._ring()
+        return True
+
+    def state(self) -> Tree:
+        """Of all its envs, which wait for actions."""
+        return {str(i): env.state() for i, env in enumerate(self.envs)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken; envs that cannot begin new episodes."""
+        for i, env in enumerate(self.envs):
+            env.load(state[str(i)])
+            self._where[i] = bool(state[str(i)])
+            self._fresh[i] = True
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
