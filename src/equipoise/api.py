@@ -27,12 +27,13 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.exam import STREAMS, evaluator, gave_up, load_networks, networks, result
+from equipoise.runtime.measure import choose
 from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_replays, check_resume
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation, step_of
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import Settings, convert, env_of, field_types, hint, pairs, setting_types
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
+from equipoise.types import Algorithm, AskedInference, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
 
 __all__ = ["Player", "check", "collect", "evaluate", "load", "program", "resume", "train"]
 
@@ -227,6 +228,8 @@ def train(
     init_from: str | os.PathLike[str] | None = None,
     tensorboard: bool = True,
     wandb: str | None = None,
+    inference: str | None = None,
+    tell: Callable[[str], object] = lambda text: None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -234,13 +237,26 @@ def train(
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
     stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
+    ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``.
     """
+    asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
+    if asked is not None and asked != "auto":
+        options["inference"] = asked
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     made = env if isinstance(env, Program) else program(env, algorithm, **options)
     weights = None if init_from is None else _weights(init_from)
-    return Run(made, on=on, out=None if out is None else Path(out), weights=weights, tensorboard=tensorboard, wandb=wandb)
+    made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
+    return Run(
+        made,
+        on=on,
+        out=None if out is None else Path(out),
+        weights=weights,
+        tensorboard=tensorboard,
+        wandb=wandb,
+        chosen=chosen,
+    )
 
 
 def _weights(directory: str | os.PathLike[str], *, best: bool = False) -> Path:

@@ -142,6 +142,14 @@ def train(
     envs_per_actor: Annotated[
         str | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
     ] = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|central|auto",
+            help="Who chooses actions: each actor, or a worker for the envs of all of them. auto measures both for some seconds.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     max_lag: Annotated[
         str | None,
         typer.Option(
@@ -244,30 +252,36 @@ def train(
             unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
             threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
             evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, metrics=metrics,
-            precision=precision,
+            precision=precision, inference=inference,
         )  # fmt: skip
+        measured = given.get("inference") == "auto"
+        if measured:
+            del given["inference"]
         if where == "process":
             from equipoise.runtime.forkserver import prepare
 
-            prepare()  # its import of torch runs beside ours, which is next
+            prepare(central=inference in ("central", "auto"))  # its import of torch runs beside ours, which is next
         from equipoise import api
 
         if policies:
             given["policies"] = policies
         of_replay = [] if replay_memory is None else [f"replay.memory={replay_memory}"]
         program = api.program(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
-        run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb)
+        run = api.train(
+            program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb,
+            inference="auto" if measured else None, tell=lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
     sys.exit(watch(run, "train", quiet=quiet))
 
 
 def numbers(**texts: str | None) -> dict[str, Any]:
     """The options that were given, read by the types of their fields."""
     from equipoise.runtime.settings import convert
-    from equipoise.types import Precision
+    from equipoise.types import AskedInference, Precision
 
     kinds: dict[str, Any] = {  # the others: int
         "max_lag": int | None, "device": str, "stop_at": float, "on_nonfinite": Literal["stop", "drop", "clamp"],
-        "precision": Precision,
+        "precision": Precision, "inference": AskedInference,
         "metrics": tuple[str, ...],
     }  # fmt: skip
     return {

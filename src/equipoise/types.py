@@ -26,6 +26,7 @@ Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
 Inference = Literal["local", "central"]
+AskedInference = Literal["local", "central", "auto"]  # auto: whichever is measured to be faster
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -194,6 +195,7 @@ class Places(Protocol):
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot) -> None: ...
+    def restart(self, slot: Slot) -> None: ...  # its env is lost: what was written counts as dropped, the slot is written anew
 
 
 class Experience(Places, Protocol):
@@ -508,7 +510,7 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
+    "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
     "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
     "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
     "WeightStore", "Whole", "Worker",

@@ -27,6 +27,9 @@ class Ledger:
         assert isinstance(slot, Slot)
         self.said.append("commit")
 
+    def restart(self, slot: Slot) -> None:
+        raise NotImplementedError
+
 
 def test_reserved_with_the_first_committed_with_the_last() -> None:
     ledger = Ledger(1)

@@ -143,6 +143,26 @@ def test_the_sentence_names_the_cause_and_the_cure(case):
     assert "\n" not in sentence
 
 
+SERVED = {"actor 0": shares(worked=2, starved=8), "actor 1": shares(worked=2, starved=8)}
+CENTRAL = {
+    "the one who acts is busy": (BUSY, shares(worked=4, starved=6), "Inference-bound: an inference worker is at work 100 %"),
+    "the one who acts waits for envs": (
+        shares(worked=5, starved=5), shares(worked=4, starved=6),
+        "Sampling-bound: the learner waits 60 % of the time for experience, and the actors 50 % for their envs",
+    ),
+    "the one who acts waits for the learner": (
+        shares(worked=5, blocked=5), BUSY, "Learning-bound: the actors wait 50 % of the time for the learner",
+    ),
+    "all are busy": (BUSY, BUSY, "Balanced"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CENTRAL)
+def test_under_central_inference_who_acts_says_what_the_actors_wait_for(case):
+    inference, learner, said = CENTRAL[case]
+    assert verdict({**SERVED, "inference 0": inference, "learner": learner}, max_lag=1).startswith(said)
+
+
 def test_waits_shorter_than_a_seventh_are_balance():
     at = {share: verdict({"actor 0": BUSY, "learner": shares(worked=100 - share, starved=share)}) for share in (14, 15)}
     assert at[14].startswith("Balanced")

@@ -69,7 +69,8 @@ def test_the_contract_would_see_a_wrong_import(tmp_path: Path) -> None:
 
 
 def test_an_env_worker_never_loads_torch() -> None:
-    imports = "; ".join(f"import {name}" for name in modules("__init__", "types", "tree", "envs", extras=False))
+    names = [*modules("__init__", "types", "tree", "envs", extras=False), "equipoise.runtime.stepping"]
+    imports = "; ".join(f"import {name}" for name in names)
     assert run_python(f"import sys; {imports}; print('torch' in sys.modules)") == "False\n"
 
 

@@ -194,7 +194,10 @@ class LocalAgent:
         self._start[:] = self._episodes.next_row + 1
 
     def begin_anew(self) -> None:
-        """The env was lost: what is open of an unroll is forgotten, and the place that it had is the next one's."""
+        """The env was lost: what is open of an unroll is dropped, and the place that it had is the next one's."""
+        if self._unrolling:
+            assert self._slot is not None
+            self._experience.restart(self._slot)
         self.succeed()
         self._carry, self._state, self._unrolling = None, self.acting.initial_state(len(self.streams)), False
         self._episodes.abandon()

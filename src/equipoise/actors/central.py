@@ -20,7 +20,7 @@ from equipoise.actors.exchange import EPOCH, Exchange
 from equipoise.types import Tick, Tree
 
 SMOOTHING = 0.1  # of the measured time of an act
-LONGEST_WAIT_S = 0.005
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.001, 0.005  # for more to act for; an act that takes less than the first waits for nothing
 
 
 class InferenceWorker:
@@ -95,9 +95,11 @@ class InferenceWorker:
         if self._alone or not stepping or ready >= len(self.agents) // 2:
             self._waits_until = 0.0
             return False
-        now = time.perf_counter()
+        now, wait_s = time.perf_counter(), min(self._act_s, LONGEST_WAIT_S) if self._wait_s is None else self._wait_s
+        if wait_s < SHORTEST_WAIT_S:
+            return False
         if not self._waits_until:
-            self._waits_until = now + (min(self._act_s, LONGEST_WAIT_S) if self._wait_s is None else self._wait_s)
+            self._waits_until = now + wait_s
         if now >= self._waits_until:
             self._waits_until = 0.0
             return False

@@ -128,6 +128,11 @@ class Episodes:
         return self._views["failures"]
 
     @property
+    def ticks(self) -> int:
+        """How many rows of each stream there were."""
+        return int(self._views["ticks"][0])
+
+    @property
     def count(self) -> int:
         return int(self._views["count"][0])
 

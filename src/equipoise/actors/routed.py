@@ -90,3 +90,6 @@ class Together:
 
     def commit(self, slot: Slot) -> None:
         self._place.commit()
+
+    def restart(self, slot: Slot) -> None:
+        raise RuntimeError("restart: the rows of several policies are written by their actor alone")

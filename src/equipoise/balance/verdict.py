@@ -13,7 +13,9 @@ def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
     offline: bool = False, threads: int | None = None, paid: int | None = None,
 ) -> str:  # fmt: skip
-    """What the shares of "actor N", "learner" and "shard N" say; other workers are not judged.
+    """What the shares of "actor N", "learner", "shard N" and "inference N" say; other workers are not judged.
+
+    Under central inference an actor only steps envs, and whether they wait for the learner is said by who acts for them.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
@@ -22,25 +24,32 @@ def verdict(
     actors = [shares for name, shares in balance.items() if name.startswith("actor")]
     shards = [shares for name, shares in balance.items() if name.startswith("shard")]
     learners = [shares for name, shares in balance.items() if name.startswith("learner")]
-    sampling, learning = add(actors), add(learners)
+    servers = [shares for name, shares in balance.items() if name.startswith("inference")]
+    sampling, learning = add(servers or actors), add(learners)
     if offline and learning.total > 0:
         return "Offline: the learner alone is at work; more learner threads or a faster device are what it could use."
     if sampling.total <= 0 or learning.total <= 0:
         return "Too early to say."
     if one_thread:
-        return _one_thread(sampling, learning)
+        return _one_thread(add([*actors, *servers]), learning)
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
     # what would help them (more actors, more lag) would make it worse.
     preempted = max(sampling.share("preempted"), learning.share("preempted"))
     if preempted >= WAIT:
-        return _cpu_bound(preempted, len(actors), len(learners) + len(shards), cores, threads)
+        return _cpu_bound(preempted, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
     waits, held = learning.share("starved"), sampling.share("blocked")
     if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
         return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
+    if waits >= WAIT and servers and (busy := max(shares.share("worked") for shares in servers)) >= 1 - WAIT:
+        return (
+            f"Inference-bound: an inference worker is at work {_percent(busy)} of the time and the learner waits; use more "
+            "inference_workers, a faster device or --inference local."
+        )
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
     if waits >= WAIT:
-        return _sampling_bound(waits, sampling.share("starved") + sampling.share("asleep"), len(actors), cores)
+        env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
+        return _sampling_bound(waits, env, len(actors), cores)
     if held >= WAIT:
         return _learning_bound(held) if paid is None else _held_by_a_replay(held, learning, paid)
     return "Balanced: the actors and the learner are both busy."

@@ -126,7 +126,7 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Any, int, list[str]]:
     compare("reward", data.reward.numpy(), np.where(cut, np.float32(0), ruler.reward(number[:-1], t[:-1], action)))
     compare("bootstrap", data.bootstrap.numpy(), cut | ~(ends & terminates[:-1]))
     compare("version", version, np.rint(data.behaviour["updates"].numpy()).astype(np.int64))
-    compare("version within a window", version, version[0])
+    compare("version within a window", np.vstack([version[:1] < version[:1], version[1:] < version[:-1]]), False)
     compare("state", seen, t[:-1])
     compare("stored state", np.broadcast_to(stored, mask.shape), t[0])
     compare("action", action, (data.behaviour["noise"].numpy() * ruler.ACTIONS).astype(np.int64))

@@ -75,6 +75,8 @@ def _title(program: Program, on: str) -> Text:
 
 def _ring(program: Program) -> list[Text]:
     actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.envs_per_actor, 'env')} "
+    if program.inference == "central":
+        actors += f"─▶ {_count(program.inference_workers, 'inference worker')} "
     shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=1)
     middle = f" trajectories ─▶ {_count(shards, 'shard') if shards > 1 else 'queue'} ── batches "
     learner = "▶ learner ─┐"

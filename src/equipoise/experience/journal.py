@@ -20,13 +20,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equipoise.experience.leaves import Cursor
-from equipoise.experience.ring import Ring
 from equipoise.types import Tree
+
+if TYPE_CHECKING:
+    from equipoise.experience.ring import Ring  # which has torch: an env worker reads and writes checkpoints without it
 
 SEGMENT = 64 << 20  # bytes from which on a segment grows no more
 CHUNK = 1 << 20  # bytes between two looks of the thread at what may be overwritten

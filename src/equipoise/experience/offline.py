@@ -100,6 +100,9 @@ class Offline:
     def commit(self, slot: Slot) -> None:
         raise RuntimeError("commit: a run without actors has nothing to write")
 
+    def restart(self, slot: Slot) -> None:
+        raise RuntimeError("restart: a run without actors has nothing to write")
+
     def cancel(self, streams: Array) -> None:
         """There are no actors."""
 

@@ -73,6 +73,7 @@ class Plan:
             "tokens": Tokens.specs(self.blocks, self.actors),
             "sampled": ArraySpec((1,), "int64"),  # blocks, written by the learner
             "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
+            "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice, by their actor
             "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
         }
         self.nbytes = tree.nbytes(self.specs)
@@ -93,6 +94,7 @@ class Queue:
         self._tokens = Tokens(views["tokens"], self._free)
         self._word = self._tokens.word
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
+        self._restarted = views["restarted"]
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
         self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
@@ -132,6 +134,10 @@ class Queue:
         self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
         if not self._plan.ordered:
             self._full.put([sequence])
+
+    def restart(self, slot: Slot) -> None:
+        """What was written of it counts as inserted and dropped; the actor writes it from the start."""
+        self._restarted[self._tokens.owner[int(slot.keys[0, 1]) % self._plan.blocks]] += 1
 
     # ------------------------------------------------------------------------------------------------ the driver's side
 
@@ -247,7 +253,7 @@ class Queue:
         rows = self._plan.unroll * self._plan.block * self._plan.columns
         sequence, status = np.divmod(self._word, 4)
         committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
-        sampled, dropped = int(self._sampled[0]), int(self._dropped[0])
+        sampled, dropped = int(self._sampled[0]), int(self._dropped[0] + self._restarted.sum())
         return {
             "inserted": (committed + dropped) * rows,
             "sampled": sampled * rows,
@@ -269,6 +275,7 @@ class Queue:
             "word": word,
             "sampled": self._sampled,
             "dropped": self._dropped,
+            "restarted": self._restarted,
             "next": self._next,
             "ready": np.array(self._ready, np.int64),
             "blocks": {str(place): self._blocks[place] for place in np.flatnonzero(word % 4 == FULL)},
@@ -277,6 +284,7 @@ class Queue:
     def load(self, state: Tree) -> None:
         """Instead of ``fill``, into a queue of the same plan that nobody uses yet."""
         arrays = {"word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next}
+        arrays["restarted"] = self._restarted
         for name, array in arrays.items():
             if array.shape != state[name].shape:
                 raise ValueError(f"queue {name}: expected shape {array.shape}, got a state of {state[name].shape}")

@@ -74,6 +74,9 @@ class Rounds(ABC):
     def commit(self, slot: Slot) -> None:
         self._inbox.commit(slot)
 
+    def restart(self, slot: Slot) -> None:
+        self._inbox.restart(slot)
+
     def cancel(self, streams: Array) -> None:
         self._inbox.cancel(streams)
 

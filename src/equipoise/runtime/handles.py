@@ -26,6 +26,9 @@ class SharedQueue:
         self._queue.commit(slot)
         self._learner.ring()
 
+    def restart(self, slot: Slot) -> None:
+        self._queue.restart(slot)
+
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
         self._ring_actors()

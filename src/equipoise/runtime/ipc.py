@@ -140,6 +140,42 @@ class PipeChannel(Pipe):
         return list(struct.unpack(f"{len(data) // 8}q", data))
 
 
+class Event:
+    """Something that happened, until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.fd, self._write_fd = _pipe()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_event, (DupFd(self.fd), None if self.fd == self._write_fd else DupFd(self._write_fd))
+
+    def set(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe says so already
+            os.write(self._write_fd, _ONE)
+
+    def clear(self) -> None:
+        os.read(self.fd, 4096)
+
+    def close(self) -> None:
+        for fd in {self.fd, self._write_fd}:
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._write_fd = -1
+
+
+_ONE = struct.pack("q", 1)
+
+
+def _attach_event(read: Any, write: Any) -> Event:
+    event = Event.__new__(Event)
+    event.fd = read.detach()
+    event._write_fd = event.fd if write is None else write.detach()
+    return event
+
+
 class Bell:
     """A worker's doorbell: anybody rings, one waits. Ringing costs a system call only while the owner sleeps.
 
@@ -149,14 +185,14 @@ class Bell:
 
     def __init__(self, memory: Segment, offset: int) -> None:
         """``offset``: where in shared memory the int64 lies that says whether the owner sleeps."""
-        self._memory, self._offset, self._pipe = memory, offset, Pipe()
+        self._memory, self._offset, self._event = memory, offset, Event()
         self._flag = np.frombuffer(memory.buffer, np.int64, 1, offset)
 
-    def __getstate__(self) -> tuple[Segment, int, Pipe]:
-        return self._memory, self._offset, self._pipe
+    def __getstate__(self) -> tuple[Segment, int, Event]:
+        return self._memory, self._offset, self._event
 
-    def __setstate__(self, state: tuple[Segment, int, Pipe]) -> None:
-        self._memory, self._offset, self._pipe = state
+    def __setstate__(self, state: tuple[Segment, int, Event]) -> None:
+        self._memory, self._offset, self._event = state
         self._flag = np.frombuffer(self._memory.buffer, np.int64, 1, self._offset)
 
     def arm(self) -> None:
@@ -164,26 +200,25 @@ class Bell:
 
     def ring(self, *, always: bool = False) -> None:
         if always or self._flag[0]:
-            with contextlib.suppress(BlockingIOError):  # a full pipe rings already
-                os.write(self._pipe.write_fd, b"\0")
+            self._event.set()
 
     def wait(self, timeout_s: float, *others: int) -> list[int]:
         """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned), or until the timeout."""
         poll = select.poll()
-        for fd in (self._pipe.read_fd, *others):
+        for fd in (self._event.fd, *others):
             poll.register(fd, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(timeout_s * 1000.0)]
         self.disarm()
-        if self._pipe.read_fd in ready:
-            os.read(self._pipe.read_fd, 4096)
-            ready.remove(self._pipe.read_fd)
+        if self._event.fd in ready:
+            self._event.clear()
+            ready.remove(self._event.fd)
         return ready
 
     def disarm(self) -> None:
         self._flag[0] = 0
 
     def close(self) -> None:
-        self._pipe.close()
+        self._event.close()
 
 
 class Outbox(Pipe):

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from equipoise import algorithms
 from equipoise.envs.wrong import looked
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
-from equipoise.types import Algorithm, EnvFactory, Frozen, OnNonfinite, Policy, Precision, Program, Replay, learning
+from equipoise.types import Algorithm, EnvFactory, Frozen, Inference, OnNonfinite, Policy, Precision, Program, Replay, learning
 
 __all__ = [
     "algorithm_class",
@@ -284,7 +284,11 @@ def _theirs(program: Program) -> str:
 
 
 def _unread(program: Program, key: str) -> str:
-    """Why nothing reads a setting of the policies; empty where one of them does, or may."""
+    """Why nothing reads a setting; empty where something does, or may."""
+    if key.startswith("inference_") and program.inference == "local":
+        return "inference is local"
+    if key in ("inference_batch", "inference_wait_ms") and program.max_lag == 0:
+        return "with max_lag=0 each group of envs is acted for by itself, so that runs are the same"
     found = []
     for policy, one in learning(program).items():
         short = key.removeprefix(f"policies.{policy}.")
@@ -330,11 +334,15 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
     if program.precision not in get_args(Precision):
         problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
+    if program.inference == "central":
+        problems += _central_problems(program)
     names: Any = program.metrics
     if isinstance(names, str):
         problems.append(f"metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
     elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
         problems.append(f"metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}")
+    if program.inference not in get_args(Inference):
+        problems.append(f"inference: expected one of {', '.join(get_args(Inference))}, got {program.inference!r}")
     if program.learners != 1:
         problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):
@@ -345,6 +353,25 @@ def _run_problems(program: Program) -> list[str]:
         problems.append("evaluate_every: expected evaluate_episodes of at least 1, got 0")
     if program.stop_at is not None and program.evaluate_episodes == 0:
         problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
+    return problems
+
+
+def _central_problems(program: Program) -> list[str]:
+    problems = []
+    if len(program.policies) > 1:
+        problems.append(f"inference: expected local with several policies ({', '.join(program.policies)}), got central")
+    if program.actors == 0:
+        problems.append("inference: expected local without actors, since nobody acts, got central")
+    elif program.inference_workers > program.actors:
+        problems.append(
+            f"inference_workers: expected at most {program.actors}, as many as actors, since each acts for the envs of whole "
+            f"actors, got {program.inference_workers}"
+        )
+    if 0 < program.inference_batch < program.group_envs:
+        problems.append(
+            f"inference_batch: expected 0 or at least {program.group_envs}, the envs that are stepped together, got "
+            f"{program.inference_batch}"
+        )
     return problems
 
 

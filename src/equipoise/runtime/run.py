@@ -88,10 +88,12 @@ class Run:
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         resume: RunDirectory | None = None, tensorboard: bool = True, wandb: str | None = None,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``).
 
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
+        ``chosen``: what was measured for this program, which run.json tells.
         """
         check(program)
         if on == "process":
@@ -110,7 +112,13 @@ class Run:
             if program.metrics:
                 self._warnings += unseen(program.env, program.metrics, seed=program.seed)
             self._files = RunDirectory.create(
-                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, extra=_recorded(blue.dataset)
+                out,
+                program,
+                on=on,
+                notes=blue.notes,
+                tensorboard=tensorboard,
+                wandb=wandb,
+                extra=_recorded(blue.dataset) | dict(chosen or {}),
             )
         else:
             if self._source is None:

@@ -1,0 +1,146 @@
+"""Central inference: the same rows, the same learning; whoever dies costs rows that are counted, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.chaos.ledger import COUNTS
+from equipoise.runtime.directory import load_checkpoint
+from equipoise.runtime.errors import WorkerFailed
+from equipoise.types import Program
+from tests.conftest import descendants
+from tests.runtime import ruling
+from tests.runtime.ruling import Ruling
+from tests.runtime.ruling import program as ruled
+from tests.runtime.test_resume import go_on, train
+
+VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0"]
+
+
+def central(made: Program, **settings: Any) -> Program:
+    return replace(made, inference="central", **settings)
+
+
+def run(made: Program, path: Path, on: Any = "process") -> dict[str, Any]:
+    ruling.LEDGER.at.clear()  # the serial learner is this process
+    return train(made, path / "run", on)
+
+
+def pid_of(name: str) -> int | None:
+    return next((int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {name}")), None)
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 4, None])
+@pytest.mark.parametrize(("envs", "workers", "most"), [(8, 1, 0), (5, 1, 0), (4, 2, 4)])
+def test_rows_prove_themselves_in_serial(max_lag: int | None, envs: int, workers: int, most: int, tmp_path: Path) -> None:
+    """An even number of envs is two groups, an odd one is one; several inference workers; acts of some groups at a time."""
+    made = ruled(actors=3, envs=envs, max_lag=max_lag, steps=3000)
+    summary = run(central(made, inference_workers=workers, inference_batch=most), tmp_path, "serial")
+    assert summary["env_steps"] >= 3000 and (max_lag is None or summary["lag"]["max"] <= max_lag)
+    rows = summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
+
+
+@pytest.mark.parametrize(("target", "max_lag"), [(VECTORISATIONS[0], 0), (VECTORISATIONS[1], 4), (VECTORISATIONS[0], None)])
+def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tmp_path: Path) -> None:
+    summary = run(central(ruled(target=target, actors=3, max_lag=max_lag, steps=10_000), inference_workers=2), tmp_path)
+    assert summary["env_steps"] >= 10_000
+    assert summary["balance"].keys() == {"learner", "actor 0", "actor 1", "actor 2", "inference 0", "inference 1"}
+
+
+@pytest.mark.parametrize("fault", ["state", "version", "reward", "mask", "obs", "action", "first"])
+def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="do not prove themselves"):
+        run(central(ruled(algorithm=Ruling(fault=fault))), tmp_path, "serial")
+
+
+def cartpole(algorithm: str = "ppo", **options: Any) -> Program:
+    given: dict[str, Any] = {
+        "actors": 2, "envs_per_actor": 8, "unroll": 16, "max_lag": 0, "steps": 2560, "evaluate_episodes": 0, "seed": 3,
+    }  # fmt: skip
+    return api.program("CartPole-v1", algorithm, recipe=False, **given | options)
+
+
+@pytest.mark.parametrize(("algorithm", "core"), [("ppo", "none"), ("impala", "lstm")])
+def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(algorithm: str, core: str, tmp_path: Path) -> None:
+    settings = [f"algorithm.core={core}"]
+    made = central(cartpole(algorithm, settings=settings))
+    halves = cartpole(algorithm, settings=settings, actors=4, envs_per_actor=4)
+    found = [train(halves, tmp_path / "local", "serial"), train(made, tmp_path / "serial", "serial")]
+    found += [train(made, tmp_path / "process", "process")]
+    assert len({one["params_sha256"] for one in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "on"), [("CartPole-v1", "process"), ("CartPole-v1", "serial"), ("python:CartPole-v1", "process")]
+)
+def test_a_run_goes_on_to_the_same_bits(env: str, on: Any, tmp_path: Path) -> None:
+    def made(**options: Any) -> Program:
+        given: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 8, "max_lag": 0, "evaluate_episodes": 0}
+        return central(api.program(env, "impala", recipe=False, settings=["algorithm.core=lstm"], **given | options))
+
+    whole = train(made(steps=4096, checkpoint_every=0), tmp_path / "whole", "serial")
+    train(made(steps=2048, schedule_steps=4096, checkpoint_every=512), tmp_path / "run", on)
+    gone_on = go_on(tmp_path / "run", steps=4096)
+    assert gone_on["params_sha256"] == whole["params_sha256"]
+    assert [note for note in gone_on["notes"] if "actor 1: 4 envs exactly as they were" in note]
+
+
+def proving(max_lag: int | None, **options: Any) -> Program:
+    """Its learner keeps a ledger of every row, across whatever dies; the envs know how often they began anew."""
+    return api.program(
+        "equipoise.chaos.envs:Faulty", "equipoise.chaos.ruling:Ruling", recipe=False, actors=3, envs_per_actor=8, unroll=5,
+        max_lag=max_lag, steps=10_000_000, evaluate_episodes=0, settings=["algorithm.streams=24"], **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, None])
+def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(max_lag: int | None, tmp_path: Path) -> None:
+    """Every row that comes proves itself, recurrent state included; those that were lost are counted."""
+    names = ("actor 0", "inference 1", "actor 2", "inference 0")
+    going, waiting, until = api.train(central(proving(max_lag), inference_workers=2), out=tmp_path / "run"), list(names), 0
+    before: dict[str, int] = {}
+    for report in going:
+        if waiting and report.env_steps > until:
+            if (pid := pid_of(waiting[0])) is not None:
+                os.kill(pid, signal.SIGKILL)
+                before[waiting.pop(0)], until = pid, report.env_steps + 4000
+        elif report.env_steps > until and all(pid_of(name) not in (None, before[name]) for name in names):
+            break
+    going.close()
+    assert going.summary is not None and going.summary["status"] == "interrupted"
+    rows, notes = going.summary["rows"], going.summary["notes"]
+    for name in names:
+        assert [note for note in notes if f"{name} was killed by SIGKILL; replaced, for the 1st time" in note], notes
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+    checkpoint = going._files.latest_checkpoint()
+    assert checkpoint is not None
+    counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
+    assert counts["rows"] > 10_000 and counts["missing"] <= rows["dropped"]
+    assert {name: counts[name] for name in ("torn", "duplicated", "orphans")} == {"torn": 0, "duplicated": 0, "orphans": 0}
+
+
+def test_an_env_worker_has_no_torch_in_its_memory(tmp_path: Path) -> None:
+    found: dict[str, bool] = {}
+    for _ in api.train(central(ruled(steps=20_000)), out=tmp_path / "run"):
+        for name in ("actor 0", "inference 0"):
+            if name not in found and (pid := pid_of(name)) is not None:
+                found[name] = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+    assert found == {"actor 0": False, "inference 0": True}
+
+
+def test_an_env_that_fails_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    made = api.program(
+        "tests.runtime.failing:Failing", "impala", recipe=False, env_kwargs={"how": "raise", "after": 0}, actors=2,
+        envs_per_actor=4, unroll=8, evaluate_episodes=0,
+    )  # fmt: skip
+    with pytest.raises(WorkerFailed, match="failed 3 times in a row .*the reactor is leaking") as caught:
+        train(central(made), tmp_path / "run", "process")
+    assert caught.value.worker == "actor 0"
