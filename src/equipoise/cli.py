@@ -146,7 +146,7 @@ def train(
         str | None,
         typer.Option(
             metavar="local|central|auto",
-            help="Who chooses actions: each actor, or a worker for the envs of all of them. auto measures both for some seconds.",
+            help="Who chooses actions: each actor, or a worker for all of them. auto measures both for some seconds.",
             rich_help_panel=WHERE,
         ),
     ] = None,

@@ -510,8 +510,8 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
-    "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
+    "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction",
+    "Frozen", "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
     "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
     "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``--inference auto``: both kinds of inference for some seconds, with the run's own envs, networks and learner; the faster one.
+"""``--inference auto``: both kinds of inference for some seconds, with the run's envs, networks and learner; then the faster.
 
 What is compared is how many rows of experience the envs give while the learner learns from them, since that is what a run is
 for. What was measured, and why, is written into ``run.json``, whose program has the choice itself: a resume asks no more.
@@ -63,7 +63,10 @@ def _measured(program: Program) -> Choice:
         for turn in range(TURNS):
             kind = get_args(Inference)[turn % 2]
             rates[kind].append(
-                _rate(replace(program, inference=kind, evaluate_episodes=0, stop_at=None), Path(place) / str(turn))
+                _rate(
+                    replace(program, inference=kind, evaluate_episodes=0, evaluate_every=None, stop_at=None),
+                    Path(place) / str(turn),
+                )
             )
     # The better turn of each: what else ran on the machine can only have slowed the others.
     best = {kind: max(found) for kind, found in rates.items()}
