@@ -56,9 +56,9 @@ class InferenceWorker:
     def tick(self) -> Tick:
         """Take in what env workers said, and act for those who may go on."""
         self.patience_s = None
-        for i in np.flatnonzero(self._asked >> EPOCH != self._epoch).tolist():
+        for i in (self._asked >> EPOCH != self._epoch).nonzero()[0].tolist():
             self._begin_anew(i)
-        answered = np.flatnonzero(self._said - self._asked == 1).tolist()
+        answered = (self._said - self._asked == 1).nonzero()[0].tolist()
         for i in answered:
             if not self._observed[i]:
                 self._observe(i)

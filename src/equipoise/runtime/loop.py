@@ -23,6 +23,8 @@ from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
 RECHECK_S = 0.02  # how long a lost ring can cost
+SPIN_S = 1e-4
+SPINS = (os.cpu_count() or 1) > 1
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -78,8 +80,36 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
     os._exit(1)
 
 
+class Spin:
+    """Looking again and again, for a moment, before going to sleep: to be woken takes 20 us and more, and as much of the waker.
+
+    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain.
+    """
+
+    def __init__(self) -> None:
+        self._pays = False
+        self._slept_at = 0.0
+
+    def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
+        """Was there work within a moment? ``add`` is told what each tick was."""
+        until = time.perf_counter() + SPIN_S
+        while self._pays:
+            state = tick()
+            if add(state) > until or state is Tick.WORKED:
+                self._pays = state is Tick.WORKED
+                return self._pays
+            os.sched_yield()
+        return False
+
+    def sleeps(self) -> None:
+        self._slept_at = time.perf_counter()
+
+    def wakes(self) -> None:
+        self._pays = SPINS and time.perf_counter() < self._slept_at + SPIN_S
+
+
 def loop(
-    duty: Duty, worker: Worker, meter: Meter, *, learner: bool = False, still: Tick = Tick.BLOCKED,
+    duty: Duty, worker: Worker, meter: Meter, *, learner: bool = False, still: Tick = Tick.BLOCKED, spin: Spin | None = None,
     save: Callable[[int], bool], saved: Callable[[], dict[str, Any] | None] = lambda: None,
     patience: Callable[[], float | None] = lambda: None,
 ) -> None:  # fmt: skip
@@ -103,6 +133,8 @@ def loop(
             if state is still and wanted > last:
                 last = wanted
                 writing = save(last) or writing
+            if spin is not None and spin(worker.tick, meter.add):
+                continue
             duty.bell.arm()
             state = worker.tick()
             if state is Tick.WORKED:
@@ -110,8 +142,12 @@ def loop(
             else:
                 meter.waits(True)
                 wait_s = patience()
+                if spin is not None:
+                    spin.sleeps()
                 if duty.bell.wait(RECHECK_S if wait_s is None else wait_s, duty.lifeline.fd):
                     return
+                if spin is not None:
+                    spin.wakes()
                 meter.waits(False)
             meter.add(state)
         elif now > look_at:

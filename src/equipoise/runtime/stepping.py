@@ -19,7 +19,7 @@ from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.errors import CannotResume
 from equipoise.runtime.ipc import Bell
-from equipoise.runtime.loop import Duty, live, loop, write
+from equipoise.runtime.loop import Duty, Spin, live, loop, write
 from equipoise.types import Array, Env, EnvFactory
 
 # A successor would come to the same: the run ends.
@@ -106,7 +106,7 @@ def _work(job: EnvAssignment) -> None:
     def save_worker(cut: int) -> bool:
         return write(job, cut, lambda: save(aside(job), job.stepping.index, worker))
 
-    loop(job, worker, job.board.meter(job.name), save=save_worker)
+    loop(job, worker, job.board.meter(job.name), save=save_worker, spin=Spin())
     worker.close()
 
 

@@ -20,7 +20,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.cut import restored, save_worker, saved
 from equipoise.runtime.handles import SharedQueue
-from equipoise.runtime.loop import Duty, live, loop, write
+from equipoise.runtime.loop import Duty, Spin, live, loop, write
 from equipoise.types import Tick
 
 Kind = Literal["learner", "actor", "env", "inference", "shard"]
@@ -68,7 +68,7 @@ def _work(job: Assignment) -> None:
 
     loop(
         job, worker, meter, learner=job.kind == "learner", still=Tick.STARVED if job.kind == "shard" else Tick.BLOCKED,
-        save=save, saved=lambda: saved(worker),
+        spin=Spin() if job.kind == "inference" else None, save=save, saved=lambda: saved(worker),
         patience=lambda: worker.patience_s if isinstance(worker, InferenceWorker) else None,
     )  # fmt: skip
     build.close(worker)
