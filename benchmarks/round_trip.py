@@ -106,7 +106,7 @@ def main() -> None:
     try:
         for _ in range(2000):
             ring.tick()
-        stamps = []
+        stamps: list[float] = []
         while len(stamps) < given.steps:
             if ring.tick():
                 stamps.append(time.perf_counter())
