@@ -1,7 +1,11 @@
-"""How a few consecutive rows of a stream become bytes and come back: frames that hardly change leave little.
+"""How rows become bytes and come back: frames that are mostly of one colour, or hardly change, leave little.
 
-A *piece* is such rows, [rows, bytes] uint8. ``lz4`` and ``zstd`` encode it as it is; ``delta`` takes each row's exclusive or
-with the row before it, so that only what changed is left, and encodes that with LZ4.
+``lz4`` and ``zstd`` encode a row as it is, ``delta`` what differs from an earlier one, with LZ4.
+
+One call decodes many rows into memory that is there, without the GIL, since LZ4's blocks of them are joined into one. A block
+ends with literals, and what follows literals in a block is a match, of four bytes at least ("LZ4 Block Format Description";
+liblz4 leaves its length at the least after the last literals). So the last four bytes of a row are not encoded, and between two
+rows a match stands for them: they come out wrong, and who asked puts the right ones there.
 """
 
 from __future__ import annotations
@@ -16,53 +20,58 @@ from equipoise.envs.wrong import install, nearest
 
 LEVEL = 1  # of zstd: a row is encoded once, on the learner's time
 
+TAIL = 4  # bytes at the end of a row that are not encoded: LZ4's shortest match
+SHORTEST = 32  # bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were enough)
+JOINT = b"\x01\x00"  # a match's offset: the byte before it, four times
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Codec(Protocol):
     """For one thread at a time."""
 
-    def encode(self, pieces: Bytes) -> list[bytes]: ...  # [n, rows, bytes], contiguous
-    def decode(self, encoded: Sequence[bytes], out: Bytes) -> None: ...  # into [n, rows, bytes], contiguous
+    keyed: bool  # what differs from another row is to be encoded
+
+    def encode(self, rows: Bytes) -> list[bytes]:
+        """Rows [n, bytes], each contiguous, without their last ``TAIL`` bytes."""
+
+    def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
+        """Into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row become anything. n is 1 or more, and 1 where
+        rows are shorter than ``SHORTEST``.
+        """
 
 
 class Lz4:
+    keyed = False
+
     def __init__(self) -> None:
         self._block = _library("cramjam").lz4
 
-    def encode(self, pieces: Bytes) -> list[bytes]:
-        return [bytes(self._block.compress_block(piece, store_size=False)) for piece in pieces]
+    def encode(self, rows: Bytes) -> list[bytes]:
+        return [bytes(self._block.compress_block(row, store_size=False)) for row in rows[:, :-TAIL]]
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
-        decompress, size = self._block.decompress_block_into, out[0].nbytes if len(out) else 0
-        for piece, into in zip(encoded, out, strict=True):
-            decompress(piece, into, output_len=size)
+        self._block.decompress_block_into(JOINT.join(encoded), out, output_len=out.nbytes)
 
 
 class Delta(Lz4):
-    def encode(self, pieces: Bytes) -> list[bytes]:
-        changes = pieces.copy()
-        changes[:, 1:] ^= pieces[:, :-1]
-        return super().encode(changes)
-
-    def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
-        super().decode(encoded, out)
-        for row in range(1, out.shape[1]):  # of all pieces at once: a call a row and piece would cost more than it does
-            np.bitwise_xor(out[:, row], out[:, row - 1], out=out[:, row])
+    keyed = True
 
 
 class Zstd:
+    keyed = False
+
     def __init__(self) -> None:
         library = _library("zstandard")
         self._in, self._out = library.ZstdCompressor(level=LEVEL, write_checksum=False), library.ZstdDecompressor()
 
-    def encode(self, pieces: Bytes) -> list[bytes]:
-        # Copied, since what the library returns is the shortened rest of an allocation as large as the piece.
-        return [memoryview(self._in.compress(piece.data)).tobytes() for piece in pieces]
+    def encode(self, rows: Bytes) -> list[bytes]:
+        # Copied, since what the library returns is the shortened rest of an allocation as large as the row.
+        return [memoryview(self._in.compress(row.data)).tobytes() for row in rows[:, :-TAIL]]
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
-        for piece, into in zip(encoded, out, strict=True):
-            np.copyto(into, np.frombuffer(self._out.decompress(piece), np.uint8).reshape(into.shape))
+        for row, into in zip(encoded, out[:, :-TAIL], strict=True):
+            into[:] = np.frombuffer(self._out.decompress(row), np.uint8)
 
 
 CODECS: Mapping[str, type[Codec]] = {"delta": Delta, "lz4": Lz4, "zstd": Zstd}

@@ -1,4 +1,4 @@
-"""The large leaves of a ring's rows, each in memory of its own: as arrays, or encoded.
+"""The large leaves of a ring's rows, each in memory of its own: as arrays, or encoded row by row.
 
 Rows are numbered by place, as in ``ring.py``; place ``slots * streams``, one after the last, is black: it stands before an
 episode's first frame. A block is ``unroll`` rows; what is put at the slot after it, its last observation, is the first row of
@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.codec import CODECS, Bytes, Codec
+from equipoise.experience.codec import CODECS, SHORTEST, TAIL, Bytes, Codec
 from equipoise.tree import ArraySpec
 
-PIECE = 4  # rows that are encoded together, at most: an item of few rows needs few others decoded
-SCRATCH = 1 << 19  # bytes of rows that a thread decodes before it copies them, which a processor's cache holds
-PER_PIECE = 64  # bytes besides what is encoded: a reference, an object's head, an allocation's
+NEAR = 8  # rows of an unroll that have one key, at most: the further apart two rows are, the more has changed
+SCRATCH = 1 << 19  # bytes of rows that a thread decodes by one call, which a processor's cache holds
+PER_ROW = 64 + TAIL  # bytes besides what is encoded: a reference, an object's head, an allocation's
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -44,8 +44,6 @@ class Cursor:
 
 
 class Leaf(Protocol):
-    by_item: bool  # is ``take`` cheaper where the rows of an item come one after the other
-
     def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
         """A block [T or T+1, block, ...] at the slot ``head``; ``anew``: its first row is not yet there."""
 
@@ -63,8 +61,6 @@ class Leaf(Protocol):
 
 
 class Plain:
-    by_item = False
-
     def __init__(self, spec: ArraySpec, *, slots: int, streams: int, unroll: int, folder: str) -> None:
         """``folder``: where a file of the rows may lie, "": memory."""
         self._unroll = unroll
@@ -98,9 +94,11 @@ class Plain:
 
 
 class Packed:
-    """Encoded pieces. A block's are of consecutive rows of one stream each; what is missing of the last is zeros."""
+    """Rows that are encoded each by itself, their last ``TAIL`` bytes beside.
 
-    by_item = True
+    Where the codec is ``keyed``, of every few rows of a stream and block the first is the key, encoded as it is, and the others
+    are their exclusive or with it.
+    """
 
     def __init__(
         self, spec: ArraySpec, codec: str, *, slots: int, streams: int, unroll: int, threads: int,
@@ -108,88 +106,93 @@ class Packed:
     ) -> None:  # fmt: skip
         """``pool``: what besides the caller's thread decodes, ``threads`` in all."""
         self._spec, self._streams, self._unroll, self._pool = spec, streams, unroll, pool
-        self._pieces_a_block = pieces = pieces_of(unroll)
-        self._rows = -(-unroll // pieces)  # of a piece
-        self._codec = CODECS[codec]()
-        self._pieces = np.empty(slots // unroll * pieces * streams + 1, object)
-        self._pieces[:] = self._encoded(np.zeros((1, *spec.shape), spec.dtype)) * len(self._pieces)  # the last stays black
-        self._grid = self._pieces[:-1].reshape(-1, streams)
-        self._group = max(SCRATCH // spec.nbytes, 1)
+        self._keyed = CODECS[codec].keyed
+        self._black = slots * streams
         self._workers = [CODECS[codec]() for _ in range(threads)]
-        self._scratch = [np.empty((self._group, self._rows, spec.nbytes), np.uint8) for _ in self._workers]
+        self._rows = np.empty(self._black + 1, object)
+        self._rows[:] = self._workers[0].encode(np.zeros((1, spec.nbytes), np.uint8)) * len(self._rows)
+        self._tails = np.zeros((len(self._rows), min(TAIL, spec.nbytes)), np.uint8)
+        self._row_grid = self._rows[:-1].reshape(slots, streams)
+        self._tail_grid = self._tails[:-1].reshape(slots, streams, -1)
+        self._group = max(SCRATCH // spec.nbytes, 1) if spec.nbytes >= SHORTEST else 1
+        self._scratch = [np.empty((self._group if self._keyed else 0, spec.nbytes), np.uint8) for _ in self._workers]
 
     @property
     def nbytes(self) -> int:
         """What is encoded."""
-        distinct = {id(piece): len(piece) for piece in self._pieces}
-        return sum(distinct.values()) + PER_PIECE * len(self._pieces)
-
-    def _encoded(self, rows: Any) -> list[bytes]:
-        """Pieces of consecutive rows [T, ...]."""
-        pieces = -(-len(rows) // self._rows)
-        padded = np.zeros((pieces * self._rows, *self._spec.shape), self._spec.dtype)
-        padded[: len(rows)] = rows
-        return self._codec.encode(padded.reshape(-1).view(np.uint8).reshape(pieces, self._rows, -1))
+        distinct = {id(row): len(row) for row in self._rows}
+        return sum(distinct.values()) + PER_ROW * len(self._rows)
 
     def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
-        unroll, pieces = self._unroll, self._pieces_a_block
-        at = head // unroll * pieces
-        follows = (at + pieces) % len(self._grid)
-        for b, column in enumerate(range(columns.start, columns.stop)):
-            self._grid[at : at + pieces, column] = self._encoded(rows[:unroll, b])
-            if len(rows) > unroll:
-                self._grid[follows, column] = self._encoded(rows[unroll:, b])[0]
+        unroll = self._unroll
+        rows = np.ascontiguousarray(rows, self._spec.dtype)
+        data = rows.reshape(-1).view(np.uint8).reshape(*rows.shape[:2], self._spec.nbytes)
+        own = data
+        if self._keyed:
+            own = data.copy()
+            for row in range(unroll):
+                if after := row % NEAR:
+                    own[row] ^= data[row - after]
+        begin = 1 if len(data) > unroll and not anew else 0
+        slots = np.arange(head + begin, head + len(data)) % len(self._row_grid)
+        encoded = self._workers[0].encode(own[begin:].reshape(-1, own.shape[-1]))
+        self._row_grid[slots, columns] = np.array(encoded, object).reshape(len(slots), -1)
+        self._tail_grid[slots, columns] = data[begin:, :, -TAIL:]
 
     def take(self, places: Any, out: Any) -> None:
-        slots, columns = np.divmod(places, self._streams)
-        blocks, rows = np.divmod(slots, self._unroll)
-        pieces, rows = np.divmod(rows, self._rows)
-        pieces = (pieces + blocks * self._pieces_a_block) * self._streams + columns
         out = out.reshape(-1).view(np.uint8).reshape(len(places), self._spec.nbytes)
+        keys = places - places // self._streams % self._unroll % NEAR * self._streams
+        own = np.where(places == keys, self._black, places) if self._keyed else places  # a key differs from itself in nothing
         groups = iter(range(0, len(places), self._group))  # who is ready takes the next
         helping = []
         if self._pool is not None and len(places) > self._group:
             others = zip(self._workers[1:], self._scratch[1:], strict=True)
-            helping = [self._pool.submit(self._decode, *other, groups, pieces, rows, out) for other in others]
-        self._decode(self._workers[0], self._scratch[0], groups, pieces, rows, out)
+            helping = [self._pool.submit(self._decode, *other, groups, places, own, keys, out) for other in others]
+        self._decode(self._workers[0], self._scratch[0], groups, places, own, keys, out)
         for future in helping:
             future.result()
 
-    def _decode(self, codec: Codec, scratch: Bytes, groups: Iterator[int], pieces: Ints, rows: Ints, out: Bytes) -> None:
-        """``rows`` of ``pieces``, group by group."""
-        flat = scratch.reshape(-1, scratch.shape[-1])
+    def _decode(
+        self, codec: Codec, scratch: Bytes, groups: Iterator[int], places: Ints, own: Ints, keys: Ints, out: Bytes
+    ) -> None:
+        """The rows at ``places``, group by group: what is encoded at ``own``, with what is encoded at ``keys``."""
         for begin in groups:
             group = slice(begin, begin + self._group)
-            distinct, which = np.unique(pieces[group], return_inverse=True)
-            codec.decode(self._pieces[distinct].tolist(), scratch[: len(distinct)])
-            np.take(flat, which * self._rows + rows[group], axis=0, out=out[group], mode="clip")
+            into = out[group]
+            if self._keyed:
+                differs = scratch[: len(into)]
+                codec.decode(self._rows[own[group]].tolist(), differs)
+                codec.decode(self._rows[keys[group]].tolist(), into)  # a key again for each row: to copy it takes longer
+                np.bitwise_xor(into, differs, out=into)
+            else:
+                codec.decode(self._rows[own[group]].tolist(), into)
+            into[:, -TAIL:] = self._tails[places[group]]
 
     def set(self, places: Any, rows: Any) -> None:
-        slots, columns = np.divmod(places, self._streams)
-        for slot, column, row in zip(slots.tolist(), columns.tolist(), rows, strict=True):
-            self._grid[slot // self._unroll * self._pieces_a_block, column] = self._encoded(row[None])[0]
+        rows = np.ascontiguousarray(rows, self._spec.dtype)
+        data = rows.reshape(-1).view(np.uint8).reshape(len(rows), self._spec.nbytes)
+        self._rows[places] = self._workers[0].encode(data)
+        self._tails[places] = data[:, -TAIL:]
 
-    def _of(self, first: int, count: int, columns: slice) -> Any:
-        return self._grid[first * self._pieces_a_block : (first + count) * self._pieces_a_block, columns]
+    def _of(self, first: int, count: int, columns: slice) -> tuple[Any, Any]:
+        slots = slice(first * self._unroll, (first + count) * self._unroll)
+        return self._row_grid[slots, columns], self._tail_grid[slots, columns]
 
     def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
-        """As they are: the size of each and, one after the other, what is encoded."""
-        pieces = self._of(first, count, columns).reshape(-1).tolist()
-        return [np.array([len(piece) for piece in pieces], np.uint32), np.frombuffer(b"".join(pieces), np.uint8)]
+        """As they are: the tails, the size of each row and, one after the other, what is encoded."""
+        grid, tails = self._of(first, count, columns)
+        rows = grid.reshape(-1).tolist()
+        return [tails, np.array([len(row) for row in rows], np.uint32), np.frombuffer(b"".join(rows), np.uint8)]
 
     def load(self, first: int, count: int, columns: slice, lost: int, data: Cursor) -> None:
-        into = self._of(first, count, columns)
-        sizes = data.read(np.uint32, into.size)
+        grid, tails = self._of(first, count, columns)
+        skipped = lost * self._unroll
+        fill(tails, skipped, data)
+        sizes = data.read(np.uint32, grid.size)
         ends, whole = np.cumsum(sizes, dtype=np.int64), data.read(np.uint8, int(sizes.sum(dtype=np.int64))).tobytes()
-        pieces = np.empty(into.size, object)
-        pieces[:] = [whole[end - size : end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-        skipped = lost * self._pieces_a_block
-        into[skipped:] = pieces.reshape(into.shape)[skipped:]
-
-
-def pieces_of(unroll: int) -> int:
-    """How many a stream's rows of a block become."""
-    return -(-unroll // PIECE)
+        rows = np.empty(grid.size, object)
+        rows[:] = [whole[end - size : end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+        grid[skipped:] = rows.reshape(grid.shape)[skipped:]
 
 
 def fill(view: Any, skipped: int, data: Cursor) -> None:

@@ -23,7 +23,7 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.leaves import PER_PIECE, Cursor, Leaf, Packed, Plain, fill, memory, pieces_of
+from equipoise.experience.leaves import PER_ROW, Cursor, Leaf, Packed, Plain, fill, memory
 from equipoise.experience.selectors import Where
 from equipoise.tree import ArraySpec
 from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
@@ -72,9 +72,9 @@ class Layout:
 
     def nbytes(self, *, slots: int, streams: int, unroll: int, encoded: Collection[str] = ()) -> int:
         """Of a ring; of leaves that are ``encoded`` only what is sure before there are rows."""
-        row = self.record + sum(spec.nbytes for path, spec in self.large.items() if path not in encoded)
+        row = self.record + sum(PER_ROW if path in encoded else spec.nbytes for path, spec in self.large.items())
         state: int = sum(spec.nbytes for spec in tree.leaves(self.state))
-        return slots * streams * row + slots // unroll * streams * (state + len(encoded) * pieces_of(unroll) * PER_PIECE)
+        return slots * streams * row + slots // unroll * streams * state
 
 
 class Ring:
@@ -346,19 +346,15 @@ class _Window:
         self._records = records.reshape(rows * n, layout.record)
         small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
         self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
-        self._large: dict[str, Any] = {}  # [rows, N, ...], or by item [N, rows, ...]
+        self._large: dict[str, Any] = {}  # [rows, N, ...]
         self._frames: dict[str, Any] = {}  # of stacks: [N, history + rows, ...]
         for path, spec in layout.large.items():
             if (stack := layout.stacks.get(path)) is None:
-                lead = (n, rows) if ring._large[path].by_item else (rows, n)
-                self._large[path] = self._empty((*lead, *spec.shape), spec.dtype)
+                self._large[path] = self._empty((rows, n, *spec.shape), spec.dtype)
             else:
                 self._frames[path] = self._empty((n, stack.frames - 1 + rows, *spec.shape), spec.dtype)
         self._stream, self._state = np.empty(n, np.int64), tree.zeros(tree.prepend(layout.state, n))
-        self._leaves = {path: torch.from_numpy(array) for path, array in small.items()}
-        for path, array in self._large.items():
-            gathered = torch.from_numpy(array)
-            self._leaves[path] = gathered.swapaxes(0, 1) if ring._large[path].by_item else gathered
+        self._leaves = {path: torch.from_numpy(array) for path, array in (small | self._large).items()}
         self._leaves |= {path: self._overlapping(path) for path in self._frames}
         self._plain = self._trajectory(self._leaves)
 
@@ -373,8 +369,7 @@ class _Window:
         if self._large:
             np.remainder(rows, ring.places, out=rows)  # since of these there is one more
         for path, array in self._large.items():
-            wanted = rows.T.reshape(-1) if ring._large[path].by_item else flat
-            ring._large[path].take(wanted, array.reshape(len(flat), *array.shape[2:]))
+            ring._large[path].take(flat, array.reshape(len(flat), *array.shape[2:]))
         np.remainder(places, ring.streams, out=self._stream)
         if ring._keeps_state:
             blocks, columns = np.divmod(places, ring.streams)
