@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,12 @@ from equipoise.types import Algorithm, Batch, LossOutput
 
 
 class Idle(VectorEnv[Any, Any, Any]):
-    """B streams of four numbers that never change and never end."""
+    """B streams of four numbers that never change and never end; a step may sleep, which takes no core."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs
+    def __init__(self, num_envs: int, sleep_s: float = 0.0) -> None:
+        self.num_envs, self._sleep_s = num_envs, sleep_s
         self.single_observation_space = spaces.Box(-1, 1, (4,), np.float32)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
@@ -33,6 +34,8 @@ class Idle(VectorEnv[Any, Any, Any]):
         return self._obs, {}
 
     def step(self, actions: Any) -> Any:
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
         return self._obs, self._reward, self._over, self._over, {}
 
 

@@ -1,10 +1,13 @@
 """The way of central inference: from rows in an env worker to actions there, beside the env's step and the network's act.
 
-    .venv/bin/python benchmarks/round_trip.py [--streams 64] [--workers 1] [--steps 20000] [--idle 5]
+    .venv/bin/python benchmarks/round_trip.py [--streams 64] [--workers 1] [--seconds 5]
+    .venv/bin/python benchmarks/round_trip.py --streams 1 --workers 64 --sleep-ms 5 --net mlp
 
-A real env worker's process with an env that costs nothing, and an inference worker in this process with a policy that computes
-nothing, which wait at their doorbells as they do in a run. Prints the percentiles of a whole cycle, the env's adapter and the
-agent's bookkeeping included; and, with ``--idle`` seconds of nobody asking, the share of a core that both take then.
+Real env workers' processes with an env that costs nothing, and an inference worker in this process with a policy that computes
+nothing, which wait at their doorbells as they do in a run; rows are written where nobody reads them. Prints the percentiles of
+what passes from one act to the next act for the same envs, the env's adapter and the agent's bookkeeping included; steps/s; and
+the share of a core that they take while nobody asks for anything. With ``--sleep-ms`` steps/s are compared with what the sleeps
+allow: it is the env workers that sleep, so their number over that time.
 """
 
 from __future__ import annotations
@@ -16,21 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from idle import Empty
 
 from equipoise.actors.central import InferenceWorker
+from equipoise.algorithms.impala import IMPALA
 from equipoise.experience.nowhere import Nowhere
 from equipoise.runtime import blueprint, build, forkserver, stepping
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.loop import RECHECK_S, Spin
-from equipoise.types import EnvFactory, Policy, Program, Tick
+from equipoise.types import Algorithm, EnvFactory, Policy, Program, Tick
 
 
-def program(streams: int, workers: int) -> Program:
-    policy = Policy(algorithm=Empty(), unroll=32, batch=streams * workers)
+def program(given: argparse.Namespace) -> Program:
+    algorithm: Algorithm = IMPALA() if given.net == "mlp" else Empty()
+    policy = Policy(algorithm=algorithm, unroll=32, batch=given.streams * given.workers)
     return Program(
-        env=EnvFactory(target="idle:Idle"), policies={"main": policy}, actors=workers, envs_per_actor=streams, max_lag=None,
-        inference="central", evaluate_episodes=0,
+        env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000}), policies={"main": policy},
+        actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central", evaluate_episodes=0,
     )  # fmt: skip
 
 
@@ -46,15 +52,16 @@ class Ring:
         self.bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
         self.mine = self.bells[1 + made.actors]
         envs = [self.bells[1 + group // made.halves] for group in range(made.groups)]
-        role = blue.roles["main"]
+        role, self.width, self.halves = blue.roles["main"], made.group_envs, made.halves
         nowhere: Any = Nowhere(role.row, blue.policy.unroll, made.group_envs)  # always room
         self.worker: InferenceWorker = build.inference(blue, 0, self.shared, nowhere, ring=lambda group: envs[group].ring())
-        self.lifeline, self.spin = Lifeline(), Spin()
+        self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
         for i in range(made.actors):
             job = stepping.EnvAssignment(
                 name=f"actor {i}", board=board, bell=self.bells[1 + i], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
                 saved=0, resume=None, directory="", stepping=build.stepping(blue, i, self.shared), server=self.mine,
+                workers=blue.acting_workers,
             )  # fmt: skip
             process: Any = forkserver.EnvProcess(target=stepping.main, args=(job,))
             process.start()
@@ -99,28 +106,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--idle", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--sleep-ms", type=float, default=0.0)
+    parser.add_argument("--net", choices=["none", "mlp"], default="none")
     given = parser.parse_args()
-    ring = Ring(program(given.streams, given.workers))
+    torch.set_num_threads(1)
+    ring = Ring(program(given))
     try:
-        for _ in range(2000):
+        assert ring.shared.exchange is not None
+        asked, pids = ring.shared.exchange.words["asked"], [process.pid for process in ring.processes]
+        while asked.min() < 10:
             ring.tick()
-        stamps: list[float] = []
-        while len(stamps) < given.steps:
+        last, cycles, before = asked.copy(), [], asked.sum()
+        at = np.full(len(asked), time.perf_counter())
+        began, theirs, mine = time.perf_counter(), cpu_s(pids), time.process_time()
+        while (now := time.perf_counter()) < began + given.seconds:
             if ring.tick():
-                stamps.append(time.perf_counter())
-        cycle = np.diff(stamps) * 1e6
-        p10, p50, p90, p99 = np.percentile(cycle, [10, 50, 90, 99])
-        acts = f"{given.workers} env workers of {given.streams} streams: from act to act"
-        print(f"{acts} p10 {p10:.0f} us, p50 {p50:.0f} us, p90 {p90:.0f} us, p99 {p99:.0f} us")
-        pids = [process.pid for process in ring.processes]
-        before, mine, began = cpu_s(pids), time.process_time(), time.monotonic()
-        while time.monotonic() < began + given.idle:  # nobody is asked for anything
+                acted = (asked != last).nonzero()[0]
+                cycles += (now - at[acted]).tolist()
+                at[acted], last = now, asked.copy()
+        acts = float(asked.sum() - before)
+        rate, theirs, mine = acts * ring.width / (now - began), cpu_s(pids) - theirs, time.process_time() - mine
+        p10, p50, p90, p99 = np.percentile(np.array(cycles) * 1e6, [10, 50, 90, 99])
+        print(f"{given.workers} env workers of {given.streams} streams: {rate:,.0f} steps/s; from act to act of the same envs")
+        print(f"p10 {p10:.0f} us, p50 {p50:.0f} us, p90 {p90:.0f} us, p99 {p99:.0f} us; an act takes of a core")
+        print(f"{theirs / acts * 1e6:.0f} us in an env worker, {mine / acts * 1e6:.0f} us in the inference worker")
+        if given.sleep_ms:
+            allowed = given.workers * given.streams / ring.halves / (given.sleep_ms / 1000)
+            print(f"the sleeps allow {allowed:,.0f} steps/s: {rate / allowed:.2f} of it")
+        spent, mine, began = cpu_s(pids), time.process_time(), time.monotonic()
+        while time.monotonic() < began + given.seconds:  # nobody is asked for anything
             ring.mine.arm()
             ring.mine.wait(RECHECK_S)
         took = time.monotonic() - began
-        theirs = (cpu_s(pids) - before) / took
+        theirs = (cpu_s(pids) - spent) / took
         print(f"idle: {theirs:.1%} of a core in env workers, {(time.process_time() - mine) / took:.1%} in the inference worker")
     finally:
         ring.close()

@@ -462,7 +462,7 @@ class Program:
     inference: Inference = "local"  # who chooses actions: each actor, or workers of their own for all of them (central)
     inference_workers: Count = 1  # central: each for as many actors as any other
     inference_batch: Whole = 0  # central: streams that are acted for at once, at most; 0: all that wait
-    inference_wait_ms: NonNegative | None = None  # central: for more to act for; None: at most as long as an act takes
+    inference_wait_ms: NonNegative = 0.0  # central: for half of the groups of envs to wait for actions; 0: acts for who waits
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)

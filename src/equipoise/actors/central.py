@@ -19,9 +19,6 @@ from equipoise.actors.agent import Acting, Asked, LocalAgent
 from equipoise.actors.exchange import EPOCH, Exchange
 from equipoise.types import Tick, Tree
 
-SMOOTHING = 0.1  # of the measured time of an act
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.001, 0.005  # for more to act for; an act that takes less than the first waits for nothing
-
 
 class InferenceWorker:
     """``Worker`` that acts for the groups of envs from ``first`` on; their env workers step them elsewhere.
@@ -31,12 +28,12 @@ class InferenceWorker:
 
     def __init__(
         self, acting: Acting, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int, ring: Callable[[int], object],
-        alone: bool = False, most: int = 0, wait_s: float | None = None,
+        alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """``ring``: tell the env worker of this group that there are actions. ``alone``: each group is acted for by itself, so
         that what is computed does not depend on who is fast. ``most``: rows that are acted for at once, 0: all.
 
-        ``wait_s``: how long it waits for half of the groups to have answered; None: at most as long as an act takes.
+        ``wait_s``: how long it waits at most for half of the groups to have answered.
         """
         self.acting, self.agents, self.first = acting, list(agents), first
         mine = slice(first, first + len(agents))
@@ -48,7 +45,6 @@ class InferenceWorker:
         self._ring, self._alone, self._most, self._wait_s = ring, alone, most, wait_s
         self._observed = [False] * len(self.agents)  # the rows that were said last
         self._restored = [False] * len(self.agents)  # by a resume, and not yet answered
-        self._act_s = 0.0  # that an act takes
         self._waits_until = 0.0  # for more to act for; 0: it does not
         self.patience_s: float | None = None  # how long a tick that waits for more may be put off
         self._asked[:] = self._epoch << EPOCH  # whoever had these groups before holds nothing any more
@@ -67,11 +63,8 @@ class InferenceWorker:
             return Tick.BLOCKED if len(answered) == len(self.agents) else Tick.STARVED
         if self._waits(len(ready), len(self.agents) - len(answered)):
             return Tick.STARVED
-        began = time.perf_counter()
         for together in self._batches(ready):
             self._act(together)
-        took = time.perf_counter() - began
-        self._act_s += SMOOTHING * (took - self._act_s)
         return Tick.WORKED
 
     def _observe(self, i: int) -> None:
@@ -92,14 +85,12 @@ class InferenceWorker:
 
     def _waits(self, ready: int, stepping: int) -> bool:
         """Is it worth while to wait for more? Half of the groups are stepped while it acts for the other half."""
-        if self._alone or not stepping or ready >= len(self.agents) // 2:
+        if not self._wait_s or self._alone or not stepping or ready >= len(self.agents) // 2:
             self._waits_until = 0.0
             return False
-        now, wait_s = time.perf_counter(), min(self._act_s, LONGEST_WAIT_S) if self._wait_s is None else self._wait_s
-        if wait_s < SHORTEST_WAIT_S:
-            return False
+        now = time.perf_counter()
         if not self._waits_until:
-            self._waits_until = now + wait_s
+            self._waits_until = now + self._wait_s
         if now >= self._waits_until:
             self._waits_until = 0.0
             return False

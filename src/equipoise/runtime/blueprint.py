@@ -144,6 +144,11 @@ class Blueprint:
         return self.program.inference_workers if self.program.inference == "central" else 0
 
     @property
+    def acting_workers(self) -> int:
+        """Those that step envs or act for them."""
+        return self.program.actors + self.inferences
+
+    @property
     def workers(self) -> tuple[str, ...]:
         counts = (("actor", self.program.actors), ("inference", self.inferences), ("shard", self.shards))
         return ("learner", *(f"{kind} {i}" for kind, count in counts for i in range(count)))

@@ -214,10 +214,9 @@ def inference(
     assert shared.exchange is not None
     acting, groups = _acting(blue, name, shared), blue.served(index)
     agents = [_agent(blue, name, g, shared, experience, acting) for g in groups]
-    wait_ms = program.inference_wait_ms
     worker = InferenceWorker(
         acting, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
-        most=program.inference_batch, wait_s=None if wait_ms is None else wait_ms / 1000,
+        most=program.inference_batch, wait_s=program.inference_wait_ms / 1000,
     )  # fmt: skip
     if incarnation:
         for agent in agents:

@@ -186,6 +186,7 @@ class Bell:
     def __init__(self, memory: Segment, offset: int) -> None:
         """``offset``: where in shared memory the int64 lies that says whether the owner sleeps."""
         self._memory, self._offset, self._event = memory, offset, Event()
+        self._poll: tuple[tuple[int, ...], Any] = (), None  # what was waited for last
         self._flag = np.frombuffer(memory.buffer, np.int64, 1, offset)
 
     def __getstate__(self) -> tuple[Segment, int, Event]:
@@ -193,6 +194,7 @@ class Bell:
 
     def __setstate__(self, state: tuple[Segment, int, Event]) -> None:
         self._memory, self._offset, self._event = state
+        self._poll = (), None
         self._flag = np.frombuffer(self._memory.buffer, np.int64, 1, self._offset)
 
     def arm(self) -> None:
@@ -204,10 +206,11 @@ class Bell:
 
     def wait(self, timeout_s: float, *others: int) -> list[int]:
         """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned), or until the timeout."""
-        poll = select.poll()
-        for fd in (self._event.fd, *others):
-            poll.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll(timeout_s * 1000.0)]
+        if self._poll[0] != others or self._poll[1] is None:
+            self._poll = others, select.poll()
+            for fd in (self._event.fd, *others):
+                self._poll[1].register(fd, select.POLLIN)
+        ready = [fd for fd, _ in self._poll[1].poll(timeout_s * 1000.0)]
         self.disarm()
         if self._event.fd in ready:
             self._event.clear()

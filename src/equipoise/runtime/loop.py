@@ -22,9 +22,9 @@ from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
-RECHECK_S = 0.02  # how long a lost ring can cost
+RECHECK_S, LONGEST_RECHECK_S = 0.02, 0.16  # how long a lost ring can cost, to one that nobody rings for long
 SPIN_S = 1e-4
-SPINS = (os.cpu_count() or 1) > 1
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -83,11 +83,12 @@ def _end_with_the_driver(lifeline: Lifeline) -> None:
 class Spin:
     """Looking again and again, for a moment, before going to sleep: to be woken takes 20 us and more, and as much of the waker.
 
-    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain.
+    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain. And only where there
+    is a core for each of these workers, ``of`` them: else it is another's time.
     """
 
-    def __init__(self) -> None:
-        self._pays = False
+    def __init__(self, of: int) -> None:
+        self._pays, self._may = False, 1 < of <= CORES
         self._slept_at = 0.0
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
@@ -105,7 +106,7 @@ class Spin:
         self._slept_at = time.perf_counter()
 
     def wakes(self) -> None:
-        self._pays = SPINS and time.perf_counter() < self._slept_at + SPIN_S
+        self._pays = self._may and time.perf_counter() < self._slept_at + SPIN_S
 
 
 def loop(
@@ -120,7 +121,7 @@ def loop(
     """
     stop, cut = duty.board.stop, duty.board.cut
     wanted_by = cut["save_learner" if learner else "save_actors"]
-    last, writing = duty.saved, False
+    last, writing, recheck_s = duty.saved, False, RECHECK_S
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         wanted = int(wanted_by[0])  # before the tick: whatever a shard was asked for until the cut is done then
@@ -144,8 +145,11 @@ def loop(
                 wait_s = patience()
                 if spin is not None:
                     spin.sleeps()
-                if duty.bell.wait(RECHECK_S if wait_s is None else wait_s, duty.lifeline.fd):
+                slept_at = time.perf_counter()
+                if duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd):
                     return
+                vain = time.perf_counter() > slept_at + recheck_s
+                recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if vain else RECHECK_S
                 if spin is not None:
                     spin.wakes()
                 meter.waits(False)

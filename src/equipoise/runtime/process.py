@@ -144,7 +144,7 @@ class ProcessRuntime:
         if child.kind == "env":
             steps = build.stepping(self._blue, child.index, self.shared, child.incarnation)
             server = self._servers[self._blue.server(steps.groups[0].number)]
-            envs = stepping.EnvAssignment(stepping=steps, server=server, **duty)
+            envs = stepping.EnvAssignment(stepping=steps, server=server, workers=self._blue.acting_workers, **duty)
             process = forkserver.EnvProcess(target=stepping.main, args=(envs,), name=f"equipoise {child.name}")
         else:
             job = worker.Assignment(

@@ -90,6 +90,7 @@ class EnvAssignment(Duty):
 
     stepping: Stepping
     server: Bell  # of its inference worker
+    workers: int  # that step or act, in the run
 
 
 def main(job: EnvAssignment) -> None:
@@ -106,7 +107,7 @@ def _work(job: EnvAssignment) -> None:
     def save_worker(cut: int) -> bool:
         return write(job, cut, lambda: save(aside(job), job.stepping.index, worker))
 
-    loop(job, worker, job.board.meter(job.name), save=save_worker, spin=Spin())
+    loop(job, worker, job.board.meter(job.name), save=save_worker, spin=Spin(job.workers))
     worker.close()
 
 

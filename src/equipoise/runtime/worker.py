@@ -68,7 +68,7 @@ def _work(job: Assignment) -> None:
 
     loop(
         job, worker, meter, learner=job.kind == "learner", still=Tick.STARVED if job.kind == "shard" else Tick.BLOCKED,
-        spin=Spin() if job.kind == "inference" else None, save=save, saved=lambda: saved(worker),
+        spin=Spin(job.blueprint.acting_workers) if job.kind == "inference" else None, save=save, saved=lambda: saved(worker),
         patience=lambda: worker.patience_s if isinstance(worker, InferenceWorker) else None,
     )  # fmt: skip
     build.close(worker)
