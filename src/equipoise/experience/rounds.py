@@ -17,16 +17,13 @@ Keys are (place, the stream's row number there). A priority for a row that was o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.selectors import importance_weights
 from equipoise.types import Array, Batch, Experience, Slot, Tree
-
-if TYPE_CHECKING:
-    from equipoise.experience.replay import ReplayPlan
 
 
 class Rounds(ABC):
