@@ -117,6 +117,13 @@ CASES = {
         "CPU-bound",
         ["45 %"],
     ),
+    "a learner that waits for a core more than it works": (
+        [shares(worked=0.5, blocked=9.5)],
+        shares(worked=2, preempted=8),
+        {"max_lag": None, "paid": 256},
+        "CPU-bound",
+        ["80 %"],
+    ),
     "too few cores, and a learner that is behind without a replay": (
         [shares(worked=2, blocked=8)],
         shares(worked=7, preempted=3),

@@ -31,11 +31,11 @@ def verdict(
         return _one_thread(sampling, learning)
     waits, held = learning.share("starved"), sampling.share("blocked")
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
-    # what would help them (more actors, more lag) would make it worse. But not where the learner's own work would hold the
-    # actors up with a core for each as well.
+    # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
+    # what would hold the actors up with a core for each as well.
     preempted = max(sampling.share("preempted"), learning.share("preempted"))
-    crowded = preempted >= WAIT
-    if crowded and (waits >= WAIT or _held_with_cores(held, learning.share("worked")) < WAIT):
+    crowded, works = preempted >= WAIT, learning.worked >= learning.preempted and waits < WAIT
+    if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
         return _cpu_bound(preempted, len(actors), len(learners) + len(shards), cores, threads)
     if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
         return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
