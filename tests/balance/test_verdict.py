@@ -192,6 +192,16 @@ def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
     assert shares(worked=3, asleep=2, writing=1).total == 3, "parts of another are not counted again"
 
 
+def test_a_shard_without_a_core_holds_the_learner_up():
+    balance = {"actor 0": BUSY, "learner": shares(worked=5, starved=5), "shard 0": shares(worked=1, preempted=4, starved=5)}
+    assert verdict(balance | {"shard 1": shares(starved=10)}).startswith("CPU-bound: 4 workers")
+
+
+def test_what_shards_do_in_one_thread_is_the_learners():
+    balance = {"actor 0": shares(worked=2), "learner": shares(worked=5), "shard 0": shares(worked=1)}
+    assert "25 % of the time samples, 75 % learns" in verdict(balance, one_thread=True)
+
+
 @pytest.mark.parametrize(("worked", "first"), [(9.0, "Replay-bound"), (5.0, "Lockstep")])
 def test_a_shard_that_is_always_at_work_holds_the_learner_up(worked, first):
     balance = {

@@ -28,12 +28,12 @@ def verdict(
     if sampling.total <= 0 or learning.total <= 0:
         return "Too early to say."
     if one_thread:
-        return _one_thread(sampling, learning)
+        return _one_thread(sampling, add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
     # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
     # what would hold the actors up with a core for each as well.
-    preempted = max(sampling.share("preempted"), learning.share("preempted"))
+    preempted = max(one.share("preempted") for one in (sampling, learning, *shards))
     crowded, works = preempted >= WAIT, learning.worked >= learning.preempted and waits < WAIT
     if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
         return _cpu_bound(preempted, len(actors), len(learners) + len(shards), cores, threads)
