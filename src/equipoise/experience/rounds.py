@@ -80,7 +80,7 @@ class Rounds(ABC):
         """``n`` windows, or None until the next round is complete and the store has answered."""
         if not self._settled():
             return None
-        while self._owed == 0 or self._emptied():
+        while self._owed == 0 or self._coming is not None or self._emptied():
             if not self._take():
                 return None
         if not self._asked:
