@@ -26,7 +26,8 @@ from harness import host, table
 
 from equipoise.envs import make
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.plan import ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Stack, Trajectory
 from equipoise.types import Replay as Settings

@@ -26,8 +26,9 @@ import numpy as np
 from equipoise import tree
 from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.ipc import Heap

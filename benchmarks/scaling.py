@@ -24,6 +24,7 @@ hundred as so many machines side by side would, and that adds to the time of eve
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -31,7 +32,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,32 @@ def surroundings() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
+def runs(a: argparse.Namespace, save: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+    """What each run came to, those that failed too; ``save`` gets all so far after each."""
+    jobs: list[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
+    if a.solve:
+        said = "{value:6.1f} s, {env_steps:,} steps, {updates:,} updates"
+        jobs = [({"seed": seed, "actors": n}, partial(run_solve, a, n, seed)) for seed in a.seeds for n in a.actors]
+    else:
+        said = "{value:8,.0f} steps/s  {updates_per_s:6.0f} updates/s  {verdict}"
+        jobs = [
+            ({"round": i, "series": series, "actors": n}, partial(run_window, a, series, n))
+            for i, series, n in itertools.product(range(a.rounds), a.series, a.actors)
+        ]
+    results = []
+    for which, job in jobs:
+        probe = calibrate()
+        try:
+            result = job()
+            told = said.format(**result)
+        except Failed as error:
+            result, told = {"failed": str(error)}, f"FAILED {error}"
+        results.append({**which, "probe_before": probe, **result})
+        save(results)
+        print(", ".join(f"{name} {value}" for name, value in which.items()), told, sep="  ", file=sys.stderr, flush=True)
+    return results
+
+
 # ------------------------------------------------------------------------------------------------------------ the windows
 
 
@@ -91,24 +119,6 @@ def shares(balances: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, d
         total = sum(sums.values()) or 1.0
         found[who] = {state: round(seconds / total, 4) for state, seconds in sums.items()}
     return found
-
-
-def run_windows(a: argparse.Namespace, save: Any) -> list[dict[str, Any]]:
-    """Every number of actors of every series, once a round."""
-    results: list[dict[str, Any]] = []
-    for i in range(a.rounds):
-        for series in a.series:
-            for actors in a.actors:
-                probe = calibrate()
-                try:
-                    result = run_window(a, series, actors)
-                    said = f"{result['value']:8,.0f} steps/s  {result['updates_per_s']:6.0f} updates/s  {result['verdict']}"
-                except Failed as error:
-                    result, said = {"failed": str(error)}, f"FAILED {error}"
-                results.append({"round": i, "series": series, "actors": actors, "probe_before": probe, **result})
-                save(results)
-                print(f"round {i + 1}/{a.rounds}  {series:8s} {actors:3d}  {said}", file=sys.stderr, flush=True)
-    return results
 
 
 def linearity(results: Sequence[Mapping[str, Any]], series: str, actors: int) -> list[float]:
@@ -179,22 +189,6 @@ def run_solve(a: argparse.Namespace, actors: int, seed: int) -> dict[str, Any]:
     return {"value": wall, **kept, "command": shlex.join(words)}
 
 
-def run_solves(a: argparse.Namespace, save: Any) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
-    for seed in a.seeds:
-        for actors in a.actors:
-            probe = calibrate()
-            try:
-                result = run_solve(a, actors, seed)
-                said = f"{result['value']:6.1f} s, {result['env_steps']:,} steps, {result['updates']:,} updates"
-            except Failed as error:
-                result, said = {"failed": str(error)}, f"FAILED {error}"
-            results.append({"seed": seed, "actors": actors, "probe_before": probe, **result})
-            save(results)
-            print(f"seed {seed}  {actors:3d} actors  {said}", file=sys.stderr, flush=True)
-    return results
-
-
 SOLVE_HEAD = ["actors", "solved", "seconds", "lowest", "highest", "steps", "updates", "over the first row's"]
 
 
@@ -218,8 +212,8 @@ def solve_lines(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def tabled(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    runs = record["runs"]
-    return (SOLVE_HEAD, solve_lines(runs)) if record["solve"] else (WINDOW_HEAD, window_lines(runs))
+    results = record["runs"]
+    return (SOLVE_HEAD, solve_lines(results)) if record["solve"] else (WINDOW_HEAD, window_lines(results))
 
 
 def page(records: Sequence[Mapping[str, Any]]) -> str:
@@ -277,13 +271,12 @@ def main() -> int:
         if a.json:
             a.json.write_text(json.dumps(record | {"runs": results}, indent=1) + "\n", encoding="utf-8")
 
-    results = (run_solves if a.solve else run_windows)(a, save)
-    record |= {"runs": results}
+    record |= {"runs": runs(a, save)}
     print(table(*tabled(record)))
     if a.page:
         a.page.write_text(page([record]), encoding="utf-8")
     print(json.dumps({key: record[key] for key in ("benchmark", "host", "command")} | {"table": tabled(record)[1]}))
-    return int(any("failed" in r for r in results))
+    return int(any("failed" in r for r in record["runs"]))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def call(i):
 
 def ours():
     from equipoise.experience.layout import RowSpec
-    from equipoise.experience.replay import Replay, ReplayPlan
+    from equipoise.experience.plan import ReplayPlan
+    from equipoise.experience.replay import Replay
     from equipoise.tree import ArraySpec
     from equipoise.types import Replay as Settings
     from equipoise.types import Stack, Trajectory

@@ -16,8 +16,9 @@ from gymnasium import spaces
 from equipoise.envs import make, observation_spec
 from equipoise.envs.spaces import action_spec
 from equipoise.experience.layout import RowSpec
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Stack

@@ -48,7 +48,7 @@ CASES = {
         shares(worked=10),
         {"max_lag": 1, "paid": 1},
         "Limiter-bound",
-        ["behind with the update that each round", "use more learner threads"],
+        ["behind with the update that each round", "; use more learner threads or a faster device."],
     ),
     "the actors wait for a learner that writes their rows": (
         [shares(worked=4, blocked=6)],
@@ -102,6 +102,34 @@ CASES = {
         {"cores": 1, "threads": 1},
         "CPU-bound",
         ["add cores, or let both take turns with --on serial"],
+    ),
+    "too few cores, and with a core for each the learner would still be behind": (
+        [shares(worked=2, preempted=1, blocked=7)] * 2,
+        shares(worked=6.5, preempted=3, starved=0.5),
+        {"max_lag": None, "paid": 256, "cores": 2},
+        "Limiter-bound",
+        ["70 %", "the 256 updates", "; use fewer replay.updates or a faster device."],
+    ),
+    "too few cores, which is what holds the actors": (
+        [shares(worked=4, preempted=1, blocked=5)] * 2,
+        shares(worked=5.5, preempted=4.5),
+        {"max_lag": None, "paid": 256, "cores": 2},
+        "CPU-bound",
+        ["45 %"],
+    ),
+    "a learner that waits for a core more than it works": (
+        [shares(worked=0.5, blocked=9.5)],
+        shares(worked=2, preempted=8),
+        {"max_lag": None, "paid": 256},
+        "CPU-bound",
+        ["80 %"],
+    ),
+    "too few cores, and a learner that is behind without a replay": (
+        [shares(worked=2, blocked=8)],
+        shares(worked=7, preempted=3),
+        {},
+        "Learning-bound",
+        ["80 %", "; use fewer actors or a faster device."],
     ),
     "only threads to lower": ([shares(worked=6, preempted=4)], BUSY, {"threads": 2}, "CPU-bound", ["; use fewer threads."]),
     "only actors to lower": ([shares(worked=6, preempted=4)] * 2, BUSY, {"threads": 1}, "CPU-bound", ["; use fewer actors."]),
@@ -182,6 +210,16 @@ def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
     assert add([]) == shares()
     assert add([shares(worked=3, asleep=2)] * 2) == shares(worked=6, asleep=4)
     assert shares(worked=3, asleep=2, writing=1).total == 3, "parts of another are not counted again"
+
+
+def test_a_shard_without_a_core_holds_the_learner_up():
+    balance = {"actor 0": BUSY, "learner": shares(worked=5, starved=5), "shard 0": shares(worked=1, preempted=4, starved=5)}
+    assert verdict(balance | {"shard 1": shares(starved=10)}).startswith("CPU-bound: 4 workers")
+
+
+def test_what_shards_do_in_one_thread_is_the_learners():
+    balance = {"actor 0": shares(worked=2), "learner": shares(worked=5), "shard 0": shares(worked=1)}
+    assert "25 % of the time samples, 75 % learns" in verdict(balance, one_thread=True)
 
 
 @pytest.mark.parametrize(("worked", "first"), [(9.0, "Replay-bound"), (5.0, "Lockstep")])

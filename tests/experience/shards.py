@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import tree
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import Post
-from equipoise.experience.replay import ReplayPlan
 from equipoise.experience.shard import Shard
 from equipoise.experience.sharded import Sharded
 from equipoise.experience.store import Store

@@ -13,7 +13,8 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import trajectory, trajectory_specs
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.plan import ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.tree import ArraySpec
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack, Trajectory, stream_ids

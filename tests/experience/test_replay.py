@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.replay import Replay, ReplayPlan
+from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.types import Experience, Stack, stream_ids
 from equipoise.types import Replay as Settings

@@ -265,14 +265,23 @@ def test_a_batch_that_it_has_not_given_is_drawn_anew() -> None:
     assert balanced(made)
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("window", [1, UNROLL + 1])
-def test_where_all_are_lost_the_learner_waits_for_the_next_rounds(window: int) -> None:
+def test_where_all_are_lost_the_learner_waits_for_the_next_rounds(window: int, late: bool) -> None:
+    """Of shards that answer at once, or once nobody has anything else to do."""
     past = history()
     made = Shards(past, settings(starts_at=ROUND * 2, updates=3), batch=16, window=window)
     writers, updates = Writers(past, made.replay), 0
+    made.held |= set(range(SHARDS)) if late else set()
 
     def update() -> bool:
         batch = made.replay.sample(16)
+        for _ in range(5):
+            if batch is not None or not late:
+                break
+            for k in range(SHARDS):
+                made.serve(k)
+            batch = made.replay.sample(16)
         if batch is not None:
             past.prove(batch)
             made.replay.finish(batch.keys)

@@ -83,6 +83,23 @@ def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatc
     assert made.shares()["actor 0"].asleep == 16
 
 
+def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither work that it did not do nor a wait for others."""
+    delay = [40.0]
+    monkeypatch.setattr(boards, "_run_delay_s", lambda: delay[0])
+    made = board()
+    meter = made.meter("actor 0")
+    for _ in range(2):  # of 6 s at its doorbell it could have worked in 2
+        clock.now, clock.core = clock.now + 10, clock.core + 10
+        meter.add(Tick.WORKED)
+        meter.waits(True)
+        clock.now, delay[0] = clock.now + 6, delay[0] + 2
+        meter.waits(False)
+        meter.add(Tick.BLOCKED)
+    found = made.shares()["actor 0"]
+    assert (found.worked, found.preempted, found.blocked, found.asleep) == (20, 4, 8, 0)
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_what_a_learner_writes_into_a_replay_is_told(algorithm: str, tmp_path: Path) -> None:
     settings = ["replay.starts_at=64"] if algorithm == "dqn" else []

@@ -76,10 +76,10 @@ def windows(start: int, *, t: int = 0, number: int = 0, rows: int = 4, stream: i
     )  # fmt: skip
 
 
-def after(*entered: Any) -> dict[str, int]:
+def after(*entered: Any, replayed: bool = False) -> dict[str, int]:
     ledger = Ledger(1)
     for data in entered:
-        ledger.enter(data, aborts=False)
+        ledger.enter(data, aborts=False, replayed=replayed)
     return dict(zip(COUNTS, ledger.counts.tolist(), strict=True))
 
 
@@ -106,6 +106,16 @@ def test_the_ledger_sees_what_is_wrong() -> None:
         value = getattr(torn, field)
         value[1] = ~value[1] if field != "reward" and field != "version" else value[1] + 1
         assert after(torn)["torn"] > 0, field
+
+
+def test_the_ledger_of_a_replay_sees_a_window_that_came_with_other_rows() -> None:
+    first = windows(0)
+    second = following(first, 4)
+    third = following(second, 8)
+    fine = dict.fromkeys(COUNTS, 0)
+    assert after(third, first, third, second, first, replayed=True) == fine | {"rows": 20}
+    assert after(first, windows(0, number=7), replayed=True)["torn"] == 1, "the same row number, and another episode"
+    assert after(first, windows(4, number=7), replayed=True)["torn"] == 1, "it goes on elsewhere"
 
 
 # ------------------------------------------------------------------------------------------------------------- acceptance

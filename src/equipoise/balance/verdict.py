@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from equipoise.balance.shares import Shares, add
 
@@ -31,13 +31,15 @@ def verdict(
     if sampling.total <= 0 or learning.total <= 0:
         return "Too early to say."
     if one_thread:
-        return _one_thread(add([*actors, *servers]), learning)
-    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
-    # what would help them (more actors, more lag) would make it worse.
-    preempted = max(sampling.share("preempted"), learning.share("preempted"))
-    if preempted >= WAIT:
-        return _cpu_bound(preempted, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
+        return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
+    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
+    # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
+    # what would hold the actors up with a core for each as well.
+    preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
+    crowded, works = preempted >= WAIT, learning.worked >= learning.preempted and waits < WAIT
+    if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
+        return _cpu_bound(preempted, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
     if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
         return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
     if waits >= WAIT and servers and (busy := max(shares.share("worked") for shares in servers)) >= 1 - WAIT:
@@ -51,7 +53,8 @@ def verdict(
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
     if held >= WAIT:
-        return _learning_bound(held) if paid is None else _held_by_a_replay(held, learning, paid)
+        faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
+        return _learning_bound(held, faster) if paid is None else _held_by_a_replay(held, learning, paid, faster)
     return "Balanced: the actors and the learner are both busy."
 
 
@@ -64,14 +67,16 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
     return f"{sentence}; add actors or envs per actor."
 
 
-def _learning_bound(held: float) -> str:
-    return (
-        f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; "
-        "use fewer actors, more learner threads or a faster device."
-    )
+def _held_with_cores(held: float, worked: float) -> float:
+    """The actors' share of waiting for the learner, were a round as long as what the learner does in it, and theirs as now."""
+    return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
-def _held_by_a_replay(held: float, learning: Shares, paid: int) -> str:
+def _learning_bound(held: float, faster: Sequence[str]) -> str:
+    return f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; {_use('fewer actors', *faster)}."
+
+
+def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> str:
     """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.writing >= learning.worked / 2:
@@ -79,11 +84,9 @@ def _held_by_a_replay(held: float, learning: Shares, paid: int) -> str:
             f"Learning-bound: {waiting}, and {_percent(learning.share('writing'))} of its time goes into writing their rows; "
             "use longer unrolls, or more envs per actor in place of actors."
         )
-    owed, fewer = ("update", "") if paid == 1 else (f"{paid:,} updates", "fewer replay.updates, ")
-    return (
-        f"Limiter-bound: {waiting}, which is behind with the {owed} that each round of rows pays for; "
-        f"use {fewer}more learner threads or a faster device."
-    )
+    owed, fewer = ("update", ()) if paid == 1 else (f"{paid:,} updates", ("fewer replay.updates",))
+    behind = f"which is behind with the {owed} that each round of rows pays for"
+    return f"Limiter-bound: {waiting}, {behind}; {_use(*fewer, *faster)}."
 
 
 def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
@@ -114,6 +117,10 @@ def _one_thread(sampling: Shares, learning: Shares) -> str:
         return "Too early to say."
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
     return f"One thread: {sample} of the time samples, {learn} learns; --on process runs them side by side."
+
+
+def _use(*what: str) -> str:
+    return "use " + " or ".join([", ".join(what[:-1]), what[-1]] if len(what) > 1 else what)
 
 
 def _percent(share: float) -> str:

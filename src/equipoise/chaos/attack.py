@@ -19,8 +19,10 @@ from typing import IO, Any, Self
 
 from equipoise.chaos.beats import Beats
 from equipoise.chaos.ledger import COUNTS
+from equipoise.experience.post import LEDGER
 from equipoise.runtime.checkpoint import latest
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.types import learning
 
 ACTORS, ENVS, UNROLL = 2, 8, 8
 DEADLINE_S = 3.0  # after which a worker hangs
@@ -42,7 +44,7 @@ class Rows:
     lost: int = 0
     duplicated: int = 0
     torn: int = 0
-    dropped: int = 0  # of unrolls whose actor died
+    dropped: int = 0  # of unrolls whose actor died, and in shards that died
     aborted: int = 0  # episodes that an env's failure cost
 
 
@@ -68,9 +70,12 @@ class Attack:
 
     # ---------------------------------------------------------------------------------------------------------- commands
 
-    def train(self, *settings: str, before: str = "", max_lag: str = "1", actors: int = ACTORS, updates: int = 50) -> None:
+    def train(
+        self, *settings: str, before: str = "", algorithm: str = "Ruling", max_lag: str = "1", actors: int = ACTORS,
+        updates: int = 50,
+    ) -> None:  # fmt: skip
         """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
-        words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", "equipoise.chaos.ruling:Ruling", "--no-recipe"]
+        words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", f"equipoise.chaos.ruling:{algorithm}", "--no-recipe"]
         words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
         words += ["--steps", "30M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
         given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
@@ -98,8 +103,10 @@ class Attack:
                 self._printed += data
 
     def end(self) -> None:
-        """Once all actors work again: SIGTERM, which saves the whole run."""
-        self.wait(lambda: len(self.workers()) == 1 + self._actors(), "all actors to be there")
+        """Once all workers are there again: SIGTERM, which saves the whole run."""
+        program = RunDirectory.open(self.out).program
+        shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
+        self.wait(lambda: len(self.workers()) == 1 + program.actors + shards, "all workers to be there")
         self.updates(50)
         self.terminate()
 
@@ -173,11 +180,11 @@ class Attack:
             self.flag.unlink()
 
     def workers(self) -> dict[str, int]:
-        """{"actor 0": pid}, those of the present command that live."""
+        """{"actor 0": pid}, those of the present command that live: actors, the learner, shards."""
         found = {}
         for pid in members(self.sessions[-1]):
             name = command(pid)
-            if name.startswith(("equipoise actor ", "equipoise learner")):
+            if name.startswith(("equipoise actor ", "equipoise learner", "equipoise shard ")):
                 found[name.removeprefix("equipoise ")] = pid
         return found
 
@@ -217,9 +224,6 @@ class Attack:
         """How many reports there are."""
         return len(RunDirectory.open(self.out).metrics())
 
-    def _actors(self) -> int:
-        return RunDirectory.open(self.out).program.actors
-
     @property
     def summary(self) -> dict[str, Any]:
         summary = RunDirectory.open(self.out).summary()
@@ -242,7 +246,7 @@ class Attack:
         return sum(text in note for note in self.summary["notes"])
 
     def rows(self) -> Rows:
-        """Of a run that has ended with a whole checkpoint: its queue's word against the ledger's."""
+        """Of a run that has ended with a whole checkpoint: its queue's word against the ledger's, or that of its shards."""
         source, summary = self.newest(), self.summary
         if source is None:
             raise Wrong(f"no whole checkpoint; {self.said()}")
@@ -250,14 +254,17 @@ class Attack:
         counts = dict(zip(COUNTS, params["ledger.counts"].tolist(), strict=True))
         queue = summary["rows"]
         unaccounted = abs(queue["inserted"] - queue["sampled"] - queue["dropped"] - queue["held"])
-        if summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary is of what was published
+        in_shards = {name: queue[name] for name in LEDGER if name in queue}  # what became of what was sampled
+        if in_shards:
+            unaccounted += abs(queue["sampled"] - sum(in_shards.values()))
+        elif summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary is of what was published
             unaccounted += abs(queue["sampled"] - counts["rows"])
         vanished = max(counts["missing"] - queue["dropped"], 0)  # a gap in a stream that no dead actor explains
         if counts["orphans"]:
             raise Wrong(f"{counts['orphans']} windows begin within an episode whose rows before them never came")
         return Rows(
             proven=counts["rows"], lost=unaccounted + vanished, duplicated=counts["duplicated"], torn=counts["torn"],
-            dropped=queue["dropped"], aborted=counts["aborted"],
+            dropped=queue["dropped"] + in_shards.get("lost", 0), aborted=counts["aborted"],
         )  # fmt: skip
 
 

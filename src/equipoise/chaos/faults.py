@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from equipoise.chaos import lossy
 from equipoise.chaos.attack import CHECKPOINT_EVERY, ENVS, UNROLL, Attack, Wrong
 
+SHARDS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -69,6 +71,24 @@ def stop_learner(attack: Attack, seconds: float) -> None:
     attack.replaced("learner", attack.signal("learner", signal.SIGSTOP))
     attack.end()
     need(attack.noted("learner did nothing for"), "no note of a learner that did nothing")
+
+
+def kill_shard(attack: Attack, seconds: float) -> None:
+    settings = (f"replay.shards={SHARDS}", "replay.capacity=6000", "replay.selector=prioritized", "replay.updates=4")
+    attack.train(*settings, algorithm="Replayed", actors=SHARDS)
+    until, n = time.monotonic() + seconds, 0
+    while time.monotonic() < until or n < SHARDS:
+        worker = f"shard {n % SHARDS}"
+        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
+        n += 1
+    every = [f"shard {k}" for k in range(SHARDS)]
+    for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:  # most likely amid a round
+        attack.replaced(worker, pid)
+        n += 1
+    attack.end()
+    need(attack.noted("was killed by SIGKILL; its rows are lost; replaced") >= n, f"{n} shards were killed, and fewer replaced")
+    need(not attack.noted("learner"), "the learner failed as well")
+    need(attack.summary["rows"]["lost"], f"{n} shards were killed, and the run says that no row was lost")
 
 
 def kill_driver(attack: Attack, seconds: float) -> None:
@@ -154,6 +174,7 @@ FAULTS = (
     Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
     Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
     Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
+    Fault(name="kill-shard", what=f"a replay's {SHARDS} shards are killed, in turn and then all at once", do=kill_shard),
     Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
     Fault(name="terminate-driver", what="the run is told to leave (SIGTERM), and resumed", do=terminate_driver),
     Fault(name="full-disk", what="no file can be written for a while", do=full_disk),

@@ -41,43 +41,53 @@ class Ledger(nn.Module):
         self.register_buffer("version", torch.zeros(streams, RECENT, dtype=torch.int64))
         self.register_buffer("counts", torch.zeros(len(COUNTS), dtype=torch.int64))
 
-    def enter(self, data: Trajectory, *, aborts: bool) -> list[str]:
-        """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may cut an episode short."""
+    def enter(self, data: Trajectory, *, aborts: bool, replayed: bool = False) -> list[str]:
+        """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may cut an episode short.
+
+        ``replayed``: a window may come again, then with the same rows, or never; what became of it its replay says.
+        """
         torn, aborted, wrong = rows(data, aborts=aborts)
         steps, columns = data.shape
         count = dict.fromkeys(COUNTS, 0) | {"rows": steps * columns, "torn": int(torn.sum()), "aborted": aborted}
         for b in range(columns):
-            wrong += self._window(data, b, count)
+            wrong += self._window(data, b, count, replayed)
         self.counts += torch.tensor([count[name] for name in COUNTS])
         return wrong
 
-    def _window(self, data: Trajectory, b: int, count: dict[str, int]) -> list[str]:
+    def _window(self, data: Trajectory, b: int, count: dict[str, int], replayed: bool) -> list[str]:
         """Does this window go on where its stream was, or came to be? Then it is entered."""
         steps, stream, start = data.shape[0], int(data.context["stream"][b]), int(data.context["start"][b])
         known = self.start[stream].tolist()
         where = f"stream {stream}, the window from row {start}"
-        if start in known:
+        begin, end, version = data.obs[0, b], data.obs[-1, b], data.version[:, b]
+        if start in known and not replayed:
             count["duplicated"] += steps
             return [f"{where}: it came before"]
+        if start in known:
+            i = known.index(start)
+            same = torch.equal(self.begin[stream, i], begin) and torch.equal(self.end[stream, i], end)
+            if same and self.version[stream, i] == version[-1]:
+                return []
+            count["torn"] += 1
+            return [f"{where}: it came before with other rows"]
         wrong = []
-        begin, end, version = data.obs[0, b], data.obs[-1, b], data.version[:, b]
         if start - steps in known:
             i = known.index(start - steps)
             if not torch.equal(self.end[stream, i], begin):
                 wrong.append(f"{where}: expected {self.end[stream, i].tolist()} to go on from, got {begin.tolist()}")
             if self.version[stream, i] > version[0]:
                 wrong.append(f"{where}: version {int(version[0])} after {int(self.version[stream, i])}")
-        elif begin[T] != 0:  # the one before it is to come
+        elif begin[T] != 0 and not replayed:  # the one before it is to come
             count["orphans"] += 1
         if start + steps in known:
             i = known.index(start + steps)
             if begin_of_next := bool(self.begin[stream, i, T] != 0):
-                count["orphans"] -= 1
+                count["orphans"] -= not replayed
             if begin_of_next and not torch.equal(self.begin[stream, i], end):
                 wrong.append(f"{where}: expected {self.begin[stream, i].tolist()} after it, got {end.tolist()}")
         due = int(self.due[stream])
-        # Each successor of a dead actor leaves a gap of one row besides, which nobody made.
-        count["missing"] += (start - due) // steps * steps if start >= due else -steps
+        if not replayed:  # each successor of a dead actor leaves a gap of one row besides, which nobody made
+            count["missing"] += (start - due) // steps * steps if start >= due else -steps
         count["torn"] += len(wrong)
         self.due[stream] = max(due, start + steps)
         place = known.index(min(known))

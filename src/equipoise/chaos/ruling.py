@@ -7,14 +7,14 @@ and its one parameter is the number of updates, so state and version prove thems
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from equipoise.chaos import beats
-from equipoise.chaos.ledger import Ledger
+from equipoise.chaos.ledger import Ledger, T
 from equipoise.envs.ruler import ACTIONS
 from equipoise.types import Algorithm, Batch, LossOutput
 
@@ -57,9 +57,20 @@ class Ruling(Algorithm):
         return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
-        for said in net.ledger.enter(batch.data, aborts=self.aborts)[:3]:
+        for said in net.ledger.enter(batch.data, aborts=self.aborts, replayed=self.needs_replay)[:3]:
             print(f"chaos: {said}", file=sys.stderr, flush=True)
         if self.beats:
             beats.opened(self.beats).beat()
         count = torch.tensor(float(batch.data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(Ruling):
+    """The same of whole unrolls out of a replay; the later in its episode one begins, the more often it comes again."""
+
+    needs_replay: ClassVar[bool] = True
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        out = super().loss(net, target_net, batch, group=group, step=step, rng=rng)
+        return replace(out, priority=batch.data.obs[0, :, T])

@@ -24,8 +24,8 @@ from typing import Any
 
 from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Memory
-from equipoise.experience.replay import ReplayPlan
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 

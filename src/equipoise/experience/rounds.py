@@ -17,16 +17,13 @@ Keys are (place, the stream's row number there). A priority for a row that was o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.selectors import importance_weights
 from equipoise.types import Array, Batch, Experience, Slot, Tree
-
-if TYPE_CHECKING:
-    from equipoise.experience.replay import ReplayPlan
 
 
 class Rounds(ABC):
@@ -86,7 +83,7 @@ class Rounds(ABC):
         """``n`` windows, or None until the next round is complete and the store has answered."""
         if not self._settled():
             return None
-        while self._owed == 0 or self._emptied():
+        while self._owed == 0 or self._coming is not None or self._emptied():
             if not self._take():
                 return None
         if not self._asked:

@@ -13,8 +13,8 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.experience.layout import columns
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import Post, Request
-from equipoise.experience.replay import ReplayPlan
 from equipoise.experience.store import Store
 from equipoise.types import Tick, Trajectory, Tree
 

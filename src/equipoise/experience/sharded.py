@@ -22,8 +22,8 @@ import torch
 
 from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import BUFFERS, Post, Request
-from equipoise.experience.replay import ReplayPlan
 from equipoise.experience.rounds import Rounds
 from equipoise.types import Array, Batch, Experience, Trajectory, Tree
 

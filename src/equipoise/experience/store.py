@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +11,12 @@ from equipoise.envs.snapshot import generator, generator_state
 from equipoise.experience.hindsight import Goals, Hindsight
 from equipoise.experience.journal import Journal
 from equipoise.experience.layout import columns
+from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.ring import Ring
 from equipoise.experience.rows import without_observations
 from equipoise.experience.selectors import Fifo, Prioritized, Selector, Uniform
 from equipoise.types import Array, Trajectory, Tree
 from equipoise.types import Replay as Settings
-
-if TYPE_CHECKING:
-    from equipoise.experience.replay import ReplayPlan
 
 
 class Store:

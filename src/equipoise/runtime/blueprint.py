@@ -23,7 +23,7 @@ from equipoise.experience import codec, offline
 from equipoise.experience import dataset as datasets
 from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.replay import ReplayPlan, first_round
+from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
@@ -219,7 +219,7 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
-    problems, replay = [], None
+    problems, replay, codecs = [], None, dict[str, str]()
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
         problems.append(
@@ -227,14 +227,14 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
             f"{program.steps:,}"
         )
     try:
-        replay = _replay(program, spec, roles, pace)
+        codecs, replay = _codecs(program, roles), _replay(program, spec, roles, pace)
     except ValueError as error:
         problems.append(str(error))
     if replay is not None and not playing:
         problems += [*_small(replay, learning(program)), *_large(replay)]
     refuse(problems)
     if not playing:
-        codec.installed(_codecs(program, roles).values())
+        codec.installed(codecs.values())
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, replay=replay,
@@ -286,7 +286,6 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
 def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
     """ValueError where it could hold too little."""
     name, policy = next(iter(learning(program).items()))
-    _codecs(program, roles)
     if policy.replay is None or not program.actors:
         return None
     role, envs = roles[name], program.group_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Sequence
@@ -102,14 +103,17 @@ class Meter:
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
         self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # from here on a deadline counts
-        self._delay_from = _run_delay_s() if alone else 0.0
+        self._delay_from = self._delay = _run_delay_s() if alone else 0.0
+        self._late_s = 0.0
         self._known = self._elsewhere(0.0) if alone else 0.0
-        self.waits(False)  # whatever a predecessor was doing when it was killed
+        self._fields["waits"][0] = False  # whatever a predecessor was doing when it was killed
 
     def add(self, tick: Tick) -> float:
         """The time since the last call was spent in this state -> now."""
         now = time.perf_counter()
-        self._fields[_FIELD[tick]][0] += now - self._at
+        late_s, self._late_s = min(self._late_s, now - self._at), 0.0
+        self._fields[_FIELD[tick]][0] += now - self._at - late_s
+        self._fields["worked_s"][0] += late_s  # it could have
         self._fields["touched_s"][0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now
@@ -127,8 +131,11 @@ class Meter:
         self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
-        """The worker goes to its doorbell, or comes from it."""
+        """The worker goes to its doorbell, or comes from it; for how long it had been rung without a core the kernel says."""
         self._fields["waits"][0] = waiting
+        if self._alone:
+            before, self._delay = self._delay, _run_delay_s()
+            self._late_s = 0.0 if waiting else self._delay - before
 
     def preempted(self) -> None:
         """The time since the last call was somebody else's on the same thread (the serial runtime)."""
@@ -140,8 +147,14 @@ class Meter:
 
 def _run_delay_s() -> float:
     """Seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
+    file = _schedstat(os.getpid())
+    return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
+
+
+@functools.cache
+def _schedstat(pid: int) -> int | None:
+    """The file, open for as long as the process lives: it is read around every wait."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
-            return int(file.read().split()[1]) * 1e-9
+        return os.open(f"/proc/self/task/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0.0
+        return None
