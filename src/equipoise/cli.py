@@ -557,6 +557,7 @@ def chaos(
     faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
     seconds: Annotated[str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")] = "4",
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")] = None,
+    inference: Annotated[str, typer.Option(metavar="local|central", help="Who acts in those runs.")] = "local",
     list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -571,15 +572,18 @@ def chaos(
         from equipoise.chaos.faults import FAULTS
         from equipoise.chaos.matrix import chosen, matrix
         from equipoise.runtime.files import json_bytes, write_atomic
+        from equipoise.types import Inference
+
+        acts: Inference = convert(inference, Inference, "--inference")
 
         picked = chosen([name for name in faults.split(",") if name])
         if list_:
             print("\n".join(f"{fault.name:<17} {fault.what}" for fault in FAULTS))
             sys.exit(0)
-        results = matrix(picked, kept_up, lambda line: print(line, flush=True))
+        results = matrix(picked, kept_up, lambda line: print(line, flush=True), acts)
         passed = all(result.passed for result in results)
         if json is not None:
-            write_atomic(json, json_bytes({"passed": passed, "seconds": kept_up, "faults": results}))
+            write_atomic(json, json_bytes({"passed": passed, "seconds": kept_up, "inference": acts, "faults": results}))
     sys.exit(0 if passed else 1)
 
 

@@ -44,6 +44,14 @@ def test_every_fault(fault: Any) -> None:
     assert all(result.passed for result in matrix([fault], 4.0, said.append)), said
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_under_central_inference(fault: Any) -> None:
+    said: list[str] = []
+    assert all(result.passed for result in matrix([fault], 4.0, said.append, "central")), said
+
+
 # ---------------------------------------------------------------------------------------------------- the ledger can fail
 
 

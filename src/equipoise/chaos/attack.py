@@ -22,7 +22,7 @@ from equipoise.chaos.ledger import COUNTS
 from equipoise.experience.post import LEDGER
 from equipoise.runtime.checkpoint import latest
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.types import learning
+from equipoise.types import Inference, learning
 
 ACTORS, ENVS, UNROLL = 2, 8, 8
 DEADLINE_S = 3.0  # after which a worker hangs
@@ -51,7 +51,8 @@ class Rows:
 class Attack:
     """``place``: an empty directory. Leaving the ``with`` block ends every process of the run."""
 
-    def __init__(self, place: Path, *, limit_s: float) -> None:
+    def __init__(self, place: Path, *, limit_s: float, inference: Inference = "local") -> None:
+        self.inference: Inference = inference
         self.out, self.flag = place / "run", place / "trouble"
         self._printed = bytearray()
         self._until = time.monotonic() + limit_s
@@ -77,7 +78,16 @@ class Attack:
         """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
         words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", f"equipoise.chaos.ruling:{algorithm}", "--no-recipe"]
         words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
-        words += ["--steps", "30M", "--evaluate-episodes", "0", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        words += [
+            "--inference",
+            self.inference,
+            "--steps",
+            "30M",
+            "--evaluate-episodes",
+            "0",
+            "--checkpoint-every",
+            str(CHECKPOINT_EVERY),
+        ]
         given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
         given += [f"env.flag={self.flag}", *settings]
         self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
@@ -106,7 +116,8 @@ class Attack:
         """Once all workers are there again: SIGTERM, which saves the whole run."""
         program = RunDirectory.open(self.out).program
         shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-        self.wait(lambda: len(self.workers()) == 1 + program.actors + shards, "all workers to be there")
+        all_ = 1 + program.actors + shards + (program.inference_workers if program.inference == "central" else 0)
+        self.wait(lambda: len(self.workers()) == all_, "all workers to be there")
         self.updates(50)
         self.terminate()
 
@@ -180,11 +191,11 @@ class Attack:
             self.flag.unlink()
 
     def workers(self) -> dict[str, int]:
-        """{"actor 0": pid}, those of the present command that live: actors, the learner, shards."""
+        """{"actor 0": pid}, those of the present command that live: all but the driver."""
         found = {}
         for pid in members(self.sessions[-1]):
             name = command(pid)
-            if name.startswith(("equipoise actor ", "equipoise learner", "equipoise shard ")):
+            if name.startswith(("equipoise actor ", "equipoise inference ", "equipoise learner", "equipoise shard ")):
                 found[name.removeprefix("equipoise ")] = pid
         return found
 

@@ -91,6 +91,18 @@ def kill_shard(attack: Attack, seconds: float) -> None:
     need(attack.summary["rows"]["lost"], f"{n} shards were killed, and the run says that no row was lost")
 
 
+def kill_inference(attack: Attack, seconds: float) -> None:
+    attack.inference = "central"
+    attack.train("inference_workers=2")
+    until, n = time.monotonic() + seconds, 0
+    while time.monotonic() < until or n < 2:
+        worker = f"inference {n % 2}"
+        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
+        n += 1
+    attack.end()
+    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} inference workers were killed, and fewer replaced")
+
+
 def kill_driver(attack: Attack, seconds: float) -> None:
     attack.train()
     attack.wait(attack.newest, "a checkpoint")
@@ -175,6 +187,7 @@ FAULTS = (
     Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
     Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
     Fault(name="kill-shard", what=f"a replay's {SHARDS} shards are killed, in turn and then all at once", do=kill_shard),
+    Fault(name="kill-inference", what="one of 2 inference workers is killed, again and again", do=kill_inference),
     Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
     Fault(name="terminate-driver", what="the run is told to leave (SIGTERM), and resumed", do=terminate_driver),
     Fault(name="full-disk", what="no file can be written for a while", do=full_disk),

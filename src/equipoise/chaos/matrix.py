@@ -13,6 +13,7 @@ from pathlib import Path
 from equipoise.chaos.attack import Attack, Rows, Wrong
 from equipoise.chaos.faults import FAULTS, Fault
 from equipoise.runtime.settings import hint
+from equipoise.types import Inference
 
 LIMIT_S = 120.0  # of a fault, besides the seconds that it is kept up
 HEAD = ("fault", "outcome", "rows", "dropped", "lost", "duplicated", "torn", "recovery s", "return", "took s")
@@ -39,13 +40,13 @@ def chosen(names: Sequence[str]) -> list[Fault]:
     return [fault for fault in FAULTS if not names or fault.name in names]
 
 
-def inflict(fault: Fault, seconds: float) -> Result:
+def inflict(fault: Fault, seconds: float, inference: Inference = "local") -> Result:
     """One row. Whatever happens, no process is left."""
     began = time.monotonic()
     rows, recovery, why = None, None, ""
     with (
         tempfile.TemporaryDirectory(prefix="equipoise-chaos-") as place,
-        Attack(Path(place), limit_s=LIMIT_S + seconds) as attack,
+        Attack(Path(place), limit_s=LIMIT_S + seconds, inference=inference) as attack,
     ):
         try:
             fault.do(attack, seconds)
@@ -60,14 +61,16 @@ def inflict(fault: Fault, seconds: float) -> Result:
     )  # fmt: skip
 
 
-def matrix(faults: Sequence[Fault], seconds: float, tell: Callable[[str], None]) -> list[Result]:
+def matrix(
+    faults: Sequence[Fault], seconds: float, tell: Callable[[str], None], inference: Inference = "local"
+) -> list[Result]:
     """All of them, each told as soon as it is known."""
     if sys.platform != "linux":
         raise ValueError(f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}")
     tell(_line(HEAD))
     results = []
     for fault in faults:
-        results.append(inflict(fault, seconds))
+        results.append(inflict(fault, seconds, inference))
         for line in lines(results[-1]):
             tell(line)
     passed = sum(result.passed for result in results)
