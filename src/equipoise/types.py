@@ -25,6 +25,7 @@ Array = Any  # a torch tensor or a numpy array; their union would have to be tol
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
+Acting = Literal["fp32", "bf16", "int8"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -460,6 +461,7 @@ class Program:
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)
+    acting: Acting = "fp32"  # weights that actors act with, rounded to this; what it changes is reported (actors/forward.py)
     compile: bool = False  # torsos of images with torch.compile: a minute at the start
     threads: Count = 1  # of the learner; an actor has one
     steps: Count = 500_000  # env steps after frame skip, rounded up to whole batches
@@ -490,8 +492,8 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen",
-    "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
+    "Acting", "Agent", "Algorithm", "Array", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction",
+    "Frozen", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
     "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
     "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

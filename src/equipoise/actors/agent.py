@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
+from equipoise.actors.forward import Forward, Row
 from equipoise.actors.noise import uniform
-from equipoise.nets.precision import autocast
-from equipoise.types import Algorithm, Places, Precision, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.actors.rounding import Rounding, errors
+from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
 
 KEPT_SLOTS = 16
 
@@ -28,8 +27,7 @@ class LocalAgent:
     def __init__(
         self,
         *,
-        algorithm: Algorithm,
-        net: Any,
+        forward: Forward,
         experience: Places,
         weights: WeightStore,
         episodes: Episodes,
@@ -39,21 +37,24 @@ class LocalAgent:
         unroll: int,
         noise_columns: int,
         seed: int,
-        precision: Precision = "fp32",
+        rounding: Rounding | None = None,
     ) -> None:
-        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included."""
-        self._algorithm, self.net, self._experience = algorithm, net, experience
+        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included.
+
+        ``rounding``: where to say what acting with rounded weights changes.
+        """
+        self._forward, self.net, self._experience = forward, forward.net, experience
+        self._rounding = rounding
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
-        self._noise_columns = noise_columns
-        self._autocast = autocast(precision)
+        self._noise = np.zeros((unroll, len(streams), noise_columns), np.float32)
         self._start = np.zeros(len(streams), np.int64)
-        self._state: Tree = net.initial_state(len(streams))
+        self._state: Tree = forward.net.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
         self._slot: Slot | None = None
         self._t = 0
-        self._views: dict[int, tuple[Tree, Tree, Tree, Tree]] = {}  # by place
+        self._known: dict[int, list[Row]] = {}  # by place
         self.version = -1
 
     def observe(self, ts: TimeStep) -> None:
@@ -89,14 +90,8 @@ class LocalAgent:
             if slot is None:
                 return Tick.BLOCKED
             self._begin(slot)
-        t = self._t
-        with torch.inference_mode(), self._autocast:
-            action, behaviour, self._state = self._algorithm.act(
-                self.net, tree.index(self._obs, t), self._first[t], self._state, explore=self._explore, noise=self._noise[t]
-            )
-            tree.map(lambda to, x: to[t].copy_(x), self._action, action)
-            tree.map(lambda to, x: to[t].copy_(x), self._behaviour, behaviour)
-        return tree.map(lambda x: x[t], self._slot.data.action)  # type: ignore[union-attr]
+        self._state = self._forward(self._rows[self._t], self._state)
+        return tree.map(lambda x: x[self._t], self._slot.data.action)  # type: ignore[union-attr]
 
     def state(self) -> Tree:
         """Between two unrolls: what the next one begins with, and the running episodes."""
@@ -104,12 +99,13 @@ class LocalAgent:
             raise RuntimeError(
                 "state: expected an agent between two unrolls, got one " + ("in an unroll" if self._slot else "at the start")
             )
-        return {
+        state = {
             "start": self._start,
             "recurrent": self._state,
             "carry": self._carry,
             "episodes": self._episodes.state(),
         }
+        return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
         """The inverse; ValueError where keys or shapes differ."""
@@ -119,6 +115,8 @@ class LocalAgent:
             raise ValueError(f"recurrent state: expected {wanted}, got {got}")
         self._state = state["recurrent"]
         self._episodes.load(state["episodes"])
+        if self._rounding is not None and "rounding" in state:  # else it has been rounded only since
+            self._rounding.load(state["rounding"])
 
     def succeed(self) -> None:
         """In place of an agent that was lost: its streams go on after a gap in their row numbers."""
@@ -134,7 +132,7 @@ class LocalAgent:
         """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
         if (fetched := self._weights.fetch(self.version)) is not None:
             self.version = fetched[0]
-            self._use(fetched[1])
+            self._forward.use(fetched[1])
         assert self._carry is not None, "action() before the first observe()"
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
@@ -143,25 +141,22 @@ class LocalAgent:
         data.version[:] = self.version
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
-        self._obs, self._first, self._action, self._behaviour = self._rows(slot)
-        noise = uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns)
-        self._noise = torch.from_numpy(noise).unbind(0)
-        self._explore = self._algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
+        np.copyto(self._noise, uniform(self._seed, self.streams, self._start, self._unroll, self._noise.shape[2]))
+        self._rows = self._of(slot)
+        explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
+        self._forward.begin(explore)
+        if self._rounding is not None and self._rounding.due(self.version):
+            self._rounding.add(self.version, errors(self._forward, self._rows[0], self._state, explore))
         self._slot, self._t = slot, 0
 
-    def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:
-        """Tensors over every row of a slot's obs, first, action and behaviour; kept, since the same slots come again."""
+    def _of(self, slot: Slot) -> list[Row]:
+        """The rows of a slot; kept, since the same slots come again."""
         place = int(slot.keys[0, 0])
-        if place not in self._views:
-            if len(self._views) >= KEPT_SLOTS:
-                self._views.clear()
-            fields = (slot.data.obs, slot.data.first, slot.data.action, slot.data.behaviour)
-            obs, first, action, behaviour = (tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
-            self._views[place] = (obs, first, action, behaviour)
-        return self._views[place]
-
-    def _use(self, params: Mapping[str, torch.Tensor]) -> None:
-        """A store that rewrites its tensors in place is bound once; its later fetches need no copy to the network."""
-        for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
-            if tensor.data_ptr() != params[name].data_ptr():
-                tensor.data = params[name]
+        if place not in self._known:
+            if len(self._known) >= KEPT_SLOTS:
+                self._known.clear()
+            data = slot.data
+            self._known[place] = self._forward.rows(
+                obs=data.obs, first=data.first, noise=self._noise, action=data.action, behaviour=data.behaviour
+            )
+        return self._known[place]

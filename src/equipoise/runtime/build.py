@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes, recent, recent_info
+from equipoise.actors.forward import FORWARDS
+from equipoise.actors.rounding import Rounding, kind_of, told
 from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.worker import ActorWorker
 from equipoise.envs.goals import Goals
@@ -50,6 +52,7 @@ class Ring:
     weights: Weights
     episodes: Sequence[Episodes]  # one an actor
     learns: bool
+    rounding: Sequence[Rounding] = ()  # one an actor, where acting is with rounded weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +91,13 @@ def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
 def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
     program, plan = blue.program, _plan(blue)
+    rounds = [name for name, role in blue.roles.items() if program.acting != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in first_networks(blue).items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes]
-    for weight_plan in weight_plans.values():
+    for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.actors]
+        sizes += [tree.nbytes(Rounding.specs)] * program.actors * (name in rounds)
     if blue.replay is not None and blue.shards:
         sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
     whole = memory("run", sum(sizes))
@@ -105,7 +110,8 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         weights = Weights(weight_plans[name], next(parts))
         columns = program.envs_per_actor * len(role.places)
         episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.actors)]
-        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None)
+        rounding = [Rounding(next(parts)) for _ in range(program.actors if name in rounds else 0)]
+        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding)
     post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
     shared = Shared(board=board, queue=queue, rings=rings, post=post)
     _fill(blue, shared, initial)
@@ -172,14 +178,17 @@ def _agent(blue: Blueprint, name: str, index: int, shared: Shared, places: Place
     """``places``: where its rows go; None: nowhere."""
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
     streams = role.streams(stream_ids(index, program.envs_per_actor))
+    forward = FORWARDS[blue.forward.get(name, "torch")](
+        role.algorithm, network(program, blue.spec, name), precision=program.precision, acting=program.acting
+    )
     return LocalAgent(
-        algorithm=role.algorithm, net=network(program, blue.spec, name),
+        forward=forward,
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         weights=ring.weights.handle(), episodes=ring.episodes[index], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
         envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
-        precision=program.precision,
+        rounding=ring.rounding[index] if ring.rounding else None,
     )  # fmt: skip
 
 
@@ -216,6 +225,10 @@ def learner(
             _, of_policy, its_length = recent(ring.episodes)
             if of_policy is not None:
                 message["metrics"] |= {f"{name}/return_mean": of_policy, f"{name}/length_mean": its_length}
+        for name, ring in shared.rings.items():
+            kind = kind_of(nets[name], blue.roles[name].row.action)
+            said = told(ring.rounding, kind, message["version"])
+            message["metrics"] |= {f"{name}/{key}": x for key, x in said.items()} if several else said
         send(
             message
             | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
