@@ -30,6 +30,9 @@ DOT = 2**16  # multiplications up to which NumPy's product is the faster one; Op
 DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
 CONSTANT, WEIGHTS, ACT = range(3)  # when something changes: never, with the weights, with each call
 
+BY_SIZE = ("new_full", "new_zeros", "new_ones", "new_empty", "full_like", "zeros_like", "ones_like", "empty_like")  # only
+OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # of a tensor that is made
+
 UFUNCS: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative, "abs": np.absolute,
     "exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum,
@@ -50,7 +53,8 @@ class Call:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.outs = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
         self.ins = list(_tensors((args, kwargs)))
-        self.reads, self.writes = {_memory(x) for x in self.ins}, {_memory(x) for x in self.outs}
+        self.reads = set() if self.name in BY_SIZE else {_memory(x) for x in self.ins}
+        self.writes = {_memory(x) for x in self.outs}
         self.in_place = any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.returns)
         self.view = bool(self.outs) and not self.in_place and self.writes <= self.reads
 
@@ -89,8 +93,10 @@ class Tape:
     def __init__(self, act: Callable[[Tree], Tree], inputs: Tree, weights: Iterable[Tensor]) -> None:
         given = dict(tree.items(tree.torch_views(inputs)))
         recorder = Recorder()
-        with torch.no_grad(), recorder:
-            said = act(tree.like(inputs, given))
+        with torch.no_grad():
+            act(tree.like(inputs, given))  # whatever is made once, and kept, is there now
+            with recorder:
+                said = act(tree.like(inputs, given))
         self._kept = recorder.calls  # and every tensor of theirs: steps are bound to their memory
         entered, known = {_memory(x) for x in given.values()}, {_memory(x) for x in weights}
         ends = {_memory(x) for x in tree.leaves(said)}
@@ -210,13 +216,8 @@ def _torch(call: Call) -> list[Step]:
         return [partial(outs[0].copy_, args[0])]
     if name in ("_softmax", "_log_softmax") and args[2] is False:
         return [partial(getattr(torch, name[1:]), args[0], args[1], out=outs[0])]
-    plain = getattr(torch, name, None) if len(outs) == 1 else None
-    for found in (plain, *_with_outs(func)):
-        if found is None:
-            continue
-        names = ["out"] if found is plain else [x.name for x in found._schema.arguments if x.is_out]
-        step = partial(found, *args, **kwargs, **dict(zip(names, outs, strict=True)))
-        places = [x.data_ptr() for x in outs]
+    places = [x.data_ptr() for x in outs]
+    for step in _writing(call, args, kwargs):
         try:
             step()
         except TypeError:  # torch's function of that name takes no out, or other arguments
@@ -226,16 +227,18 @@ def _torch(call: Call) -> list[Step]:
     raise Refused(f"{func} has no form that writes into memory that is there")
 
 
-def _with_outs(func: Any) -> Iterator[Any]:
-    """The overloads that take the same arguments and, besides, where to write."""
-    wanted = [(x.name, str(x.type)) for x in func._schema.arguments]
-    for overload in func.overloadpacket.overloads():
-        found = getattr(func.overloadpacket, overload)
-        arguments = found._schema.arguments
-        same = [(x.name, str(x.type)) for x in arguments if not x.is_out]
-        named = {name for name, _ in same}
-        if sum(x.is_out for x in arguments) == len(func._schema.returns) > 0 and same == [w for w in wanted if w[0] in named]:
-            yield found
+def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
+    """The operation with ``out``: torch's function of its name, then the overloads of the operator that have one."""
+    packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in call.func._schema.arguments}
+    if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
+        yield partial(plain, *args, **kwargs, out=call.outs[0])
+    for found in (getattr(packet, name) for name in packet.overloads()):
+        outs = [x.name for x in found._schema.arguments if x.is_out]
+        takes = {x.name: str(x.type) for x in found._schema.arguments if not x.is_out}
+        left_out = wanted.keys() - takes.keys()
+        if len(outs) == len(call.outs) and takes.items() <= wanted.items() and left_out <= OPTIONS:
+            given = {name: x for name, x in kwargs.items() if name in takes}
+            yield partial(found, *args, **given, **dict(zip(outs, call.outs, strict=True)))
 
 
 def _bound(x: Any) -> Any:

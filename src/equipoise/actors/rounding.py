@@ -107,10 +107,10 @@ def errors(forward: Forward, row: Row, state: Tree, explore: Tree) -> Tensor:
     if kind in ("p_error", "logp_error"):
         with forward.acting():
             action, _, _ = algorithm.act(net, obs, first, state, explore=explore, noise=noise)
-            mine = net.policy(obs, first, state)[0].logp(action).double()
+            logp: Tensor = net.policy(obs, first, state)[0].logp(action).double()
         with forward.exact():
-            theirs = net.policy(obs, first, state)[0].logp(action).double()
-        return (mine - theirs).abs() if kind == "logp_error" else (mine.exp() - theirs.exp()).abs()
+            wanted: Tensor = net.policy(obs, first, state)[0].logp(action).double()
+        return (logp - wanted).abs() if kind == "logp_error" else (logp.exp() - wanted.exp()).abs()
     with forward.acting():
         mine, _ = algorithm.best(net, obs, first, state)
     with forward.exact():
