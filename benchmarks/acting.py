@@ -18,6 +18,7 @@ import platform
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,11 @@ SLICE_S = 0.02  # of one forward in one round
 
 
 def timed(call: Any, count: int) -> float:
-    begun = time.perf_counter()
+    """us of this thread on a core, a call."""
+    begun = time.thread_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - begun) / count * 1e6
+    return (time.thread_time() - begun) / count * 1e6
 
 
 def measure(name: str, streams: int, rounds: int) -> list[str]:
@@ -62,13 +64,13 @@ def measure(name: str, streams: int, rounds: int) -> list[str]:
     for acting in ACTINGS:
         for kind, forward in FORWARDS.items():
             torch.manual_seed(0)
-            net = algorithm.network(EnvSpec(observation=space, action=spaces.Discrete(6)))
+            net: Any = algorithm.network(EnvSpec(observation=space, action=spaces.Discrete(6)))
             torch.nn.init.orthogonal_(net.policy_head.weight, 1.0)
             acts: Any = Acts(algorithm, net, row=Specs, streams=streams, noise_columns=1, acting=acting)  # type: ignore[arg-type]
             made = acts.make(forward)
-            row, params = acts.row(made, 0), made._params
-            calls[acting, kind] = lambda made=made, row=row, state=made(row, acts.state): made(row, state)
-            fetches[acting, kind] = lambda made=made, params=params: made.use(params)
+            row = acts.row(made, 0)
+            calls[acting, kind] = partial(made, row, made(row, acts.state))
+            fetches[acting, kind] = partial(made.use, made._params)
             if acting != "fp32":
                 wrong[acting] = errors(made, row, acts.state, {})
     counts = {key: max(int(SLICE_S * 1e6 / timed(call, 2)), 1) for key, call in calls.items()}
@@ -99,10 +101,10 @@ def main() -> None:
     command = " ".join(["    .venv/bin/python benchmarks/acting.py", *sys.argv[1:]])
     head = [
         "# What an act costs", "", command, "",
-        f"Microseconds of one row of all streams, medians of {given.rounds} rounds in which all six forwards of a net and a number",
-        "of streams take turns; one thread, on a machine that other work shares: compare within a line or a net, not between",
-        f"machines. torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}.", "",
-        "torch / lean: of the same weights. fp32 torch / best: torch's forward of exact weights over the faster one of this line.",
+        f"Microseconds on a core of one row of all streams, medians of {given.rounds} rounds in which the six forwards of a",
+        "net and a number of streams take turns; one thread, on a machine that other work shares: only ratios mean something.",
+        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}.", "",
+        "torch / lean: of the same weights. fp32 torch / best: torch's forward of exact weights over the faster of the line.",
         "fetch: us after a fetch of weights, lean. error: mean and greatest |p - p of fp32| at random weights.", "",
         "| net | streams | weights | torch us | lean us | torch / lean | fp32 torch / best | fetch us | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -57,22 +57,25 @@ def some(space: Any, streams: int, rng: np.random.Generator) -> Any:
     return rng.integers(0, 256 if space.dtype == np.uint8 else 2, (streams, *space.shape)).astype(space.dtype)
 
 
+def network(algorithm: Algorithm, spec: EnvSpec) -> Any:
+    return algorithm.network(spec)
+
+
 class Acted:
     """An algorithm's act of ``streams`` rows, as torch does it and recorded."""
 
     def __init__(self, name: str, streams: int, autocast: bool = False) -> None:
         algorithm, self.obs, action, self.columns = CASES[name]
-        self.algorithm: Any = algorithm
+        self.algorithm = algorithm
         mask = ("action_mask",) if self.obs is MASKED else ()
         torch.manual_seed(1)
         self.streams, self.rng, self.autocast = streams, np.random.default_rng(1), autocast
-        self.net: Any = self.algorithm.network(EnvSpec(observation=self.obs, action=action, mask=mask))
+        self.net = network(algorithm, EnvSpec(observation=self.obs, action=action, mask=mask))
         self.weights: dict[str, Tensor] = tree.named_tensors(self.net)
         self.move()
-        initial: Any = self.net.initial_state(streams)
         self.inputs: Any = {
             "obs": some(self.obs, streams, self.rng), "first": np.zeros(streams, bool),
-            "state": tree.numpy_views(initial), "noise": np.zeros((streams, self.columns), np.float32),
+            "state": tree.numpy_views(self.net.initial_state(streams)), "noise": np.zeros((streams, self.columns), np.float32),
             "explore": tree.numpy_views(self.algorithm.explore(np.arange(streams), streams, 500)),
         }  # fmt: skip
         self.fill()

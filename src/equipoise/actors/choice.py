@@ -93,7 +93,7 @@ def _measured(acts: Acts) -> Choice:
     check(by_torch, lean, acts)
     begun = time.perf_counter()
     calls = [(one, acts.row(one, 1)) for one in (by_torch, lean)]
-    counts = [max(int(ROUND_S / _seconds(one, at, acts.state, 1)), 1) for one, at in calls]
+    counts = [max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1) for one, at in calls]
     took: tuple[list[float], list[float]] = ([], [])
     for n in range(ROUNDS):
         for (one, at), count, mine in zip(calls, counts, took, strict=True):
@@ -120,10 +120,11 @@ def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
 
 
 def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
-    begun = time.perf_counter()
+    """Of this thread on a core, a call: what else the machine does changes little about it."""
+    begun = time.thread_time()
     for _ in range(calls):
         state = forward(row, state)
-    return (time.perf_counter() - begun) / calls
+    return (time.thread_time() - begun) / calls
 
 
 def is_compiled(net: Any, asked: bool) -> bool:
