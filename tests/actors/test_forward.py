@@ -72,7 +72,13 @@ def agree(one: Any, other: Any) -> None:
         assert np.isclose(a, b, 1e-4, 1e-4).mean() >= 0.999, path
 
 
-ALGORITHMS = {"ppo": (PPO(), SIX, 1), "lstm": (IMPALA(core="lstm"), SIX, 1), "r2d2": (R2D2(), SIX, 2), "td3": (TD3(), BOX, 4)}
+ALGORITHMS = {
+    "ppo": (PPO(), SIX, 1),
+    "box": (PPO(), BOX, 3),
+    "lstm": (IMPALA(core="lstm"), SIX, 1),
+    "r2d2": (R2D2(), SIX, 2),
+    "td3": (TD3(), BOX, 4),
+}
 
 
 @pytest.mark.parametrize("acting", ["fp32", "int8"])
@@ -94,11 +100,13 @@ def test_lean_acts_as_torch_does(name: str, acting: Any) -> None:
 
 
 def test_lean_records_anew_where_weights_or_exploration_are_other_ones() -> None:
-    by_torch, lean = (Played(kind, DQN()) for kind in (Forward, LeanForward))
+    by_torch, lean = (Played(kind, PPO(), columns=1) for kind in (Forward, LeanForward))
     agree(lean.play(), by_torch.play())
     for played in (by_torch, lean):
         assert played.forward.use({name: x.clone() * 0.5 for name, x in played.params.items()})
     agree(lean.play(), by_torch.play())
+    lean = Played(LeanForward, DQN())
+    lean.play()
     lean.forward.begin({"epsilon": torch.zeros(STREAMS, dtype=torch.float64)})
     assert lean.forward._tape is None  # type: ignore[attr-defined]
 
@@ -127,9 +135,10 @@ def test_quantised_and_back_of_convolutions_and_of_a_channel_of_zeros() -> None:
     assert torch.equal(back[1], weight[1]) and float((back - weight).abs().max()) <= float(scale.max()) / 2 + 1e-6
 
 
-def test_what_is_recorded_is_of_the_policy_that_acted() -> None:
+@pytest.mark.parametrize("kind", [Forward, LeanForward])
+def test_what_is_recorded_is_of_the_policy_that_acted(kind: type[Forward]) -> None:
     """logp of int8 weights, not of those that were fetched."""
-    played = Played(LeanForward, PPO(), acting="int8", columns=1)
+    played = Played(kind, PPO(), acting="int8", columns=1)
     said = played.play()
     with played.forward.acting():
         obs, first = torch.from_numpy(played.data["obs"][0]), torch.from_numpy(played.data["first"][0])
