@@ -27,6 +27,7 @@ Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
 Inference = Literal["local", "central"]
 AskedInference = Literal["local", "central", "auto"]  # auto: whichever is measured to be faster
+Acting = Literal["fp32", "bf16", "int8"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
@@ -466,6 +467,7 @@ class Program:
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
     device: str = "cpu"
     precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)
+    acting: Acting = "fp32"  # weights that actors act with, rounded to this; what it changes is reported (actors/forward.py)
     compile: bool = False  # torsos of images with torch.compile: a minute at the start
     threads: Count = 1  # of the learner; an actor has one
     steps: Count = 500_000  # env steps after frame skip, rounded up to whole batches
@@ -510,8 +512,9 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience", "Fraction",
-    "Frozen", "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive", "Precision",
+    "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience",
+    "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive",
+    "Precision",
     "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
     "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

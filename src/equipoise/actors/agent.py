@@ -2,72 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
+from equipoise.actors.forward import Asked, Forward, Row
 from equipoise.actors.noise import uniform
-from equipoise.nets.precision import autocast
-from equipoise.types import Algorithm, Places, Precision, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.actors.rounding import Rounding, errors
+from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
 
 KEPT_SLOTS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What actions are chosen from, [B, ...] each."""
-
-    obs: Tree
-    first: torch.Tensor
-    state: Tree
-    explore: Tree
-    noise: torch.Tensor
-
-
-class Acting:
-    """The network that acts, with its newest weights: one agent's, or that of several which are answered together."""
-
-    def __init__(
-        self, algorithm: Algorithm, net: Any, weights: WeightStore, *, precision: Precision = "fp32", device: str = "cpu"
-    ) -> None:
-        self.algorithm, self._weights, self.version = algorithm, weights, -1
-        self.device = torch.device(device)
-        self.net, self._autocast = net.to(self.device), autocast(precision, self.device.type)
-
-    def initial_state(self, streams: int) -> Tree:
-        return tree.to(self.net.initial_state(streams), self.device)
-
-    def refresh(self) -> None:
-        """Take newer weights, if there are any."""
-        if (fetched := self._weights.fetch(self.version)) is not None:
-            self.version = fetched[0]
-            self._use(fetched[1])
-
-    def _use(self, params: Mapping[str, torch.Tensor]) -> None:
-        """A store that rewrites its tensors in place is bound once; its later fetches need no copy to a network on the CPU."""
-        for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
-            if self.device.type != "cpu":
-                tensor.data.copy_(params[name])
-            elif tensor.data_ptr() != params[name].data_ptr():
-                tensor.data = params[name]
-
-    def __call__(self, asked: Asked) -> tuple[Tree, Tree, Tree]:
-        """-> action, behaviour [B, ...] on the CPU; the state after them, which stays where the network is."""
-        with torch.inference_mode(), self._autocast:
-            if self.device.type == "cpu":
-                return self.algorithm.act(
-                    self.net, asked.obs, asked.first, asked.state, explore=asked.explore, noise=asked.noise
-                )
-            obs, first, explore, noise = (
-                tree.to(part, self.device, non_blocking=True) for part in (asked.obs, asked.first, asked.explore, asked.noise)
-            )
-            action, behaviour, state = self.algorithm.act(self.net, obs, first, asked.state, explore=explore, noise=noise)
-            return tree.to(action, "cpu"), tree.to(behaviour, "cpu"), state
 
 
 class LocalAgent:
@@ -81,8 +27,9 @@ class LocalAgent:
     def __init__(
         self,
         *,
-        acting: Acting,
+        forward: Forward,
         experience: Places,
+        weights: WeightStore,
         episodes: Episodes,
         streams: np.ndarray[Any, np.dtype[np.int64]],
         total_streams: int,
@@ -90,19 +37,27 @@ class LocalAgent:
         unroll: int,
         noise_columns: int,
         seed: int,
+        rounding: Rounding | None = None,
     ) -> None:
-        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included."""
-        self.acting, self._experience, self._episodes = acting, experience, episodes
+        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included. ``forward`` and ``weights``
+        may be those of other agents, too.
+
+        ``rounding``: where to say what acting with rounded weights changes.
+        """
+        self._forward, self.net, self._experience = forward, forward.net, experience
+        self._rounding = rounding
+        self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
-        self._noise_columns = noise_columns
+        self._noise = np.zeros((unroll, len(streams), noise_columns), np.float32)
         self._start = np.zeros(len(streams), np.int64)
-        self._state: Tree = acting.initial_state(len(streams))
+        self._state: Tree = forward.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
         self._slot: Slot | None = None
         self._unrolling = False  # into that slot
         self._t = 0
-        self._views: dict[int, tuple[Tree, Tree, Tree, Tree]] = {}  # by place
+        self._explore: Tree = {}
+        self._known: dict[int, list[Row]] = {}  # by place
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
@@ -133,7 +88,10 @@ class LocalAgent:
 
     def action(self) -> Tree | Tick:
         """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""
-        return self.took(*self.acting(self.asks())) if self.ready() else Tick.BLOCKED
+        if not self.ready():
+            return Tick.BLOCKED
+        self._state = self._forward(self._rows[self._t], self._state)
+        return self._acted()
 
     def ready(self) -> bool:
         """Is there a slot for the row that is next?"""
@@ -146,26 +104,28 @@ class LocalAgent:
         self._begin(self._slot)
         return True
 
+    def asks(self) -> Asked:
+        """What the actions of the row that is next are chosen from: for who acts for several agents, with torch's forward."""
+        row = self._rows[self._t]
+        return Asked(obs=row.obs, first=row.first, noise=row.noise, state=self._state, explore=self._explore)
+
+    def took(self, action: Tree, behaviour: Tree, state: Tree) -> Tree:
+        """They were chosen so -> the actions as they stand in the slot."""
+        row, self._state = self._rows[self._t], state
+        tree.map(lambda to, x: to.copy_(x), row.action, action)
+        tree.map(lambda to, x: to.copy_(x), row.behaviour, behaviour)
+        return self._acted()
+
+    def _acted(self) -> Tree:
+        assert self._slot is not None
+        t, data = self._t, self._slot.data
+        data.version[t] = self._forward.version
+        return tree.map(lambda x: x[t], data.action)
+
     @property
     def explores(self) -> tuple[str, ...]:
         """By what numbers, in the unroll that is open."""
         return tuple(self._explore)
-
-    def asks(self) -> Asked:
-        """What the actions of the row that is next are chosen from."""
-        t = self._t
-        return Asked(
-            obs=tree.index(self._obs, t), first=self._first[t], state=self._state, explore=self._explore, noise=self._noise[t]
-        )
-
-    def took(self, action: Tree, behaviour: Tree, state: Tree) -> Tree:
-        """They were chosen -> the actions as they stand in the slot."""
-        assert self._slot is not None
-        t, self._state = self._t, state
-        tree.map(lambda to, x: to[t].copy_(x), self._action, action)
-        tree.map(lambda to, x: to[t].copy_(x), self._behaviour, behaviour)
-        self._slot.data.version[t] = self.acting.version
-        return tree.map(lambda x: x[t], self._slot.data.action)
 
     def state(self) -> Tree:
         """Between two unrolls: what the next one begins with, and the running episodes."""
@@ -173,12 +133,13 @@ class LocalAgent:
             raise RuntimeError(
                 "state: expected an agent between two unrolls, got one " + ("in an unroll" if self._slot else "at the start")
             )
-        return {
+        state = {
             "start": self._start,
             "recurrent": self._state,
             "carry": self._carry,
             "episodes": self._episodes.state(),
         }
+        return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
         """The inverse; ValueError where keys or shapes differ."""
@@ -186,8 +147,10 @@ class LocalAgent:
         tree.copy({"start": self._start}, {"start": state["start"]})
         if (wanted := tree.spec(self._state)) != (got := tree.spec(state["recurrent"])):
             raise ValueError(f"recurrent state: expected {wanted}, got {got}")
-        self._state = tree.to(state["recurrent"], self.acting.device)
+        self._state = tree.to(state["recurrent"], self._forward.device)
         self._episodes.load(state["episodes"])
+        if self._rounding is not None and "rounding" in state:  # else it has been rounded only since
+            self._rounding.load(state["rounding"])
 
     def succeed(self) -> None:
         """In place of an agent that was lost: its streams go on after a gap in their row numbers."""
@@ -199,7 +162,7 @@ class LocalAgent:
             assert self._slot is not None
             self._experience.restart(self._slot)
         self.succeed()
-        self._carry, self._state, self._unrolling = None, self.acting.initial_state(len(self.streams)), False
+        self._carry, self._state, self._unrolling = None, self._forward.initial_state(len(self.streams)), False
         self._episodes.abandon()
 
     def abandon_episodes(self) -> None:
@@ -210,7 +173,7 @@ class LocalAgent:
 
     def _begin(self, slot: Slot) -> None:
         """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
-        self.acting.refresh()
+        self._forward.refresh(self._weights)
         assert self._carry is not None, "action() before the first observe()"
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
@@ -218,19 +181,23 @@ class LocalAgent:
         self._episodes.next_row = int(self._start.max()) + self._unroll
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
-        self._obs, self._first, self._action, self._behaviour = self._rows(slot)
-        noise = uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns)
-        self._noise = torch.from_numpy(noise).unbind(0)
-        self._explore = self.acting.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
+        np.copyto(self._noise, uniform(self._seed, self.streams, self._start, self._unroll, self._noise.shape[2]))
+        self._rows = self._of(slot)
+        self._explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
+        self._forward.begin(self._explore)
+        version = self._forward.version
+        if self._rounding is not None and self._rounding.due(version):
+            self._rounding.add(version, errors(self._forward, self._rows[0], self._state, self._explore))
         self._unrolling, self._t = True, 0
 
-    def _rows(self, slot: Slot) -> tuple[Tree, Tree, Tree, Tree]:
-        """Tensors over every row of a slot's obs, first, action and behaviour; kept, since the same slots come again."""
+    def _of(self, slot: Slot) -> list[Row]:
+        """The rows of a slot; kept, since the same slots come again."""
         place = int(slot.keys[0, 0])
-        if place not in self._views:
-            if len(self._views) >= KEPT_SLOTS:
-                self._views.clear()
-            fields = (slot.data.obs, slot.data.first, slot.data.action, slot.data.behaviour)
-            obs, first, action, behaviour = (tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
-            self._views[place] = (obs, first, action, behaviour)
-        return self._views[place]
+        if place not in self._known:
+            if len(self._known) >= KEPT_SLOTS:
+                self._known.clear()
+            data = slot.data
+            self._known[place] = self._forward.rows(
+                obs=data.obs, first=data.first, noise=self._noise, action=data.action, behaviour=data.behaviour
+            )
+        return self._known[place]

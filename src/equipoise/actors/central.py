@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.agent import Acting, Asked, LocalAgent
+from equipoise.actors.agent import LocalAgent
 from equipoise.actors.exchange import EPOCH, Exchange
+from equipoise.actors.forward import Asked, Forward
 from equipoise.types import Tick, Tree
 
 
@@ -27,7 +28,7 @@ class InferenceWorker:
     """
 
     def __init__(
-        self, acting: Acting, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int, ring: Callable[[int], object],
+        self, forward: Forward, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int, ring: Callable[[int], object],
         alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """``ring``: tell the env worker of this group that there are actions. ``alone``: each group is acted for by itself, so
@@ -35,7 +36,7 @@ class InferenceWorker:
 
         ``wait_s``: how long it waits at most for half of the groups to have answered.
         """
-        self.acting, self.agents, self.first = acting, list(agents), first
+        self._forward, self.agents, self.first = forward, list(agents), first
         mine = slice(first, first + len(agents))
         self._said, self._anew, self._asked, self._epoch, self._held = (
             exchange.words[name][mine] for name in ("said", "anew", "asked", "epoch", "held")
@@ -109,9 +110,9 @@ class InferenceWorker:
     def _act(self, group: list[int]) -> None:
         agents = [self.agents[i] for i in group]
         if len(agents) == 1:
-            chosen = [self.acting(agents[0].asks())]
+            chosen = [self._forward.together(agents[0].asks())]
         else:
-            chosen = parted(self.acting(joined([agent.asks() for agent in agents])), len(agents))
+            chosen = parted(self._forward.together(joined([agent.asks() for agent in agents])), len(agents))
         for i, agent, (action, behaviour, state) in zip(group, agents, chosen, strict=True):
             tree.map(np.copyto, self._actions[i], agent.took(action, behaviour, state))
             self._observed[i] = False

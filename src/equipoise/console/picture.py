@@ -54,6 +54,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         _speed(report, program),
         _returns(report, history),
         *_info(report),
+        *(Text(f"acting {line}", overflow="crop", no_wrap=True) for line in acting_lines(program.acting, report.metrics)),
         *_evaluation(history.evaluation, report),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
@@ -174,6 +175,26 @@ def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
 def _info(report: Report) -> list[Text]:
     rows = list(info_rows(report.info).items())[:MOST_INFO]
     return [Text(f"{name} {said}", overflow="crop", no_wrap=True) for name, said in rows]
+
+
+ACTING = {  # what rounded weights change (actors/rounding.py)
+    "p_error": "|p - p of fp32|", "logp_error": "|log p - log p of fp32|", "best_error": "|action - action of fp32|",
+}  # fmt: skip
+
+
+def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
+    """Of the metrics ``acting/...`` and ``POLICY/acting/...``, a line a policy."""
+    found = []
+    for name, mean in errors.items():
+        room, separator, kind = name.rpartition("acting/")
+        if not separator or kind.endswith("_max"):
+            continue
+        said = f"{mean:.2%} of greedy actions as of fp32"
+        if kind != "equal_best":
+            what = kind.removesuffix("_mean")
+            said = f"{ACTING[what]} {mean:.2g} on average, at most {errors[f'{room}acting/{what}_max']:.2g}"
+        found.append(f"{room.rstrip('/')} {weights}: {said}".lstrip())
+    return found
 
 
 def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:

@@ -21,6 +21,7 @@ from equipoise.balance.shares import Shares
 from equipoise.console.picture import (
     ASCII,
     History,
+    acting_lines,
     balance_lines,
     by_policy,
     clock,
@@ -171,6 +172,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
         rows["evaluation"] += by_policy(evaluation.get("policies", {}))
     rows |= info_rows(summary["info"])
     rows[lag] = f"{_decimal(summary['lag']['mean'])} versions, at most {summary['lag']['max']}"
+    if lines := acting_lines(summary["acting"]["weights"], summary["acting"]["error"]):
+        rows["acting"] = "; ".join(lines)
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"
     rows["verdict"] = summary["verdict"]

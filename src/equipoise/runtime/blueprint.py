@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ class Blueprint:
     resume: str | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
     dataset: Dataset | None = None  # that is learned from as well, or alone
+    forward: Mapping[str, str] = field(default_factory=dict)  # how actors act by policy (actors/forward.py); torch if not said
 
     def failures(self, counts: Any = None) -> Failures:
         """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""

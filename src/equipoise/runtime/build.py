@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.actors.agent import Acting, LocalAgent
+from equipoise.actors.agent import LocalAgent
 from equipoise.actors.central import InferenceWorker
 from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.exchange import Exchange
+from equipoise.actors.forward import FORWARDS, Forward
+from equipoise.actors.rounding import Rounding, kind_of, told
 from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
@@ -54,6 +56,7 @@ class Ring:
     weights: Weights
     episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
+    rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +96,13 @@ def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
 def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
     program, plan = blue.program, _plan(blue)
+    rounds = [name for name, role in blue.roles.items() if program.acting != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in first_networks(blue).items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(blue.workers)), plan.nbytes]
-    for weight_plan in weight_plans.values():
+    for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.groups]
+        sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
     if blue.replay is not None and blue.shards:
         sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
     exchanged = _exchange(blue) if blue.inferences else {}
@@ -113,7 +118,8 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         weights = Weights(weight_plans[name], next(parts))
         columns = program.group_envs * len(role.places)
         episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.groups)]
-        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None)
+        rounding = [Rounding(next(parts)) for _ in range(program.groups if name in rounds else 0)]
+        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding)
     post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
@@ -212,10 +218,10 @@ def inference(
     """Inference worker ``index`` of the run; ``ring`` tells the env worker of a group. A successor begins new episodes."""
     program, (name,) = blue.program, blue.roles
     assert shared.exchange is not None
-    acting, groups = _acting(blue, name, shared), blue.served(index)
-    agents = [_agent(blue, name, g, shared, experience, acting) for g in groups]
+    forward, weights, groups = _forward(blue, name), shared.rings[name].weights.handle(), blue.served(index)
+    agents = [_agent(blue, name, g, shared, experience, forward, weights) for g in groups]
     worker = InferenceWorker(
-        acting, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
+        forward, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
         most=program.inference_batch, wait_s=program.inference_wait_ms / 1000,
     )  # fmt: skip
     if incarnation:
@@ -226,27 +232,30 @@ def inference(
     return worker
 
 
-def _acting(blue: Blueprint, name: str, shared: Shared) -> Acting:
-    program = blue.program
-    return Acting(
-        blue.roles[name].algorithm, network(program, blue.spec, name), shared.rings[name].weights.handle(),
-        precision=program.precision, device=program.device if program.inference == "central" else "cpu",
+def _forward(blue: Blueprint, name: str) -> Forward:
+    """What acts for a policy; under central inference for all of its streams, on the learner's device."""
+    program, device = blue.program, blue.program.device if blue.inferences else "cpu"
+    return FORWARDS[blue.forward.get(name, "torch")](
+        blue.roles[name].algorithm, network(program, blue.spec, name), precision=program.precision, acting=program.acting,
+        device=device,
     )  # fmt: skip
 
 
 def _agent(
-    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, acting: Acting | None = None
-) -> LocalAgent:
-    """``places``: where its rows go; None: nowhere. ``acting``: what acts for it, None: what is its own."""
+    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, forward: Forward | None = None,
+    weights: Weights | None = None,
+) -> LocalAgent:  # fmt: skip
+    """``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own."""
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
     streams = role.streams(stream_ids(group, program.group_envs))
     return LocalAgent(
-        acting=acting or _acting(blue, name, shared),
+        forward=forward or _forward(blue, name), weights=weights or ring.weights.handle(),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         episodes=ring.episodes[group], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
         envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
+        rounding=ring.rounding[group] if ring.rounding else None,
     )  # fmt: skip
 
 
@@ -283,6 +292,10 @@ def learner(
             _, of_policy, its_length = recent(ring.episodes)
             if of_policy is not None:
                 message["metrics"] |= {f"{name}/return_mean": of_policy, f"{name}/length_mean": its_length}
+        for name, ring in shared.rings.items():
+            kind = kind_of(nets[name], blue.roles[name].row.action)
+            said = told(ring.rounding, kind, message["version"])
+            message["metrics"] |= {f"{name}/{key}": x for key, x in said.items()} if several else said
         send(
             message
             | {"at": time.monotonic(), "episodes": count, "return_mean": mean, "length_mean": length, "aborted": aborted}
@@ -391,7 +404,7 @@ def compile_torsos(blue: Blueprint, worker: ActorWorker | EnvWorker | InferenceW
             rows = (policy.unroll + (not core.by_rows)) * windows // policy.algorithm.minibatches
         else:
             agents: dict[str, Any] = worker.agent.agents if isinstance(worker.agent, RoutedAgent) else {name: worker.agent}
-            net, device, rows = agents[name].acting.net, torch.device("cpu"), program.envs_per_actor * len(role.places)
+            net, device, rows = agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)
         obs = tree.to(tree.torch_views(tree.zeros(tree.prepend(role.row.obs, rows))), device)
         learns = isinstance(worker, LearnerWorker)
         said.append(compiled.compile_torso(net, obs, precision=program.precision, gradient=learns))

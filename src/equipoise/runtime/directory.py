@@ -45,7 +45,7 @@ RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summa
 CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "info", "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
+    "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
@@ -109,8 +109,13 @@ class RunDirectory:
             raise
         return made
 
-    def go_on(self, program: Program, *, on: str, step: int, changes: Mapping[str, Any]) -> None:
-        """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off."""
+    def go_on(
+        self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
+
+        ``extra``: as of ``create``, as it is now.
+        """
         self._begin_writing()
         told = [step_of(line) for line in self.metrics()]
         try:
@@ -120,7 +125,7 @@ class RunDirectory:
             raise
         self.rewind(step)
         resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
-        self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host()}
+        self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host(), **plain(extra or {})}
         self.run["resumed"] = [*self.run.get("resumed", []), resumed]
         self.program = program
         self._unconfirmed = True

@@ -14,7 +14,19 @@ from typing import Any, get_args
 from equipoise import algorithms
 from equipoise.envs.wrong import looked
 from equipoise.runtime.settings import apply_settings, convert, field_types, hint, out_of_range
-from equipoise.types import Algorithm, EnvFactory, Frozen, Inference, OnNonfinite, Policy, Precision, Program, Replay, learning
+from equipoise.types import (
+    Acting,
+    Algorithm,
+    EnvFactory,
+    Frozen,
+    Inference,
+    OnNonfinite,
+    Policy,
+    Precision,
+    Program,
+    Replay,
+    learning,
+)  # fmt: skip
 
 __all__ = [
     "algorithm_class",
@@ -199,7 +211,7 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 
 # What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
 SCHEDULE = ("steps", "stop_at", "evaluate_episodes", "evaluate_every", "checkpoint_every", "deadline_s")
-FREE: tuple[str, ...] = (*SCHEDULE, "threads", "device", "precision", "compile")
+FREE: tuple[str, ...] = (*SCHEDULE, "threads", "device", "precision", "acting", "compile")
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
@@ -336,6 +348,15 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
     if program.inference == "central":
         problems += _central_problems(program)
+    if program.acting not in get_args(Acting):
+        problems.append(f"acting: expected one of {', '.join(get_args(Acting))}, got {program.acting!r}")
+    elif program.acting != "fp32" and program.precision != "fp32":
+        problems.append(
+            f"acting: expected fp32 with precision={program.precision}, whose products are rounded in actors already, got "
+            f"{program.acting!r}"
+        )
+    elif program.acting != "fp32" and not program.actors:
+        problems.append(f"acting: expected fp32 without actors, since nobody acts, got {program.acting!r}")
     names: Any = program.metrics
     if isinstance(names, str):
         problems.append(f"metrics: expected a tuple of names, such as ('success',), got the text {names!r}")

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
-from equipoise.runtime import blueprint, build, checkpoint, forkserver
+from equipoise.runtime import acting, blueprint, build, checkpoint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.checkpoint import Entry
@@ -111,15 +111,11 @@ class Run:
             blue = blueprint.blueprint(program, weights=weights)
             if program.metrics:
                 self._warnings += unseen(program.env, program.metrics, seed=program.seed)
+            forward = acting.chosen(blue)
             self._files = RunDirectory.create(
-                out,
-                program,
-                on=on,
-                notes=blue.notes,
-                tensorboard=tensorboard,
-                wandb=wandb,
-                extra=_recorded(blue.dataset) | dict(chosen or {}),
-            )
+                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
+                extra=_recorded(blue.dataset) | {acting.KEY: forward} | dict(chosen or {}),
+            )  # fmt: skip
         else:
             if self._source is None:
                 raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
@@ -127,12 +123,14 @@ class Run:
             _same(resume.run, blue.dataset)
             _, meta = checkpoint.load(self._source)
             self.changes = differences(resume.program, program)
-            resume.go_on(program, on=on, step=step_of(meta), changes=self.changes)
+            forward = acting.chosen(blue, resume.run, self.changes)
+            resume.go_on(program, on=on, step=step_of(meta), changes=self.changes, extra={acting.KEY: forward})
             self._files = resume
         self._warnings += _doubts(program, blue.dataset)
         self._blue = replace(
-            blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute())
-        )
+            blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
+            forward=acting.forwards(forward),
+        )  # fmt: skip
         self.summary: dict[str, Any] | None = None
         self._inbox: deque[dict[str, Any] | Cut] = deque()
         self._kept = -1  # the version of the newest whole checkpoint

@@ -144,6 +144,13 @@ class Scribe:
             paid=None if self._blue.replay is None else self._blue.pace.updates,
         )  # fmt: skip
 
+    def _acting(self) -> dict[str, Any]:
+        """How actors act, by policy, and what rounded weights change, as it was last measured."""
+        program, metrics = self._blue.program, self._record["metrics"]
+        said = {name: x for name, x in metrics.items() if name.startswith("acting/") or "/acting/" in name}
+        forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
+        return {"weights": program.acting, "forward": forward, "error": said}
+
     def _of_shards(self) -> dict[str, int]:
         return {} if self._shared.post is None else self._shared.post.stats()
 
@@ -165,6 +172,7 @@ class Scribe:
             "info": r["info"],
             "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
+            "acting": self._acting(),
             "balance": {
                 name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
                 for name, s in balance.items()

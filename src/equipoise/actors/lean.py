@@ -1,0 +1,274 @@
+"""A forward pass recorded once and done again over the same memory: no module, no dispatch of views, no tensor made.
+
+``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came up. Views are then there for
+good, what depends on weights alone is computed when they change, what no output needs is left out, and each operation that is
+left becomes one call with its arguments and its output bound: NumPy's where arrays are small (0.3 us to torch's 0.7), else
+torch's with ``out=``. What a GPU does with a CUDA graph, for the overhead of a CPU.
+
+What cannot be recorded so is ``Refused``: sizes or branches that depend on the data, random numbers, an operation without an
+output argument.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from equipoise import tree
+from equipoise.types import Tree
+
+Step = Callable[[], object]
+SMALL = 4096  # elements up to which NumPy reduces, copies and cuts off faster than torch does
+DOT = 2**16  # multiplications up to which NumPy's product is the faster one; OpenBLAS takes threads from 2^18 on
+DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
+CONSTANT, WEIGHTS, ACT = range(3)  # when something changes: never, with the weights, with each call
+
+BY_SIZE = ("new_full", "new_zeros", "new_ones", "new_empty", "full_like", "zeros_like", "ones_like", "empty_like")  # only
+OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # of a tensor that is made
+
+UFUNCS: dict[str, Any] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative, "abs": np.absolute,
+    "exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_not": np.logical_not,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_not": np.bitwise_not,
+}  # fmt: skip
+
+
+class Refused(ValueError):
+    """Why something cannot be recorded, in words that follow "since"."""
+
+
+class Call:
+    """One operation as it was done."""
+
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.outs = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
+        self.ins = list(_tensors((args, kwargs)))
+        self.reads = set() if self.name in BY_SIZE else {_memory(x) for x in self.ins}
+        self.writes = {_memory(x) for x in self.outs}
+        self.in_place = any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.returns)
+        self.view = bool(self.outs) and not self.in_place and self.writes <= self.reads
+
+    @property
+    def name(self) -> str:
+        """``tanh`` of aten.tanh.default and of aten.tanh_.default."""
+        return str(self.func.overloadpacket.__name__).removesuffix("_")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tags = func.tags
+        if torch.Tag.nondeterministic_seeded in tags:
+            raise Refused(f"{func} draws random numbers of its own")
+        if torch.Tag.data_dependent_output in tags:
+            raise Refused(f"{func} reads a number of a tensor, which may change what follows")
+        if torch.Tag.dynamic_output_shape in tags and not _whole_rows(func, args):
+            raise Refused(f"the size of what {func} returns depends on the data")
+        out = func(*args, **(kwargs or {}))
+        self.calls.append(Call(func, args, kwargs or {}, out))
+        return out
+
+
+class Tape:
+    """``act`` of ``inputs``, recorded; ``refresh`` once the weights are others, ``run`` once the inputs are.
+
+    ``inputs``: numpy arrays, written by the caller before ``run``; ``outputs`` are written by it. ``reads`` says which of the
+    inputs, by their paths, matter at all. ``weights`` are the tensors whose contents change between calls of ``refresh``; they
+    and the inputs stay where they are in memory.
+    """
+
+    def __init__(self, act: Callable[[Tree], Tree], inputs: Tree, weights: Iterable[Tensor]) -> None:
+        given = dict(tree.items(tree.torch_views(inputs)))
+        recorder = Recorder()
+        with torch.no_grad():
+            act(tree.like(inputs, given))  # whatever is made once, and kept, is there now
+            with recorder:
+                said = act(tree.like(inputs, given))
+        self._kept = recorder.calls  # and every tensor of theirs: steps are bound to their memory
+        entered, known = {_memory(x) for x in given.values()}, {_memory(x) for x in weights}
+        ends = {_memory(x) for x in tree.leaves(said)}
+        calls, needed = _needed(recorder.calls, ends)
+        when = _when(calls, entered, known)
+        made = {memory for call in calls if not (call.view or call.in_place) for memory in call.writes}
+        self._weights: list[Step] = []
+        self._act: list[Step] = []
+        for call in calls:
+            if call.view:
+                continue
+            if not call.writes <= made:
+                raise Refused(f"{call.func} writes into what was there before: an observation, a state, a weight")
+            if (at := max(when[memory] for memory in call.writes)) != CONSTANT:
+                (self._act if at == ACT else self._weights).extend(steps(call))
+        self.outputs = tree.map(_array, said)
+        self.reads = {path for path, x in given.items() if _memory(x) in needed}
+        self.refresh()
+
+    def refresh(self) -> None:
+        for step in self._weights:
+            step()
+
+    def run(self) -> None:
+        for step in self._act:
+            step()
+
+    def __len__(self) -> int:
+        """Calls of a ``run``."""
+        return len(self._act)
+
+
+def _needed(calls: list[Call], ends: Collection[int]) -> tuple[list[Call], set[int]]:
+    """Those calls that the memory ``ends`` depends on, and all the memory that does."""
+    needed, kept = set(ends), []
+    for call in reversed(calls):
+        if call.writes & needed:
+            needed |= call.reads
+            kept.append(call)
+    return kept[::-1], needed
+
+
+def _when(calls: list[Call], entered: Collection[int], weights: Collection[int]) -> dict[int, int]:
+    """For each piece of memory when it changes: with the latest of what is ever written into it."""
+    when = dict.fromkeys(weights, WEIGHTS) | dict.fromkeys(entered, ACT)
+    changed = True
+    while changed:
+        changed = False
+        for call in calls:
+            latest = max((when.get(memory, CONSTANT) for memory in call.reads | call.writes), default=CONSTANT)
+            for memory in () if call.view else call.writes:
+                if when.get(memory) != latest:
+                    when[memory], changed = latest, True
+    return when
+
+
+# ------------------------------------------------------------------------------------------------------------------ steps
+
+
+def steps(call: Call) -> list[Step]:
+    """An operation as calls that write into the memory that its outputs have; ``Refused`` where there is none."""
+    if len(call.outs) == 1:
+        arrays = [_array(x) for x in (*call.ins, call.outs[0])]
+        if None not in [None if x is None else 0 for x in arrays] and (found := _numpy(call, _array(call.outs[0]))):
+            return found
+    return _torch(call)
+
+
+def _numpy(call: Call, out: Any) -> list[Step]:
+    """[] where torch is the better one, or the only one."""
+    args, name, kwargs = [_array(x) if isinstance(x, Tensor) else x for x in call.args], call.name, call.kwargs
+    small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)
+    if name in UFUNCS and not kwargs and len(args) == UFUNCS[name].nin:
+        return [partial(UFUNCS[name], *args, out=out)]
+    if name == "rsub" and not kwargs and len(args) == 2:
+        return [partial(np.subtract, args[1], args[0], out=out)]
+    if name == "pow" and args[1:] == [2]:
+        return [partial(np.multiply, args[0], args[0], out=out)]
+    if name == "relu" and (small or not call.in_place):
+        return [partial(np.maximum, args[0], 0, out=out)]
+    if name == "clamp" and small and not any(isinstance(x, np.ndarray) for x in args[1:]):
+        low, high = [*args[1:], None, None][:2]
+        found: list[Step] = [] if low is None else [partial(np.maximum, args[0], low, out=out)]
+        return found if high is None else [*found, partial(np.minimum, out if found else args[0], high, out=out)]
+    if name == "where" and len(args) == 3:
+        return [partial(np.copyto, out, args[2], "same_kind"), partial(np.copyto, out, args[1], "same_kind", args[0])]
+    if name == "masked_fill":
+        fill = partial(np.copyto, out, args[2], "same_kind", args[1])
+        return [fill] if call.in_place else [partial(np.copyto, out, args[0]), fill]
+    if name in ("_to_copy", "clone", "copy") and small:
+        return [partial(np.copyto, out, args[-1] if name == "copy" else args[0], "unsafe")]
+    if name == "sum" and small and not kwargs and len(args) > 1:
+        dims, keep = tuple(args[1] or range(args[0].ndim)), len(args) > 2 and args[2]
+        return [partial(np.add.reduce, args[0], dims, out.dtype, out, keep)]
+    if name == "cumsum" and small and not kwargs:
+        return [partial(np.add.accumulate, args[0], args[1], out.dtype, out)]
+    if name == "argmax" and small and len(args) == 2 and args[1] is not None:
+        return [partial(args[0].argmax, args[1], out)]
+    if name in ("mm", "addmm") and not kwargs:
+        x, y = args[-2:]
+        multiply: Step = partial(np.dot, x, y, out)
+        sizes = (*x.shape, y.shape[1])
+        fits = math.prod(sizes) <= (DOT_VECTOR if 1 in sizes else DOT) and x.dtype == y.dtype == out.dtype
+        if not (fits and out.flags.c_contiguous):
+            multiply = partial(torch.mm, call.args[-2].detach(), call.args[-1].detach(), out=call.outs[0])
+        return [multiply] if name == "mm" else [multiply, partial(np.add, out, args[0], out=out)]
+    return []
+
+
+def _torch(call: Call) -> list[Step]:
+    args, kwargs = _bound(call.args), _bound(call.kwargs)
+    func, outs, name = call.func, call.outs, call.name
+    if call.in_place:  # as a method: the recorded overload, called from Python, costs 3 us more
+        method = getattr(args[0], f"{name}_", None)
+        return [partial(func, *args, **kwargs) if method is None else partial(method, *args[1:], **kwargs)]
+    if name == "_to_copy" and len(outs) == 1:
+        return [partial(outs[0].copy_, args[0])]
+    if name in ("_softmax", "_log_softmax") and args[2] is False:
+        return [partial(getattr(torch, name[1:]), args[0], args[1], out=outs[0])]
+    places = [x.data_ptr() for x in outs]
+    for step in _writing(call, args, kwargs):
+        try:
+            step()
+        except TypeError:  # torch's function of that name takes no out, or other arguments
+            continue
+        if places == [x.data_ptr() for x in outs]:  # else it was of another size or dtype, and moved
+            return [step]
+    raise Refused(f"{func} has no form that writes into memory that is there")
+
+
+def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
+    """The operation with ``out``: torch's function of its name, then the overloads of the operator that have one."""
+    packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in call.func._schema.arguments}
+    if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
+        yield partial(plain, *args, **kwargs, out=call.outs[0])
+    for found in (getattr(packet, name) for name in packet.overloads()):
+        outs = [x.name for x in found._schema.arguments if x.is_out]
+        takes = {x.name: str(x.type) for x in found._schema.arguments if not x.is_out}
+        left_out = wanted.keys() - takes.keys()
+        if len(outs) == len(call.outs) and takes.items() <= wanted.items() and left_out <= OPTIONS:
+            given = {name: x for name, x in kwargs.items() if name in takes}
+            yield partial(found, *args, **given, **dict(zip(outs, call.outs, strict=True)))
+
+
+def _bound(x: Any) -> Any:
+    """Arguments without gradients, so that no mode has to be entered."""
+    if isinstance(x, Tensor):
+        return x.detach()
+    if isinstance(x, dict):
+        return {key: _bound(value) for key, value in x.items()}
+    return type(x)(_bound(value) for value in x) if type(x) in (list, tuple) else x
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, dict | list | tuple):
+        for value in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(value)
+
+
+def _memory(x: Tensor) -> int:
+    """What views of one another share."""
+    return int(x.untyped_storage().data_ptr())
+
+
+def _array(x: Tensor) -> Any:
+    """Over the same bytes; None for a dtype that NumPy has not."""
+    return None if x.dtype == torch.bfloat16 else x.detach().numpy()
+
+
+def _whole_rows(func: Any, args: Any) -> bool:
+    """Indexing by numbers, whose result is as large as they are many."""
+    named = func.overloadpacket.__name__ == "index"
+    return named and not any(x.dtype in (torch.bool, torch.uint8) for x in args[1] if x is not None)
