@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,42 @@ def test_where_all_are_lost_the_learner_waits_for_the_next_rounds(window: int, l
     # One round (two, where a window is longer than an unroll) pays for what the lost ones still owed, and does not count.
     assert waited == 3 + -(-window // UNROLL) and made.replay._rounds == 2 + 3
     assert balanced(made) and made.replay.stats()["lost"] == 2 * ROUND
+
+
+@pytest.mark.parametrize("selector", ["uniform", "prioritized"])
+@pytest.mark.parametrize("window", [1, UNROLL + 1])
+def test_in_any_order_of_answers_and_deaths_batches_are_true_and_rows_accounted_for(
+    selector: Any, window: int, seed: int
+) -> None:
+    """Shards answer one request at a time and die now and then, one of them or all."""
+    turn = random.Random(seed)
+    past = history()
+    given = settings(selector=selector, updates=turn.choice([1, 2, 5]))
+    made = Shards(past, given, batch=8, window=window, max_lag=turn.choice([0, 1, None]))
+    writers, learning, updates = Writers(past, made.replay), None, 0
+    made.held |= set(range(SHARDS))
+    for _ in range(2000):
+        what = turn.choices(["write", "answer", "learn", "die", "all die"], [30, 30, 36, 3, 1])[0]
+        if what == "write" and max(writers.next) < 1100:
+            writers.write(turn.randrange(ACTORS))
+        elif what == "answer":
+            made.shards[turn.randrange(SHARDS)].tick()
+        elif what.endswith("die"):
+            for k in range(SHARDS) if what == "all die" else [turn.randrange(SHARDS)]:
+                made.lose(k)
+        elif what == "learn" and learning is None:
+            if (learning := made.replay.sample(8)) is not None:
+                past.prove(learning)
+        elif what == "learn" and learning is not None:
+            made.replay.learned(learning.keys, np.ones(8))
+            made.replay.finish(learning.keys)
+            learning, updates = None, updates + 1
+    for _ in range(2):  # what the dead had not taken is their successors'
+        made.replay._settled()
+        for k in range(SHARDS):
+            made.serve(k)
+    made.replay._settled()
+    assert updates > 0 and made.replay.stats()["lost"] > 0 and balanced(made)
 
 
 def test_a_successor_that_dies_before_anybody_asked_it() -> None:
