@@ -50,8 +50,8 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, envs: int, workers
 
 @pytest.mark.parametrize(("target", "max_lag"), [(VECTORISATIONS[0], 0), (VECTORISATIONS[1], 4), (VECTORISATIONS[0], None)])
 def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tmp_path: Path) -> None:
-    summary = run(central(ruled(target=target, actors=3, max_lag=max_lag, steps=10_000), inference_workers=2), tmp_path)
-    assert summary["env_steps"] >= 10_000
+    summary = run(central(ruled(target=target, actors=3, max_lag=max_lag, steps=5000), inference_workers=2), tmp_path)
+    assert summary["env_steps"] >= 5000
     assert summary["balance"].keys() == {"learner", "actor 0", "actor 1", "actor 2", "inference 0", "inference 1"}
 
 
@@ -111,7 +111,7 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(ma
         if waiting and report.env_steps > until:
             if (pid := pid_of(waiting[0])) is not None:
                 os.kill(pid, signal.SIGKILL)
-                before[waiting.pop(0)], until = pid, report.env_steps + 4000
+                before[waiting.pop(0)], until = pid, report.env_steps + 1000
         elif report.env_steps > until and all(pid_of(name) not in (None, before[name]) for name in names):
             break
     going.close()
@@ -123,16 +123,19 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(ma
     checkpoint = going._files.latest_checkpoint()
     assert checkpoint is not None
     counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
-    assert counts["rows"] > 10_000 and counts["missing"] <= rows["dropped"]
+    assert counts["rows"] > 3000 and counts["missing"] <= rows["dropped"]
     assert {name: counts[name] for name in ("torn", "duplicated", "orphans")} == {"torn": 0, "duplicated": 0, "orphans": 0}
 
 
 def test_an_env_worker_has_no_torch_in_its_memory(tmp_path: Path) -> None:
     found: dict[str, bool] = {}
-    for _ in api.train(central(ruled(steps=20_000)), out=tmp_path / "run"):
-        for name in ("actor 0", "inference 0"):
-            if name not in found and (pid := pid_of(name)) is not None:
-                found[name] = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+    with api.train(central(ruled(steps=10_000_000)), out=tmp_path / "run") as going:
+        for report in going:
+            for name in ("actor 0", "inference 0"):
+                if report.env_steps and name not in found and (pid := pid_of(name)) is not None:
+                    found[name] = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+            if len(found) == 2:
+                break
     assert found == {"actor 0": False, "inference 0": True}
 
 
