@@ -95,6 +95,14 @@ def program(
     return base
 
 
+def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **options: Any) -> Program:
+    """``program`` with central inference, so that it may have that's settings too; where that cannot be, with local."""
+    try:
+        return program(env, algorithm, inference="central", **options)
+    except ValueError:
+        return program(env, algorithm, **options)
+
+
 def _read(fields: Mapping[str, Any], base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
     """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none of them."""
     settable = setting_types(base)
@@ -245,7 +253,10 @@ def train(
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
-    made = env if isinstance(env, Program) else program(env, algorithm, **options)
+    if isinstance(env, Program):
+        made = env
+    else:
+        made = (measurable if asked == "auto" else program)(env, algorithm, **options)
     weights = None if init_from is None else _weights(init_from)
     made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
     return Run(

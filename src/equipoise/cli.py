@@ -266,7 +266,8 @@ def train(
         if policies:
             given["policies"] = policies
         of_replay = [] if replay_memory is None else [f"replay.memory={replay_memory}"]
-        program = api.program(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
+        made = api.measurable if measured else api.program
+        program = made(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
         run = api.train(
             program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb,
             inference="auto" if measured else None, tell=lambda text: print(text, file=sys.stderr),

@@ -461,7 +461,7 @@ class Program:
     envs_per_actor: Count = 16
     learners: Count = 1
     inference: Inference = "local"  # who chooses actions: each actor, or workers of their own for all of them (central)
-    inference_workers: Count = 1  # central: each for as many actors as any other
+    inference_workers: Count = 1  # central: the actors are dealt to them as evenly as it goes
     inference_batch: Whole = 0  # central: streams that are acted for at once, at most; 0: all that wait
     inference_wait_ms: NonNegative = 0.0  # central: for half of the groups of envs to wait for actions; 0: acts for who waits
     max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running

@@ -37,8 +37,9 @@ def pid_of(name: str) -> int | None:
     return next((int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {name}")), None)
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 4, None])
-@pytest.mark.parametrize(("envs", "workers", "most"), [(8, 1, 0), (5, 1, 0), (4, 2, 4)])
+@pytest.mark.parametrize(
+    ("max_lag", "envs", "workers", "most"), [(0, 8, 1, 0), (0, 4, 2, 0), (1, 5, 1, 0), (4, 4, 2, 4), (None, 8, 1, 0)]
+)
 def test_rows_prove_themselves_in_serial(max_lag: int | None, envs: int, workers: int, most: int, tmp_path: Path) -> None:
     """An even number of envs is two groups, an odd one is one; several inference workers; acts of some groups at a time."""
     made = ruled(actors=3, envs=envs, max_lag=max_lag, steps=3000)
@@ -55,7 +56,7 @@ def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tm
     assert summary["balance"].keys() == {"learner", "actor 0", "actor 1", "actor 2", "inference 0", "inference 1"}
 
 
-@pytest.mark.parametrize("fault", ["state", "version", "reward", "mask", "obs", "action", "first"])
+@pytest.mark.parametrize("fault", ["state", "version", "first"])
 def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="do not prove themselves"):
         run(central(ruled(algorithm=Ruling(fault=fault))), tmp_path, "serial")
@@ -78,9 +79,7 @@ def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(algorithm
     assert len({one["params_sha256"] for one in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("env", "on"), [("CartPole-v1", "process"), ("CartPole-v1", "serial"), ("python:CartPole-v1", "process")]
-)
+@pytest.mark.parametrize(("env", "on"), [("python:CartPole-v1", "process"), ("CartPole-v1", "serial")])
 def test_a_run_goes_on_to_the_same_bits(env: str, on: Any, tmp_path: Path) -> None:
     def made(**options: Any) -> Program:
         given: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 8, "max_lag": 0, "evaluate_episodes": 0}
@@ -101,7 +100,7 @@ def proving(max_lag: int | None, **options: Any) -> Program:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, None])
+@pytest.mark.parametrize("max_lag", [1, *(pytest.param(lag, marks=pytest.mark.chaos) for lag in (0, None))])
 def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(max_lag: int | None, tmp_path: Path) -> None:
     """Every row that comes proves itself, recurrent state included; those that were lost are counted."""
     names = ("actor 0", "inference 1", "actor 2", "inference 0")
@@ -124,6 +123,32 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(ma
     assert checkpoint is not None
     counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
     assert counts["rows"] > 3000 and counts["missing"] <= rows["dropped"]
+    assert {name: counts[name] for name in ("torn", "duplicated", "orphans")} == {"torn": 0, "duplicated": 0, "orphans": 0}
+
+
+def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path) -> None:
+    """Of the envs that are where they were, and of those that act for them, none is asked for what the other has dropped."""
+    train(central(replace(proving(1), steps=4000, schedule_steps=10_000_000)), tmp_path / "run", "process")
+    going, killed = api.resume(tmp_path / "run", steps=10_000_000), dict[str, int]()
+    for report in going:
+        for name in ("inference 0", "actor 1"):
+            if name not in killed and (pid := pid_of(name)) is not None:
+                os.kill(pid, signal.SIGKILL)
+                killed[name] = pid
+        if (
+            report.env_steps > 7000
+            and all(pid_of(name) not in (None, pid) for name, pid in killed.items())
+            and len(killed) == 2
+        ):
+            break
+    going.close()
+    assert going.summary is not None
+    failed = [note for note in going.summary["notes"] if "replaced, for the 2nd time" in note or "raised" in note]
+    assert not failed, failed
+    checkpoint = going._files.latest_checkpoint()
+    assert checkpoint is not None
+    counts = dict(zip(COUNTS, load_checkpoint(checkpoint)[0]["ledger.counts"].tolist(), strict=True))
+    assert counts["missing"] <= going.summary["rows"]["dropped"]
     assert {name: counts[name] for name in ("torn", "duplicated", "orphans")} == {"torn": 0, "duplicated": 0, "orphans": 0}
 
 

@@ -15,7 +15,7 @@ held[g]        the inference worker            the cut in which it holds still: 
 
 ``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference says whose turn it is: 0 the env
 worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: whatever it held
-of the last one is dropped by then. Then the env worker begins new episodes. So nobody waits for who died, a process that is
+of the last one is dropped by then. Then the env worker begins new episodes. So a process that is
 alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. As in ``tokens.py``
 stores are taken to become visible in the order of the program (x86).
 """
@@ -106,6 +106,11 @@ class EnvSide:
         """Is an epoch to be begun: are the first rows of new episodes asked for?"""
         asked = int(self._words["asked"][self._g])
         return asked >> EPOCH != self._begun and self._current(asked)
+
+    @property
+    def epoch(self) -> int:
+        """That whoever acts is in."""
+        return int(self._words["asked"][self._g]) >> EPOCH
 
     def _current(self, asked: int) -> bool:
         return asked >> EPOCH == int(self._words["epoch"][self._g])

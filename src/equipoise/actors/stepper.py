@@ -39,9 +39,10 @@ class EnvWorker:
     def _work(self, i: int) -> bool:
         env, side = self.envs[i], self._sides[i]
         if side.begins:
-            if self._where[i]:
+            where, self._where[i] = self._where[i], False
+            if where and side.epoch == 0:  # later whoever acts has dropped what it knew of these envs
                 side.begin(None)
-                self._where[i] = False
+                self._fresh[i] = False
             else:
                 if not self._fresh[i]:
                     env.load({})

@@ -193,7 +193,7 @@ def _env_seed(blue: Blueprint, shared: Shared, group: int, incarnation: int) -> 
     if not incarnation and (blue.resume is None or blue.spec.resume != "restart"):
         return blue.program.seed
     # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
-    where = f"row {shared.actors[group].next_row}" if incarnation else f"version {shared.version}"
+    where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if incarnation else "")
     return derive_seed(blue.program.seed, f"incarnation {incarnation} from {where}")
 
 

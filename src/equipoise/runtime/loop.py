@@ -127,6 +127,7 @@ def loop(
         wanted = int(wanted_by[0])  # before the tick: whatever a shard was asked for until the cut is done then
         state = worker.tick()
         now = meter.add(state)
+        recheck_s = RECHECK_S if state is Tick.WORKED else recheck_s
         if writing and (rest := saved()) is not None:
             writing = False
             duty.outbox.send({"written": last} | rest)
@@ -140,6 +141,7 @@ def loop(
             state = worker.tick()
             if state is Tick.WORKED:
                 duty.bell.disarm()
+                recheck_s = RECHECK_S
             else:
                 meter.waits(True)
                 wait_s = patience()

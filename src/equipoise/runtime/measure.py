@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from equipoise.runtime import blueprint, forkserver
+from equipoise.runtime import acting, blueprint, forkserver
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.process import ProcessRuntime
+from equipoise.runtime.program import check
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all
@@ -22,6 +25,7 @@ TURNS = 4  # local, central, local, central: what else the machine does changes,
 WARM_S = 60.0  # at most, for the first rows to come
 CLEARLY = 1.05  # central takes more processes: it has to be that much faster
 SLICE_S = 0.02
+ENDLESS = 1 << 40  # updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,10 @@ class Choice:
 
 
 def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda text: None) -> tuple[Program, dict[str, Any]]:
-    """The program with the faster inference, and what is to be recorded of the choice. Takes seconds; ``tell`` says so."""
+    """The program with the faster inference, and what is to be recorded of the choice. Takes seconds; ``tell`` says so.
+
+    WorkerFailed where neither works.
+    """
     choice = _fixed(program, on)
     if choice is None:
         tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time that they take to start")
@@ -49,28 +56,39 @@ def _fixed(program: Program, on: str) -> Choice | None:
         why = "in one thread both do the same work"
     elif program.max_lag == 0:
         why = "with max_lag=0 nothing that is measured may decide what is computed"
-    elif not program.actors:
-        why = "there are no actors"
-    elif len(program.policies) > 1:
-        why = "there are several policies"
+    else:
+        try:
+            check(replace(program, inference="central"))
+        except ValueError as error:
+            why = f"central cannot be: {error}"
     return None if why is None else Choice(inference="local", why=why, steps_per_s={})
 
 
 def _measured(program: Program) -> Choice:
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
+    failed: dict[str, WorkerFailed] = {}
     forkserver.prepare(central=True)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        for turn in range(TURNS):
-            kind = get_args(Inference)[turn % 2]
-            rates[kind].append(
-                _rate(
-                    replace(program, inference=kind, evaluate_episodes=0, evaluate_every=None, stop_at=None),
-                    Path(place) / str(turn),
-                )
-            )
+        blues = {kind: _blueprint(replace(program, inference=kind), Path(place) / kind) for kind in get_args(Inference)}
+        for _ in range(TURNS // len(rates)):
+            for kind, blue in blues.items():
+                if kind not in failed:
+                    try:
+                        rates[kind].append(_rate(blue))
+                    except WorkerFailed as error:
+                        failed[kind] = error
+    if len(failed) == len(rates):
+        raise failed["local"]
     # The better turn of each: what else ran on the machine can only have slowed the others.
-    best = {kind: max(found) for kind, found in rates.items()}
-    ratio = best["central"] / max(best["local"], 1e-9)
+    best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
+    for kind, rate in best.items():
+        if not rate:
+            (other,) = set(best) - {kind}
+            why = f"{kind} " + (
+                f"failed: {failed[kind].reason}" if kind in failed else f"learned nothing within {WARM_S:.0f} s"
+            )
+            return Choice(inference="central" if other == "central" else "local", why=why, steps_per_s=best)
+    ratio = best["central"] / best["local"]
     inference: Inference = "central" if ratio > CLEARLY else "local"
     why = f"central made {best['central']:,.0f} steps/s and local {best['local']:,.0f}"
     if inference == "local" and ratio > 1:
@@ -78,22 +96,28 @@ def _measured(program: Program) -> Choice:
     return Choice(inference=inference, why=why, steps_per_s={kind: round(rate, 1) for kind, rate in best.items()})
 
 
-def _rate(program: Program, place: Path) -> float:
-    """Env steps a second of a run that is thrown away."""
+def _blueprint(program: Program, place: Path) -> Blueprint:
+    """Of a run that is thrown away: it saves nothing and never ends."""
     place.mkdir()
-    blue = replace(
-        blueprint.blueprint(replace(program, checkpoint_every=0)), directory=str(place / "checkpoints"),
-        capsules=None, checkpoint_every=0,
-    )  # fmt: skip
+    made = replace(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
+    blue = blueprint.blueprint(made)
+    forward = acting.forwards(acting.chosen(blue))
+    return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
+
+
+def _rate(blue: Blueprint) -> float:
+    """Env steps a second, once it learns; 0 where it does not come to that."""
     runtime = ProcessRuntime(blue)
     try:
         until = time.monotonic() + WARM_S
-        while min(_ticks(runtime)) < 2 and time.monotonic() < until:
+        while min(_ticks(runtime)) < 2 or runtime.shared.version < 2:
+            if time.monotonic() > until:
+                return 0.0
             runtime.advance(SLICE_S)
         began, before = time.monotonic(), sum(_ticks(runtime))
         while time.monotonic() < began + MEASURE_S / TURNS:
             runtime.advance(SLICE_S)
-        return (sum(_ticks(runtime)) - before) * program.group_envs / (time.monotonic() - began)
+        return (sum(_ticks(runtime)) - before) * blue.program.group_envs / (time.monotonic() - began)
     finally:
         runtime.stop()
 

@@ -162,8 +162,7 @@ class ProcessRuntime:
         if child.kind == "shard":
             assert self.shared.post is not None
             return self.shared.post.inserted(child.index) * self._blue.policy.unroll
-        groups = self._groups(child)
-        return self.shared.actors[groups[0]].next_row if groups else 0
+        return min((self.shared.actors[group].next_row for group in self._groups(child)), default=0)
 
     def _groups(self, child: _Child) -> range:
         """Of envs, that the worker steps or acts for."""
@@ -295,8 +294,8 @@ class ProcessRuntime:
                 self._ring_beside(child)
         if child.failures >= build.MOST_FAILURES:
             raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)
-        # An actor that was lost before it had loaded its state does so again; that of others is lost with them.
-        if child.kind not in ("actor", "learner") or self._blue.resume is None or self._rows(child) > 0:
+        # Who acts and was lost before it had loaded its state does so again; that of others is lost with them.
+        if child.kind in ("env", "shard") or self._blue.resume is None or self._rows(child) > 0:
             child.incarnation += 1
         child.replaced += 1
         backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 BUILT_IN = algorithms.__name__
+DESCRIPTORS = 230  # that Python's forkserver hands to a process, less those of its own
 
 
 # ------------------------------------------------------------------------------------------------------------- algorithms
@@ -387,6 +388,11 @@ def _central_problems(program: Program) -> list[str]:
         problems.append(
             f"inference_workers: expected at most {program.actors}, as many as actors, since each acts for the envs of whole "
             f"actors, got {program.inference_workers}"
+        )
+    if (descriptors := (2 * program.groups if program.max_lag == 0 else 2) + program.actors) > DESCRIPTORS:
+        problems.append(
+            f"actors: expected fewer under central inference, since {descriptors} descriptors of queues and doorbells go to an "
+            f"inference worker, and at most {DESCRIPTORS} can, got {program.actors}; max_lag=1 takes one an actor, not five"
         )
     if 0 < program.inference_batch < program.group_envs:
         problems.append(
