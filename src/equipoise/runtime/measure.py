@@ -81,13 +81,11 @@ def _measured(program: Program) -> Choice:
         raise failed["local"]
     # The better turn of each: what else ran on the machine can only have slowed the others.
     best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
-    for kind, rate in best.items():
-        if not rate:
-            (other,) = set(best) - {kind}
-            why = f"{kind} " + (
-                f"failed: {failed[kind].reason}" if kind in failed else f"learned nothing within {WARM_S:.0f} s"
-            )
-            return Choice(inference="central" if other == "central" else "local", why=why, steps_per_s=best)
+    for kind in ("central", "local"):
+        if not best[kind]:
+            gone = f"failed: {failed[kind].reason}" if kind in failed else f"learned nothing within {WARM_S:.0f} s"
+            other: Inference = "local" if kind == "central" else "central"
+            return Choice(inference=other, why=f"{kind} {gone}", steps_per_s=best)
     ratio = best["central"] / best["local"]
     inference: Inference = "central" if ratio > CLEARLY else "local"
     why = f"central made {best['central']:,.0f} steps/s and local {best['local']:,.0f}"
