@@ -15,8 +15,8 @@ there are, which makes two series of "updates a round":
   times as fast: actors are added until it is not.
 
 Steps/s are of a window (``matrix.py``'s) after a warm-up; "linear" is that over the steps/s of one actor times the actors. The
-shares of time are sums over the window, the verdict is that of its last report. ``--solve`` runs the series ``fixed`` with the
-settings of CartPole's recipe until 20 episodes and then 100 fresh ones have a mean of 475 (``--stop-at``), from spawning the
+shares of time are sums over the window, the verdict is that of its last report. ``--solve`` runs one series (``--series``;
+``fixed``, unless it is ``per row`` alone) with the settings of CartPole's recipe until 20 episodes and then 100 fresh ones have a mean of 475 (``--stop-at``), from spawning the
 process to its end; the numbers of actors take turns within a seed. It has fewer envs an actor, since an evaluation steps its
 hundred as so many machines side by side would, and that adds to the time of every run.
 """
@@ -171,7 +171,8 @@ def run_solve(a: argparse.Namespace, actors: int, seed: int) -> dict[str, Any]:
     """Wall time from spawning a run to its end, solved; raises Failed."""
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         out, log = Path(folder) / "run", Path(folder) / "log"
-        words = command(a, actors=actors, updates=a.updates, steps=a.steps * actors, out=out)
+        each = actors if a.series == ["per row"] else 1
+        words = command(a, actors=actors, updates=a.updates * each, steps=a.steps * actors // each, out=out)
         words += ["--stop-at", f"{THRESHOLD:g}", "--seed", str(seed)]
         start = time.monotonic()
         with started(words, log, **surroundings()) as process:
@@ -243,7 +244,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20, help="the window of one run")
     parser.add_argument("--warmup", type=float, default=15)
     parser.add_argument("--seeds", default="0,1,2,3,4", help="of --solve, with commas between")
-    parser.add_argument("--steps", type=int, default=100_000, help="of --solve, at most, for each actor; schedules end there")
+    parser.add_argument("--steps", type=int, default=100_000, help="of --solve, at most; ``fixed``: for each actor")
     parser.add_argument("--limit", type=float, default=600, help="seconds that a run of --solve may take")
     parser.add_argument("--equipoise", default=shlex.quote(str(OURS)), metavar="COMMAND")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there, after each")

@@ -268,10 +268,8 @@ def train(
         of_replay = [] if replay_memory is None else [f"replay.memory={replay_memory}"]
         made = api.measurable if measured else api.program
         program = made(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
-        run = api.train(
-            program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb,
-            inference="auto" if measured else None, tell=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
+        auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
+        run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb, **auto)
     sys.exit(watch(run, "train", quiet=quiet))
 
 

@@ -84,7 +84,7 @@ def test_json_holds_every_field():
         (["actors"], "two", "program.actors: expected a whole number, got 'two'"),
         (["actors"], True, "program.actors: expected a whole number, got True"),
         (["actors"], 1.5, "program.actors: expected a whole number, got 1.5"),
-        (["inference"], "locale", r"program.inference: expected one of 'local', got 'locale' \(did you mean 'local'\?\)"),
+        (["inference"], "locale", r"inference: expected one of 'local', 'central', got 'locale' \(did you mean 'local'\?\)"),
         (["max_lag"], [], "program.max_lag: expected a whole number or none, got \\[\\]"),
         (["env", "targt"], "", r"program.env: unknown key 'targt'; did you mean 'target'\?"),
         (["env", "kwargs"], [], "program.env.kwargs: expected a JSON object"),

@@ -27,7 +27,7 @@ class Events:
 
     def __init__(self, directory: Path, *, purge_step: int | None = None) -> None:
         """``purge_step``: the first step that is told anew, in place of what older files say."""
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"
         self.path = directory / name
         self._file = self.path.open("xb", buffering=0)
         self._record(field(3, BYTES, VERSION))

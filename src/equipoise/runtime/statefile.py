@@ -32,6 +32,9 @@ def dump(tree: Tree) -> bytes:
             return {"value": node}
         name = str(len(arrays))
         if torch is not None and isinstance(node, torch.Tensor):
+            if node.dtype == torch.bfloat16:  # which numpy has not
+                arrays[name] = np.array(node.detach().cpu().view(torch.int16).numpy(), order="C")
+                return {"bfloat16": name}
             arrays[name] = np.array(node.detach().cpu().numpy(), order="C")
             return {"tensor": name}
         if isinstance(node, np.ndarray | np.generic) and node.dtype.kind in "biuf":
@@ -62,6 +65,7 @@ def parse(data: bytes) -> Tree:
             return arrays[content]
         import torch
 
-        return torch.from_numpy(arrays[content])
+        tensor = torch.from_numpy(arrays[content])
+        return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor
 
     return decode(skeleton)
