@@ -231,12 +231,14 @@ def test_an_actor_that_dies_again_and_again_is_replaced_with_all_its_policies(ma
     made = api.program(
         "tests.envs.games:Deadly", policies={"speaker": "impala", "listener": "impala"}, unroll=8, actors=2, envs_per_actor=4,
         route={"speaker": "speaker", "listener": "listener"}, max_lag=max_lag, evaluate_episodes=0,
-        steps=6000 if max_lag == 0 else 40_000,  # the other actor goes on, and must not be done before there are two deaths
+        steps=6000 if max_lag == 0 else 10_000_000,  # the other actor goes on, however fast
     )  # fmt: skip
     with api.train(made, on="process", out=tmp_path / "run") as going:
-        list(going)
-    assert going.summary is not None and going.summary["status"] == "completed"
+        for report in going:
+            if max_lag != 0 and any("replaced, for the 2nd time" in note for note in report.notes):
+                break
+    assert going.summary is not None and going.summary["status"] == ("completed" if max_lag == 0 else "interrupted")
     rows = going.summary["rows"]
     assert rows["dropped"] > 0 and rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
-    assert rows["sampled"] == 2 * going.summary["env_steps"]
+    assert max_lag is None or rows["sampled"] == 2 * going.summary["env_steps"]
     assert any("was killed by SIGKILL; replaced, for the 2nd time" in note for note in going.summary["notes"])
