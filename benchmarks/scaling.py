@@ -16,9 +16,9 @@ there are, which makes two series of "updates a round":
 
 Steps/s are of a window (``matrix.py``'s) after a warm-up; "linear" is that over the steps/s of one actor times the actors. The
 shares of time are sums over the window, the verdict is that of its last report. ``--solve`` runs one series (``fixed``, unless
-``--series "per row"`` says otherwise) with the settings of CartPole's recipe until 20 episodes and then 100 fresh ones have a mean
-of 475 (``--stop-at``), from spawning the process to its end; the numbers of actors take turns within a seed. It has fewer envs an
-actor, since an evaluation steps its hundred as so many machines side by side would, and that adds to the time of every run.
+``--series "per row"`` says otherwise) with the settings of CartPole's recipe until 20 episodes and then 100 fresh ones have a
+mean of 475 (``--stop-at``), from spawning the process to its end; the numbers of actors take turns within a seed. It has fewer
+envs an actor, since an evaluation steps its hundred as so many machines side by side would, which adds to every run's time.
 """
 
 from __future__ import annotations
