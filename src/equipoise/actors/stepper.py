@@ -42,7 +42,6 @@ class EnvWorker:
             where, self._where[i] = self._where[i], False
             if where and side.epoch == 0:  # later whoever acts has dropped what it knew of these envs
                 side.begin(None)
-                self._fresh[i] = False
             else:
                 if not self._fresh[i]:
                     env.load({})
@@ -74,7 +73,7 @@ class EnvWorker:
         for i, env in enumerate(self.envs):
             env.load(state[str(i)])
             self._where[i] = bool(state[str(i)])
-            self._fresh[i] = True
+            self._fresh[i] = not state[str(i)]
 
     def close(self) -> None:
         for env in self.envs:

@@ -1,0 +1,146 @@
+"""Whose turn it is, and what an env worker says first: after its start, a resume, and the death of who acts for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise import tree
+from equipoise.actors.exchange import EPOCH, EnvSide, Exchange
+from equipoise.actors.stepper import EnvWorker
+from equipoise.tree import ArraySpec
+from equipoise.types import Tick, TimeStep
+
+SIZES: dict[str, Any] = {"obs": ArraySpec((1,), "float32"), "action": ArraySpec((), "int64"), "groups": 1, "width": 2}
+
+
+class Memory:
+    def __init__(self, size: int) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+
+
+class Counting:
+    """An env of two streams that says how many answers it gave since its last reset; None to every other ``recv``, if slow."""
+
+    def __init__(self, slow: bool = False) -> None:
+        self.count, self.said, self.loaded, self._slow, self._asked = 0, True, list[Any](), slow, 0
+        self.resumed: dict[str, int] = {}
+
+    def send(self, action: Any, stream: Any) -> None:
+        assert self.said, "an action before the answer to the last"
+        self.said = False
+
+    def recv(self) -> TimeStep | None:
+        self._asked += 1
+        if self._slow and self._asked % 2:
+            return None
+        self.count, self.said = self.count + 1, True
+        flags = np.zeros(2, np.bool_)
+        return TimeStep(
+            obs=np.full((2, 1), self.count, np.float32), reward=np.zeros(2, np.float32), terminated=flags, truncated=flags,
+            first=flags, valid=flags, stream=np.arange(2),
+        )  # fmt: skip
+
+    def load(self, state: Any) -> None:
+        self.loaded.append(state)
+        self.count = state.get("count", 0)
+
+    def state(self) -> Any:
+        return {"count": self.count}
+
+    def close(self) -> None: ...
+
+
+class Pair:
+    """An env worker, and words as an inference worker writes them."""
+
+    def __init__(self, slow: bool = False, state: Any = None) -> None:
+        self.exchange = Exchange(Memory(tree.nbytes(Exchange.specs(**SIZES))), **SIZES)
+        self.words, self.env = self.exchange.words, Counting(slow)
+        env: Any = self.env
+        self.rings, self.cut = 0, 0
+        self.worker = EnvWorker([env], [EnvSide(self.exchange, 0, np.arange(2))], ring=self._ring, cut=lambda: self.cut)
+        if state is not None:
+            self.worker.load({"0": state})
+
+    def _ring(self) -> None:
+        self.rings += 1
+
+    def said(self) -> tuple[int, int]:
+        """The epoch and the number of the last answer."""
+        return divmod(int(self.words["said"][0]), 1 << EPOCH)
+
+    def act(self) -> None:
+        self.words["asked"][0] = self.words["said"][0]
+
+    def die(self) -> None:
+        """Who acts dies, and its successor begins."""
+        self.exchange.lost(range(1))
+        assert self.worker.tick() is Tick.STARVED, "not before the successor has begun"
+        self.words["asked"][0] = self.words["epoch"][0] << EPOCH
+
+    def tick(self) -> None:
+        """Until it answered."""
+        before = self.rings
+        for _ in range(3):
+            if self.worker.tick() is Tick.WORKED:
+                break
+        assert self.rings == before + 1
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_it_answers_each_action_once(slow: bool) -> None:
+    pair = Pair(slow)
+    for n in range(1, 5):
+        pair.tick()
+        assert pair.said() == (0, n) and pair.words["anew"][0] == 1
+        assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[n], [n]]
+        assert pair.worker.tick() is Tick.STARVED, "it is the other's turn"
+        pair.act()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_after_the_death_of_who_acts_it_begins_new_episodes(slow: bool) -> None:
+    pair = Pair(slow)
+    pair.tick()
+    pair.act()
+    pair.tick()
+    for epoch in (1, 2):
+        pair.die()
+        pair.tick()
+        assert pair.said() == (epoch, 1) and pair.words["anew"][0] == 1 and pair.env.loaded == [{}] * epoch
+        assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[1], [1]]
+
+
+def test_envs_that_a_resume_brought_back_say_so_and_then_step() -> None:
+    pair = Pair(state={"count": 7})
+    pair.tick()
+    assert pair.said() == (0, 1) and pair.words["anew"][0] == 0 and pair.env.count == 7, "no rows: they were told before"
+    pair.act()
+    pair.tick()
+    assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[8], [8]]
+    pair.die()
+    pair.tick()
+    assert pair.env.loaded == [{"count": 7}, {}] and pair.words["anew"][0] == 1
+
+
+def test_envs_that_a_resume_brought_back_are_of_no_use_to_a_successor() -> None:
+    """Who acted died before it heard of them, and its successor knows nothing of their rows."""
+    pair = Pair(state={"count": 7})
+    pair.exchange.lost(range(1))
+    pair.words["asked"][0] = 1 << EPOCH
+    pair.tick()
+    assert pair.said() == (1, 1) and pair.words["anew"][0] == 1 and pair.env.loaded == [{"count": 7}, {}]
+
+
+def test_it_may_be_saved_once_who_acts_holds_still_for_that_cut() -> None:
+    pair = Pair()
+    pair.tick()
+    pair.cut = 3
+    assert pair.worker.tick() is Tick.STARVED
+    pair.words["held"][0] = 2
+    assert pair.worker.tick() is Tick.STARVED, "of another cut"
+    pair.words["held"][0] = 3
+    assert pair.worker.tick() is Tick.BLOCKED and pair.worker.state() == {"0": {"count": 1}}
