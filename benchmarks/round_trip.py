@@ -79,9 +79,9 @@ class Ring:
         if self.worker.tick() is Tick.WORKED:
             self.mine.disarm()
             return True
-        self.spin.sleeps()
+        slept_at = time.perf_counter()
         self.mine.wait(RECHECK_S)
-        self.spin.wakes()
+        self.spin.slept(time.perf_counter() - slept_at)
         return False
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, envs: int, workers
 def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tmp_path: Path) -> None:
     summary = run(central(ruled(target=target, actors=3, max_lag=max_lag, steps=5000), inference_workers=2), tmp_path)
     assert summary["env_steps"] >= 5000
+    assert summary["failures"].keys() == {"actor 0", "actor 1", "actor 2"}
     assert summary["balance"].keys() == {"learner", "actor 0", "actor 1", "actor 2", "inference 0", "inference 1"}
 
 

@@ -26,13 +26,19 @@ def need(condition: object, why: str) -> None:
         raise Wrong(why)
 
 
-def kill_actor(attack: Attack, seconds: float) -> None:
-    attack.train()
+def kill_in_turn(attack: Attack, kind: str, count: int, seconds: float) -> int:
+    """So many workers of a kind, each once at least, until the time is over -> how many were killed."""
     until, n = time.monotonic() + seconds, 0
-    while time.monotonic() < until or n < 2:
-        worker = f"actor {n % 2}"
+    while time.monotonic() < until or n < count:
+        worker = f"{kind} {n % count}"
         attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
         n += 1
+    return n
+
+
+def kill_actor(attack: Attack, seconds: float) -> None:
+    attack.train()
+    n = kill_in_turn(attack, "actor", 2, seconds)
     attack.end()
     need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} actors were killed, and fewer replaced")
 
@@ -76,11 +82,7 @@ def stop_learner(attack: Attack, seconds: float) -> None:
 def kill_shard(attack: Attack, seconds: float) -> None:
     settings = (f"replay.shards={SHARDS}", "replay.capacity=6000", "replay.selector=prioritized", "replay.updates=4")
     attack.train(*settings, algorithm="Replayed", actors=SHARDS)
-    until, n = time.monotonic() + seconds, 0
-    while time.monotonic() < until or n < SHARDS:
-        worker = f"shard {n % SHARDS}"
-        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
-        n += 1
+    n = kill_in_turn(attack, "shard", SHARDS, seconds)
     every = [f"shard {k}" for k in range(SHARDS)]
     for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:  # most likely amid a round
         attack.replaced(worker, pid)
@@ -94,11 +96,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
 def kill_inference(attack: Attack, seconds: float) -> None:
     attack.inference = "central"
     attack.train("inference_workers=2")
-    until, n = time.monotonic() + seconds, 0
-    while time.monotonic() < until or n < 2:
-        worker = f"inference {n % 2}"
-        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
-        n += 1
+    n = kill_in_turn(attack, "inference", 2, seconds)
     attack.end()
     need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} inference workers were killed, and fewer replaced")
 

@@ -89,7 +89,6 @@ class Spin:
 
     def __init__(self, of: int) -> None:
         self._pays, self._may = False, 1 < of <= CORES
-        self._slept_at = 0.0
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
         """Was there work within a moment? ``add`` is told what each tick was."""
@@ -102,11 +101,8 @@ class Spin:
             os.sched_yield()
         return False
 
-    def sleeps(self) -> None:
-        self._slept_at = time.perf_counter()
-
-    def wakes(self) -> None:
-        self._pays = self._may and time.perf_counter() < self._slept_at + SPIN_S
+    def slept(self, seconds: float) -> None:
+        self._pays = self._may and seconds < SPIN_S
 
 
 def loop(
@@ -145,15 +141,13 @@ def loop(
             else:
                 meter.waits(True)
                 wait_s = patience()
-                if spin is not None:
-                    spin.sleeps()
                 slept_at = time.perf_counter()
                 if duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd):
                     return
-                vain = time.perf_counter() > slept_at + recheck_s
-                recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if vain else RECHECK_S
+                slept_s = time.perf_counter() - slept_at
+                recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if slept_s > recheck_s else RECHECK_S
                 if spin is not None:
-                    spin.wakes()
+                    spin.slept(slept_s)
                 meter.waits(False)
             meter.add(state)
         elif now > look_at:

@@ -182,8 +182,8 @@ class Scribe:
             "rows": {name: int(n) for name, n in self._shared.queue.stats().items() if name in ROWS} | self._of_shards(),
             "notes": self._notes,
             "failures": {
-                f"actor {i}": dict(zip(COUNTED, one.failures.tolist(), strict=True))
-                for i, one in enumerate(self._shared.actors)
+                f"actor {i}": dict(zip(COUNTED, sum(self._shared.actors[g].failures for g in groups).tolist(), strict=True))
+                for i, groups in enumerate(map(self._blue.groups, range(self._blue.program.actors)))
             },
         }
 
