@@ -64,7 +64,7 @@ class Call:
         return str(self.func.overloadpacket.__name__).removesuffix("_")
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
@@ -92,15 +92,15 @@ class Tape:
 
     def __init__(self, act: Callable[[Tree], Tree], inputs: Tree, weights: Iterable[Tensor]) -> None:
         given = dict(tree.items(tree.torch_views(inputs)))
-        recorder = Recorder()
+        recording = Recording()
         with torch.no_grad():
             act(tree.like(inputs, given))  # whatever is made once, and kept, is there now
-            with recorder:
+            with recording:
                 said = act(tree.like(inputs, given))
-        self._kept = recorder.calls  # and every tensor of theirs: steps are bound to their memory
+        self._kept = recording.calls  # and every tensor of theirs: steps are bound to their memory
         entered, known = {_memory(x) for x in given.values()}, {_memory(x) for x in weights}
         ends = {_memory(x) for x in tree.leaves(said)}
-        calls, needed = _needed(recorder.calls, ends)
+        calls, needed = _needed(recording.calls, ends)
         when = _when(calls, entered, known)
         made = {memory for call in calls if not (call.view or call.in_place) for memory in call.writes}
         self._weights: list[Step] = []
