@@ -22,7 +22,7 @@ from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all
 TURNS = 4  # local, central, local, central: what else the machine does changes, and should not decide
-WARM_S = 60.0  # at most, for the first rows to come
+WARM_S = 60.0  # at most, for the first updates to come, and as long for a turn
 CLEARLY = 1.05  # central takes more processes: it has to be that much faster
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
@@ -42,8 +42,8 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
     """
     choice = _fixed(program, on)
     if choice is None:
-        tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time that they take to start")
-        choice = _measured(program)
+        tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time to their first updates")
+        choice = _faster(*measured(program))
     tell(f"inference: {choice.inference}, since {choice.why}")
     made = replace(program, inference=choice.inference)
     return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
@@ -64,19 +64,26 @@ def _fixed(program: Program, on: str) -> Choice | None:
     return None if why is None else Choice(inference="local", why=why, steps_per_s={})
 
 
-def _measured(program: Program) -> Choice:
+def measured(
+    program: Program, *, seconds: float = MEASURE_S, turns: int = TURNS
+) -> tuple[dict[str, list[float]], dict[str, WorkerFailed]]:
+    """Steps/s of each kind of inference in each of its turns, 0 where it learned nothing; and which kinds failed."""
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
     failed: dict[str, WorkerFailed] = {}
     forkserver.prepare(central=True)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         blues = {kind: _blueprint(replace(program, inference=kind), Path(place) / kind) for kind in get_args(Inference)}
-        for _ in range(TURNS // len(rates)):
+        for _ in range(turns // len(rates)):
             for kind, blue in blues.items():
                 if kind not in failed:
                     try:
-                        rates[kind].append(_rate(blue))
+                        rates[kind].append(_rate(blue, seconds / turns))
                     except WorkerFailed as error:
                         failed[kind] = error
+    return rates, failed
+
+
+def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> Choice:
     if len(failed) == len(rates):
         raise failed["local"]
     # The better turn of each: what else ran on the machine can only have slowed the others.
@@ -103,8 +110,10 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
 
 
-def _rate(blue: Blueprint) -> float:
-    """Env steps a second, once it learns; 0 where it does not come to that."""
+def _rate(blue: Blueprint, seconds: float) -> float:
+    """Env steps a second, once it learns, from the end of an update to the end of another, since acting and learning may take
+    turns for the cores; 0 where it does not come to that.
+    """
     runtime = ProcessRuntime(blue)
     try:
         until = time.monotonic() + WARM_S
@@ -112,10 +121,17 @@ def _rate(blue: Blueprint) -> float:
             if time.monotonic() > until:
                 return 0.0
             runtime.advance(SLICE_S)
-        began, before = time.monotonic(), sum(_ticks(runtime))
-        while time.monotonic() < began + MEASURE_S / TURNS:
+        version, ends = runtime.shared.version, []  # (when, steps so far) of each update seen
+        until = time.monotonic() + WARM_S
+        while len(ends) < 2 or ends[-1][0] - ends[0][0] < seconds:
+            if time.monotonic() > until:
+                return 0.0
             runtime.advance(SLICE_S)
-        return (sum(_ticks(runtime)) - before) * blue.program.group_envs / (time.monotonic() - began)
+            if runtime.shared.version > version:
+                version = runtime.shared.version
+                ends.append((time.monotonic(), sum(_ticks(runtime)) * blue.program.group_envs))
+        (began, before), (ended, after) = ends[0], ends[-1]
+        return (after - before) / (ended - began)
     finally:
         runtime.stop()
 

@@ -1,0 +1,94 @@
+"""Does ``--inference auto`` take the faster one? Central against local inference, by net and number of streams.
+
+    .venv/bin/python benchmarks/inference.py [--nets mlp,nature,resnet] [--streams 8,32,128,512] [--seconds 24] [--turns 6]
+        [--page FILE.md] [--json FILE]
+
+Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images, whose learner learns from what they make
+(``runtime/measure.py``): local and central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take
+to the first updates. What counts as true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
+``of the better``: how fast what it chose is, of the faster one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equipoise.algorithms.impala import IMPALA
+from equipoise.runtime import measure
+from equipoise.types import EnvFactory, Policy, Program
+
+CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")
+NETS = {"mlp": (CARTPOLE, "mlp", "fp32"), "nature": (PONG, "nature", "bf16"), "resnet": (PONG, "resnet", "bf16")}
+ACTORS = 2
+ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
+
+
+def program(net: str, streams: int) -> Program:
+    env, torso, precision = NETS[net]
+    block = streams // ACTORS
+    policy = Policy(algorithm=IMPALA(torso=torso), unroll=min(max(ROWS // streams, 4), 32), batch=streams)
+    return Program(
+        env=env, policies={"main": policy}, actors=ACTORS, envs_per_actor=block, max_lag=None, precision=precision,
+        evaluate_episodes=0,
+    )  # fmt: skip
+
+
+def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any]:
+    made = program(net, streams)
+    rates, failed = measure.measured(made, seconds=seconds, turns=turns)
+    if failed:
+        raise SystemExit(f"{net}, {streams} streams: {failed}")
+    true = {kind: statistics.median(found) for kind, found in rates.items()}
+    told: list[str] = []
+    chosen, record = measure.choose(made, on="process", tell=told.append)
+    better = max(true.values())
+    return {
+        "net": net, "streams": streams, "unroll": made.policies["main"].unroll, **true, "rates": rates,
+        "auto": chosen.inference, "why": record["inference"]["why"],
+        "of_better": true[chosen.inference] / better if better else None,
+    }  # fmt: skip
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    out = ["| net | streams | local steps/s | central steps/s | central / local | auto | of the better |", "|" + " --- |" * 7]
+    for one in lines:
+        ratio = f"{one['central'] / one['local']:.2f}" if one["local"] else "-"
+        share = "-" if one["of_better"] is None else f"{one['of_better']:.2f}"
+        out.append(
+            f"| {one['net']} | {one['streams']} | {one['local']:,.0f} | {one['central']:,.0f} | {ratio} | {one['auto']} | {share} |"
+        )
+    return "\n".join(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--streams", default="8,32,128,512")
+    parser.add_argument("--seconds", type=float, default=24.0)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    lines = []
+    for net in given.nets.split(","):
+        for streams in given.streams.split(","):
+            lines.append(line(net, int(streams), seconds=given.seconds, turns=given.turns))
+            print(json.dumps(lines[-1]), flush=True)
+            if given.json:
+                given.json.write_text(json.dumps(lines, indent=1))
+    print(table(lines))
+    if given.page:
+        machine = f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores"
+        given.page.write_text(f"{machine}.\n\n{table(lines)}\n")
+
+
+if __name__ == "__main__":
+    main()
