@@ -16,6 +16,7 @@ from typing import Any, get_args
 from equipoise.runtime import acting, blueprint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.process import ProcessRuntime
 from equipoise.runtime.program import check
 from equipoise.types import Inference, Program
@@ -38,12 +39,14 @@ class Choice:
 def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda text: None) -> tuple[Program, dict[str, Any]]:
     """The program with the faster inference, and what is to be recorded of the choice. Takes seconds; ``tell`` says so.
 
-    WorkerFailed where neither works.
+    WorkerFailed where neither works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
     choice = _fixed(program, on)
     if choice is None:
         tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time that they take to start")
-        choice = _measured(program)
+        with Interrupt() as interrupt:
+            choice = _measured(program, interrupt)
+        interrupt.check()
     tell(f"inference: {choice.inference}, since {choice.why}")
     made = replace(program, inference=choice.inference)
     return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
@@ -64,18 +67,22 @@ def _fixed(program: Program, on: str) -> Choice | None:
     return None if why is None else Choice(inference="local", why=why, steps_per_s={})
 
 
-def _measured(program: Program) -> Choice:
+def _measured(program: Program, interrupt: Interrupt) -> Choice:
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
     failed: dict[str, WorkerFailed] = {}
     forkserver.prepare(central=True)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        blues = {kind: _blueprint(replace(program, inference=kind), Path(place) / kind) for kind in get_args(Inference)}
+        blues = {}
+        for kind in get_args(Inference):
+            blues[kind] = _blueprint(replace(program, inference=kind), Path(place) / kind)
+            interrupt.check()
         for _ in range(TURNS // len(rates)):
             for kind, blue in blues.items():
                 if kind not in failed:
                     try:
-                        rates[kind].append(_rate(blue))
+                        rates[kind].append(_rate(blue, interrupt))
                     except WorkerFailed as error:
+                        interrupt.check()  # which a worker that was not begun yet may have died of
                         failed[kind] = error
     if len(failed) == len(rates):
         raise failed["local"]
@@ -103,7 +110,7 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
 
 
-def _rate(blue: Blueprint) -> float:
+def _rate(blue: Blueprint, interrupt: Interrupt) -> float:
     """Env steps a second, once it learns; 0 where it does not come to that."""
     runtime = ProcessRuntime(blue)
     try:
@@ -111,9 +118,11 @@ def _rate(blue: Blueprint) -> float:
         while min(_ticks(runtime)) < 2 or runtime.shared.version < 2:
             if time.monotonic() > until:
                 return 0.0
+            interrupt.check()
             runtime.advance(SLICE_S)
         began, before = time.monotonic(), sum(_ticks(runtime))
         while time.monotonic() < began + MEASURE_S / TURNS:
+            interrupt.check()
             runtime.advance(SLICE_S)
         return (sum(_ticks(runtime)) - before) * blue.program.group_envs / (time.monotonic() - began)
     finally:

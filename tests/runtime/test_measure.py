@@ -1,0 +1,42 @@
+"""``--inference auto``: what is measured leaves nothing, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import descendants
+from tests.runtime.resuming import command
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_measurement_that_is_told_to_leave_leaves_nothing(
+    number: signal.Signals, code: int, tmp_path: Path, deadline: Any
+) -> None:
+    """As before a run has begun: no directory, no message. ``nothing_left_behind`` looks for processes and segments."""
+    temporary, out = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    words = ["train", "CartPole-v1", "--algorithm", "impala", "--inference", "auto", "--actors", "1", "--out", str(out)]
+    process = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+    try:
+        deadline(
+            lambda: any(temporary.glob("equipoise-measure-*")) and any(d.endswith("equipoise learner") for d in descendants()),
+            120.0, "the measurement",
+        )  # fmt: skip
+        os.killpg(process.pid, number)  # as a terminal, ``timeout`` and batch systems do
+        text = process.communicate(timeout=60)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == code and "Traceback" not in text and "equipoise train:" not in text, text
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torch")]  # which keeps a cache of its own
+    assert not left and not out.exists()
