@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import descendants
+from equipoise.runtime import forkserver, measure
+from tests.conftest import children, descendants
 from tests.runtime.resuming import command
+from tests.runtime.ruling import program
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -40,3 +42,23 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
     assert process.returncode == code and "Traceback" not in text and "equipoise train:" not in text, text
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("torch")]  # which keeps a cache of its own
     assert not left and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "rates", "inference"),
+    [(0, {}, "local"), (1, {"local": 2.0, "central": 1.0}, "local"), (1, {"local": 1.0, "central": 2.0}, "central")],
+)
+def test_a_server_of_env_workers_lives_on_only_where_they_come(
+    max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_rate", lambda blue, interrupt: rates[blue.program.inference])
+    others = forkserver.pids() - {forkserver.pid_of_envs()}
+    forkserver.prepare(central=True)  # as the command line does, before it knows
+    server = forkserver.pid_of_envs()
+    assert server in children(os.getpid())
+    made, _ = measure.choose(program(max_lag=max_lag), on="process")
+    assert made.inference == inference
+    assert (server in children(os.getpid())) == (inference == "central")
+    assert others <= forkserver.pids() <= set(children(os.getpid()))
+    forkserver.prepare(central=True)
+    assert forkserver.pid_of_envs() in children(os.getpid())

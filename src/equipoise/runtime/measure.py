@@ -47,6 +47,8 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
         with Interrupt() as interrupt:
             choice = _measured(program, interrupt)
         interrupt.check()
+    if choice.inference == "local":
+        forkserver.release()
     tell(f"inference: {choice.inference}, since {choice.why}")
     made = replace(program, inference=choice.inference)
     return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
