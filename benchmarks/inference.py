@@ -23,10 +23,15 @@ import torch
 
 from equipoise.algorithms.impala import IMPALA
 from equipoise.runtime import measure
-from equipoise.types import EnvFactory, Policy, Program
+from equipoise.runtime.interrupt import Interrupt
+from equipoise.types import EnvFactory, Policy, Precision, Program
 
 CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")
-NETS = {"mlp": (CARTPOLE, "mlp", "fp32"), "nature": (PONG, "nature", "bf16"), "resnet": (PONG, "resnet", "bf16")}
+NETS: dict[str, tuple[EnvFactory, str, Precision]] = {
+    "mlp": (CARTPOLE, "mlp", "fp32"),
+    "nature": (PONG, "nature", "bf16"),
+    "resnet": (PONG, "resnet", "bf16"),
+}
 ACTORS = 2
 ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
 
@@ -43,7 +48,8 @@ def program(net: str, streams: int) -> Program:
 
 def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any]:
     made = program(net, streams)
-    rates, failed = measure.measured(made, seconds=seconds, turns=turns)
+    with Interrupt() as interrupt:
+        rates, failed = measure.measured(made, interrupt, seconds=seconds, turns=turns)
     if failed:
         raise SystemExit(f"{net}, {streams} streams: {failed}")
     true = {kind: statistics.median(found) for kind, found in rates.items()}
@@ -51,7 +57,7 @@ def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any
     chosen, record = measure.choose(made, on="process", tell=told.append)
     better = max(true.values())
     return {
-        "net": net, "streams": streams, "unroll": made.policies["main"].unroll, **true, "rates": rates,
+        "net": net, "streams": streams, **true, "rates": rates,
         "auto": chosen.inference, "why": record["inference"]["why"],
         "of_better": true[chosen.inference] / better if better else None,
     }  # fmt: skip
@@ -60,11 +66,9 @@ def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any
 def table(lines: list[dict[str, Any]]) -> str:
     out = ["| net | streams | local steps/s | central steps/s | central / local | auto | of the better |", "|" + " --- |" * 7]
     for one in lines:
-        ratio = f"{one['central'] / one['local']:.2f}" if one["local"] else "-"
-        share = "-" if one["of_better"] is None else f"{one['of_better']:.2f}"
-        out.append(
-            f"| {one['net']} | {one['streams']} | {one['local']:,.0f} | {one['central']:,.0f} | {ratio} | {one['auto']} | {share} |"
-        )
+        local, central, share = one["local"], one["central"], one["of_better"]
+        ratios = [f"{central / local:.2f}" if local else "-", one["auto"], "-" if share is None else f"{share:.2f}"]
+        out.append(f"| {one['net']} | {one['streams']} | {local:,.0f} | {central:,.0f} | {' | '.join(ratios)} |")
     return "\n".join(out)
 
 

@@ -104,9 +104,13 @@ def one_line(message: Warning | str, category: type[Warning], filename: str, lin
 
 @contextmanager
 def plain_errors(command: str, debug: bool) -> Iterator[None]:
-    """What a user can put right ends in its message, without a traceback."""
+    """What a user can put right ends in its message, without a traceback; SIGTERM, where it was waited for, with its code."""
     try:
         yield
+    except KeyboardInterrupt as stop:
+        from equipoise.runtime.interrupt import Preempted
+
+        sys.exit(143 if isinstance(stop, Preempted) else 130)
     except (ValueError, OSError, ImportError) as error:
         if debug:
             raise

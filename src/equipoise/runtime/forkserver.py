@@ -41,6 +41,12 @@ def _ensure_running(central: bool) -> None:
         _envs.ensure_running()
 
 
+def release() -> None:
+    """End that of env workers, where none of them runs: there will be none. Whoever needs it after all starts another."""
+    if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
+        _envs._stop()  # type: ignore[attr-defined]
+
+
 class _Popen(popen_forkserver.Popen):
     """Python's own, but for the server that it asks."""
 
@@ -72,5 +78,11 @@ class EnvProcess(process.BaseProcess):
 
 def pids() -> set[int]:
     """Of the servers that run."""
-    found = (getattr(server, "_forkserver_pid", None) for server in (forkserver._forkserver, _envs))
+    found = (getattr(forkserver._forkserver, "_forkserver_pid", None), pid_of_envs())
     return {pid for pid in found if pid is not None}
+
+
+def pid_of_envs() -> int | None:
+    """Of the server of env workers, if it runs."""
+    pid: int | None = _envs._forkserver_pid  # type: ignore[attr-defined]
+    return pid

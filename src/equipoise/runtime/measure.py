@@ -16,8 +16,9 @@ from typing import Any, get_args
 from equipoise.runtime import acting, blueprint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.program import check
+from equipoise.runtime.program import check, check_processes
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all
@@ -38,12 +39,16 @@ class Choice:
 def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda text: None) -> tuple[Program, dict[str, Any]]:
     """The program with the faster inference, and what is to be recorded of the choice. Takes seconds; ``tell`` says so.
 
-    WorkerFailed where neither works.
+    WorkerFailed where neither works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
     choice = _fixed(program, on)
     if choice is None:
         tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time to their first updates")
-        choice = _faster(*measured(program))
+        with Interrupt() as interrupt:
+            choice = _faster(*measured(program, interrupt))
+        interrupt.check()
+    if choice.inference == "local":
+        forkserver.release()
     tell(f"inference: {choice.inference}, since {choice.why}")
     made = replace(program, inference=choice.inference)
     return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
@@ -58,27 +63,32 @@ def _fixed(program: Program, on: str) -> Choice | None:
         why = "with max_lag=0 nothing that is measured may decide what is computed"
     else:
         try:
-            check(replace(program, inference="central"))
+            check(central := replace(program, inference="central"))
+            check_processes(central)
         except ValueError as error:
             why = f"central cannot be: {error}"
     return None if why is None else Choice(inference="local", why=why, steps_per_s={})
 
 
 def measured(
-    program: Program, *, seconds: float = MEASURE_S, turns: int = TURNS
+    program: Program, interrupt: Interrupt, *, seconds: float = MEASURE_S, turns: int = TURNS
 ) -> tuple[dict[str, list[float]], dict[str, WorkerFailed]]:
     """Steps/s of each kind of inference in each of its turns, 0 where it learned nothing; and which kinds failed."""
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
     failed: dict[str, WorkerFailed] = {}
     forkserver.prepare(central=True)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        blues = {kind: _blueprint(replace(program, inference=kind), Path(place) / kind) for kind in get_args(Inference)}
+        blues = {}
+        for kind in get_args(Inference):
+            blues[kind] = _blueprint(replace(program, inference=kind), Path(place) / kind)
+            interrupt.check()
         for _ in range(turns // len(rates)):
             for kind, blue in blues.items():
                 if kind not in failed:
                     try:
-                        rates[kind].append(_rate(blue, seconds / turns))
+                        rates[kind].append(_rate(blue, interrupt, seconds / turns))
                     except WorkerFailed as error:
+                        interrupt.check()  # which a worker that was not begun yet may have died of
                         failed[kind] = error
     return rates, failed
 
@@ -110,7 +120,7 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
 
 
-def _rate(blue: Blueprint, seconds: float) -> float:
+def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
     """Env steps a second, once it learns, from the end of an update to the end of another, since acting and learning may take
     turns for the cores; 0 where it does not come to that.
     """
@@ -120,12 +130,15 @@ def _rate(blue: Blueprint, seconds: float) -> float:
         while min(_ticks(runtime)) < 2 or runtime.shared.version < 2:
             if time.monotonic() > until:
                 return 0.0
+            interrupt.check()
             runtime.advance(SLICE_S)
-        version, ends = runtime.shared.version, []  # (when, steps so far) of each update seen
+        version = runtime.shared.version
+        ends: list[tuple[float, int]] = []  # of updates that were seen to end: when, and steps so far
         until = time.monotonic() + WARM_S
         while len(ends) < 2 or ends[-1][0] - ends[0][0] < seconds:
             if time.monotonic() > until:
                 return 0.0
+            interrupt.check()
             runtime.advance(SLICE_S)
             if runtime.shared.version > version:
                 version = runtime.shared.version

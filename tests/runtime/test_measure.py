@@ -1,0 +1,91 @@
+"""``--inference auto``: what is measured leaves nothing, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from equipoise.runtime import forkserver, measure
+from equipoise.runtime.interrupt import Interrupt
+from tests.conftest import children, descendants
+from tests.runtime.resuming import command
+from tests.runtime.ruling import program
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_measurement_that_is_told_to_leave_leaves_nothing(
+    number: signal.Signals, code: int, tmp_path: Path, deadline: Any
+) -> None:
+    """As before a run has begun: no directory, no message. ``nothing_left_behind`` looks for processes and segments."""
+    temporary, out = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    words = ["train", "CartPole-v1", "--algorithm", "impala", "--inference", "auto", "--actors", "1", "--out", str(out)]
+    process = subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+    try:
+        deadline(
+            lambda: any(temporary.glob("equipoise-measure-*")) and any(d.endswith("equipoise learner") for d in descendants()),
+            120.0, "the measurement",
+        )  # fmt: skip
+        os.killpg(process.pid, number)  # as a terminal, ``timeout`` and batch systems do
+        text = process.communicate(timeout=60)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == code and "Traceback" not in text and "equipoise train:" not in text, text
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torch")]  # which keeps a cache of its own
+    assert not left and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "rates", "inference"),
+    [(0, {}, "local"), (1, {"local": 2.0, "central": 1.0}, "local"), (1, {"local": 1.0, "central": 2.0}, "central")],
+)
+def test_a_server_of_env_workers_lives_on_only_where_they_come(
+    max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_rate", lambda blue, interrupt, seconds: rates[blue.program.inference])
+    others = forkserver.pids() - {forkserver.pid_of_envs()}
+    forkserver.prepare(central=True)  # as the command line does, before it knows
+    server = forkserver.pid_of_envs()
+    assert server in children(os.getpid())
+    made, _ = measure.choose(program(max_lag=max_lag), on="process")
+    assert made.inference == inference
+    assert (server in children(os.getpid())) == (inference == "central")
+    assert others <= forkserver.pids() <= set(children(os.getpid()))
+    forkserver.prepare(central=True)
+    assert forkserver.pid_of_envs() in children(os.getpid())
+
+
+class Turns:
+    """A stand-in for a run whose learner has the only core for 3 s after each second of acting, at 100 steps/s."""
+
+    def __init__(self, blue: Any) -> None:
+        self.at, self.shared = 0.0, SimpleNamespace(version=0, actors=[SimpleNamespace(ticks=0)])
+
+    def advance(self, seconds: float) -> None:
+        self.at += seconds
+        cycle, within = divmod(self.at + 1e-9, 4.0)
+        self.shared.version = int(cycle)
+        self.shared.actors[0].ticks = int(cycle) * 100 + round(min(within, 1.0) * 100)
+
+    def stop(self) -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 6.0])
+def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment of it would say anything from 0 to 100."""
+    run = Turns(None)
+    monkeypatch.setattr(measure, "ProcessRuntime", lambda blue: run)
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: run.at))
+    blue: Any = SimpleNamespace(program=SimpleNamespace(group_envs=1))
+    assert measure._rate(blue, Interrupt(), seconds) == pytest.approx(25.0, rel=0.02)
