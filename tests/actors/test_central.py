@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.central import joined, parted
-from equipoise.actors.forward import Asked, Forward
+from equipoise.actors.joint import Asked, JointForward
 from equipoise.runtime import blueprint
 
 GROUPS, STREAMS, ROUNDS = 13, 5, 20
@@ -20,13 +19,13 @@ CASES = [
 ]  # fmt: skip
 
 
-def some(specs: Any, count: int, rng: np.random.Generator) -> Any:
+def some(specs: Any, rng: np.random.Generator, *shape: int) -> Any:
     """Normal numbers, bytes of all values."""
 
-    def leaf(spec: tree.ArraySpec) -> torch.Tensor:
-        shape = (count, *spec.shape)
-        numbers = rng.integers(0, 256, shape) if spec.dtype == "uint8" else rng.standard_normal(shape)
-        return torch.from_numpy(numbers.astype(spec.dtype))
+    def leaf(spec: tree.ArraySpec) -> Any:
+        size = (*shape, *spec.shape)
+        numbers = rng.integers(0, 256, size) if spec.dtype == "uint8" else rng.standard_normal(size)
+        return numbers.astype(spec.dtype)
 
     return tree.map(leaf, specs)
 
@@ -35,26 +34,31 @@ def some(specs: Any, count: int, rng: np.random.Generator) -> Any:
 def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, settings: list[str], seed: int) -> None:
     blue = blueprint.blueprint(api.program(env, algorithm, recipe=False, settings=settings, steps=100_000))
     role, rng = blue.roles["main"], np.random.default_rng(seed)
-    net = blueprint.network(blue.program, blue.spec, "main")
-    forward = Forward(role.algorithm, net)
+    forward = JointForward(role.algorithm, blueprint.network(blue.program, blue.spec, "main"))
+
+    def asked(group: int) -> Asked:
+        rows: Any = forward.rows(
+            obs=some(role.row.obs, rng, 1, STREAMS), first=rng.random((1, STREAMS)) < 0.2,
+            noise=rng.random((1, STREAMS, role.noise_columns), np.float32),
+            action=tree.zeros(tree.prepend(role.row.action, 1, STREAMS)),
+            behaviour=tree.zeros(tree.prepend(role.row.behaviour, 1, STREAMS)),
+        )  # fmt: skip
+        explore = role.algorithm.explore(np.arange(group * STREAMS, (group + 1) * STREAMS), GROUPS * STREAMS, 5000)
+        return Asked(rows[0], tree.torch_views(some(role.row.state, rng, STREAMS)), explore)
+
     equal, count, rounds = 0, 0, 2 if "ALE" in env else ROUNDS
     for _ in range(rounds):
-        asked = [
-            Asked(
-                obs=some(role.row.obs, STREAMS, rng), first=torch.from_numpy(rng.random(STREAMS) < 0.2),
-                noise=torch.from_numpy(rng.random((STREAMS, role.noise_columns), np.float32)),
-                state=some(role.row.state, STREAMS, rng),
-                explore=role.algorithm.explore(np.arange(group * STREAMS, (group + 1) * STREAMS), GROUPS * STREAMS, 5000),
-            )
-            for group in range(GROUPS)
-        ]  # fmt: skip
-        together = parted(forward.together(joined(asked)), GROUPS)
-        for mine, (action, behaviour, state) in zip(asked, together, strict=True):
-            alone = forward.together(mine)
-            for a, b in zip(map(tree.leaves, alone[1:]), map(tree.leaves, (behaviour, state)), strict=True):
-                for x, y in zip(a, b, strict=True):
-                    torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-            for x, y in zip(tree.leaves(alone[0]), tree.leaves(action), strict=True):
-                same = torch.isclose(x, y, atol=1e-4) if x.dtype.is_floating_point else x == y
-                equal, count = equal + int(same.sum()), count + same.numel()
+        groups = [asked(group) for group in range(GROUPS)]
+        states = forward.together(groups)
+        for mine, state in zip(groups, states, strict=True):
+            action, behaviour = (tree.map(np.array, x) for x in (mine.row.action, mine.row.behaviour))
+            tree.map(lambda x: x.fill(0), {"action": mine.row.action, "behaviour": mine.row.behaviour})
+            (alone,) = forward.together([mine])
+            for x, y in zip(tree.leaves(mine.row.behaviour), tree.leaves(behaviour), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+            for a, b in zip(tree.leaves(alone), tree.leaves(state), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+            for x, y in zip(tree.leaves(mine.row.action), tree.leaves(action), strict=True):
+                same = np.isclose(x, y, atol=1e-4) if x.dtype.kind == "f" else x == y
+                equal, count = equal + int(same.sum()), count + same.size
     assert equal >= 0.999 * count, f"{count - equal} of {count} actions differ"

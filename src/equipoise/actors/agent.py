@@ -8,7 +8,8 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.forward import Asked, Forward, Row
+from equipoise.actors.forward import Forward, Row
+from equipoise.actors.joint import Asked
 from equipoise.actors.noise import uniform
 from equipoise.actors.rounding import Rounding, errors
 from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
@@ -90,8 +91,7 @@ class LocalAgent:
         """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""
         if not self.ready():
             return Tick.BLOCKED
-        self._state = self._forward(self._rows[self._t], self._state)
-        return self._acted()
+        return self.took(self._forward(self._rows[self._t], self._state))
 
     def ready(self) -> bool:
         """Is there a slot for the row that is next?"""
@@ -105,20 +105,14 @@ class LocalAgent:
         return True
 
     def asks(self) -> Asked:
-        """What the actions of the row that is next are chosen from: for who acts for several agents, with torch's forward."""
-        row = self._rows[self._t]
-        return Asked(obs=row.obs, first=row.first, noise=row.noise, state=self._state, explore=self._explore)
+        """What the actions of the row that is next are chosen from, and where they are to stand: for who acts for several."""
+        row: Any = self._rows[self._t]
+        return Asked(row, self._state, self._explore)
 
-    def took(self, action: Tree, behaviour: Tree, state: Tree) -> Tree:
-        """They were chosen so -> the actions as they stand in the slot."""
-        row, self._state = self._rows[self._t], state
-        tree.map(lambda to, x: to.copy_(x), row.action, action)
-        tree.map(lambda to, x: to.copy_(x), row.behaviour, behaviour)
-        return self._acted()
-
-    def _acted(self) -> Tree:
+    def took(self, state: Tree) -> Tree:
+        """They were chosen, and this is the state after them -> the actions, as they stand in the slot."""
         assert self._slot is not None
-        t, data = self._t, self._slot.data
+        self._state, t, data = state, self._t, self._slot.data
         data.version[t] = self._forward.version
         return tree.map(lambda x: x[t], data.action)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import torch
 
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.exchange import EPOCH, Exchange
-from equipoise.actors.forward import Asked, Forward
+from equipoise.actors.joint import JointForward
 from equipoise.types import Tick, Tree
 
 
@@ -28,8 +26,8 @@ class InferenceWorker:
     """
 
     def __init__(
-        self, forward: Forward, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int, ring: Callable[[int], object],
-        alone: bool = False, most: int = 0, wait_s: float = 0.0,
+        self, forward: JointForward, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int,
+        ring: Callable[[int], object], alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """``ring``: tell the env worker of this group that there are actions. ``alone``: each group is acted for by itself, so
         that what is computed does not depend on who is fast. ``most``: rows that are acted for at once, 0: all.
@@ -109,12 +107,9 @@ class InferenceWorker:
 
     def _act(self, group: list[int]) -> None:
         agents = [self.agents[i] for i in group]
-        if len(agents) == 1:
-            chosen = [self._forward.together(agents[0].asks())]
-        else:
-            chosen = parted(self._forward.together(joined([agent.asks() for agent in agents])), len(agents))
-        for i, agent, (action, behaviour, state) in zip(group, agents, chosen, strict=True):
-            tree.map(np.copyto, self._actions[i], agent.took(action, behaviour, state))
+        states = self._forward.together([agent.asks() for agent in agents])
+        for i, agent, state in zip(group, agents, states, strict=True):
+            tree.map(np.copyto, self._actions[i], agent.took(state))
             self._observed[i] = False
             self._held[i] = 0
             self._asked[i] = self._said[i]
@@ -134,22 +129,3 @@ class InferenceWorker:
         for i, agent in enumerate(self.agents):
             agent.load(state[str(i)])
             self._restored[i] = True
-
-
-def joined(asked: Sequence[Asked]) -> Asked:
-    """Those of several groups as one, side by side."""
-
-    def cat(parts: list[Tree]) -> Any:
-        return tree.map(lambda *leaves: torch.cat(leaves), *parts)
-
-    return Asked(
-        obs=cat([one.obs for one in asked]), first=torch.cat([one.first for one in asked]),
-        state=cat([one.state for one in asked]), explore=cat([one.explore for one in asked]),
-        noise=torch.cat([one.noise for one in asked]),
-    )  # fmt: skip
-
-
-def parted(chosen: tuple[Tree, Tree, Tree], parts: int) -> list[tuple[Tree, Tree, Tree]]:
-    """The inverse, of what was chosen: ``parts`` of one size."""
-    pieces = [tree.map(lambda leaf: leaf.chunk(parts), one) for one in chosen]
-    return [tuple(tree.map(lambda chunks, i=i: chunks[i], one) for one in pieces) for i in range(parts)]

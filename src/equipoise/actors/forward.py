@@ -41,17 +41,6 @@ class Row:
     leave: list[Step] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What actions are chosen from, as tensors [B, ...]."""
-
-    obs: Tree
-    first: Tensor
-    noise: Tensor
-    state: Tree
-    explore: Tree
-
-
 class Forward:
     """By torch."""
 
@@ -72,7 +61,7 @@ class Forward:
         return self._rows((obs, first, noise, action, behaviour))
 
     def _rows(self, fields: tuple[Tree, ...]) -> list[Row]:
-        return _cut(tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
+        return cut(tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
 
     def initial_state(self, streams: int) -> Tree:
         """[streams, ...]."""
@@ -114,15 +103,6 @@ class Forward:
 
     def _act(self, row: Row, state: Tree) -> tuple[Tree, Tree, Tree]:
         return self.algorithm.act(self.net, row.obs, row.first, state, explore=self._explore, noise=row.noise)
-
-    def together(self, asked: Asked) -> tuple[Tree, Tree, Tree]:
-        """Of rows of several agents -> action, behaviour on the CPU; the state after them, where the network is."""
-        obs, first, noise, explore = asked.obs, asked.first, asked.noise, asked.explore
-        if self.device.type != "cpu":
-            obs, first, noise, explore = (tree.to(x, self.device, non_blocking=True) for x in (obs, first, noise, explore))
-        with torch.inference_mode(), self._autocast:
-            action, behaviour, state = self.algorithm.act(self.net, obs, first, asked.state, explore=explore, noise=noise)
-        return tree.to(action, "cpu"), tree.to(behaviour, "cpu"), state
 
     @contextmanager
     def acting(self) -> Iterator[None]:
@@ -201,7 +181,7 @@ class LeanForward(Forward):
         self._carry = list(_copies(self._inputs["state"], self._tape.outputs["state"]))
 
     def _rows(self, fields: tuple[Tree, ...]) -> list[Row]:
-        return _cut(tree.map(list, field) for field in fields)
+        return cut(tree.map(list, field) for field in fields)
 
     def _bind(self, row: Row) -> None:
         tape = self._tape
@@ -215,8 +195,8 @@ class LeanForward(Forward):
         row.leave = [step for name in ("action", "behaviour") for step in _copies(getattr(row, name), tape.outputs[name])]
 
 
-def _cut(fields: Iterable[Tree]) -> list[Row]:
-    """Trees whose leaves are sequences of rows."""
+def cut(fields: Iterable[Tree]) -> list[Row]:
+    """Of trees whose leaves are sequences of rows."""
     obs, first, noise, action, behaviour = fields
     count = min(len(x) for x in tree.leaves(action))
     return [Row(*(tree.index(x, t) for x in (obs, first, noise, action, behaviour))) for t in range(count)]

@@ -19,6 +19,7 @@ from equipoise.actors.central import InferenceWorker
 from equipoise.actors.episodes import Episodes, recent, recent_info
 from equipoise.actors.exchange import Exchange
 from equipoise.actors.forward import FORWARDS, Forward
+from equipoise.actors.joint import JointForward
 from equipoise.actors.rounding import Rounding, kind_of, told
 from equipoise.actors.routed import Place, RoutedAgent, Together
 from equipoise.actors.stepper import EnvWorker
@@ -218,7 +219,7 @@ def inference(
     """Inference worker ``index`` of the run; ``ring`` tells the env worker of a group. A successor begins new episodes."""
     program, (name,) = blue.program, blue.roles
     assert shared.exchange is not None
-    forward, weights, groups = _forward(blue, name), shared.rings[name].weights.handle(), blue.served(index)
+    forward, weights, groups = JointForward(**_acting(blue, name)), shared.rings[name].weights.handle(), blue.served(index)
     agents = [_agent(blue, name, g, shared, experience, forward, weights) for g in groups]
     worker = InferenceWorker(
         forward, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
@@ -232,13 +233,13 @@ def inference(
     return worker
 
 
-def _forward(blue: Blueprint, name: str) -> Forward:
-    """What acts for a policy; under central inference for all of its streams, on the learner's device."""
-    program, device = blue.program, blue.program.device if blue.inferences else "cpu"
-    return FORWARDS[blue.forward.get(name, "torch")](
-        blue.roles[name].algorithm, network(program, blue.spec, name), precision=program.precision, acting=program.acting,
-        device=device,
-    )  # fmt: skip
+def _acting(blue: Blueprint, name: str) -> dict[str, Any]:
+    """What a policy's forward is made of; under central inference it is on the learner's device."""
+    program = blue.program
+    return {
+        "algorithm": blue.roles[name].algorithm, "net": network(program, blue.spec, name), "precision": program.precision,
+        "acting": program.acting, "device": program.device if blue.inferences else "cpu",
+    }  # fmt: skip
 
 
 def _agent(
@@ -249,7 +250,8 @@ def _agent(
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
     streams = role.streams(stream_ids(group, program.group_envs))
     return LocalAgent(
-        forward=forward or _forward(blue, name), weights=weights or ring.weights.handle(),
+        forward=forward or FORWARDS[blue.forward.get(name, "torch")](**_acting(blue, name)),
+        weights=weights or ring.weights.handle(),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         episodes=ring.episodes[group], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
