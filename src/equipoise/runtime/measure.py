@@ -18,7 +18,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.program import check
+from equipoise.runtime.program import check, check_processes
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all
@@ -63,7 +63,8 @@ def _fixed(program: Program, on: str) -> Choice | None:
         why = "with max_lag=0 nothing that is measured may decide what is computed"
     else:
         try:
-            check(replace(program, inference="central"))
+            check(central := replace(program, inference="central"))
+            check_processes(central)
         except ValueError as error:
             why = f"central cannot be: {error}"
     return None if why is None else Choice(inference="local", why=why, steps_per_s={})

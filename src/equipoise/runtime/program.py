@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import math
+import os
 import pkgutil
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 BUILT_IN = algorithms.__name__
-DESCRIPTORS = 230  # that Python's forkserver hands to a process, less those of its own
+DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less those that do not grow with a run
 
 
 # ------------------------------------------------------------------------------------------------------------- algorithms
@@ -326,6 +327,21 @@ def check(program: Program) -> None:
     refuse(problems)
 
 
+def check_processes(program: Program) -> None:
+    """ValueError where workers of their own would each need more descriptors than a process can be given."""
+    bell = 1 if hasattr(os, "eventfd") else 2
+    servers = program.inference_workers if program.inference == "central" else 0
+    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=0)
+    each = bell + (2 * program.halves if program.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
+    if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
+        less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
+        raise ValueError(
+            f"actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with max_lag={program.max_lag} and "
+            f"{program.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
+            f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
+        )
+
+
 def refuse(problems: Sequence[str]) -> None:
     """ValueError of all of them, if there are any."""
     if len(problems) == 1:
@@ -388,11 +404,6 @@ def _central_problems(program: Program) -> list[str]:
         problems.append(
             f"inference_workers: expected at most {program.actors}, as many as actors, since each acts for the envs of whole "
             f"actors, got {program.inference_workers}"
-        )
-    if (descriptors := (2 * program.groups if program.max_lag == 0 else 2) + program.actors) > DESCRIPTORS:
-        problems.append(
-            f"actors: expected fewer under central inference, since {descriptors} descriptors of queues and doorbells go to an "
-            f"inference worker, and at most {DESCRIPTORS} can, got {program.actors}; max_lag=1 takes one an actor, not five"
         )
     if 0 < program.inference_batch < program.group_envs:
         problems.append(

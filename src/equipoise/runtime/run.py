@@ -26,7 +26,7 @@ from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
-from equipoise.runtime.program import check, differences
+from equipoise.runtime.program import check, check_processes, differences
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program, learning
@@ -97,6 +97,7 @@ class Run:
         """
         check(program)
         if on == "process":
+            check_processes(program)
             forkserver.prepare(central=program.inference == "central")
         self.program, self.on = program, on
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}

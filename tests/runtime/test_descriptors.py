@@ -1,0 +1,73 @@
+"""How many actors a machine's workers can be told of: what is handed to a process is counted as it is pickled."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from dataclasses import replace
+from multiprocessing import context, reduction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.runtime import blueprint
+from equipoise.runtime.process import ProcessRuntime
+from equipoise.runtime.program import check_processes
+from equipoise.runtime.run import Run
+from equipoise.types import Program
+from tests.runtime.ruling import program
+
+PYTHONS_MOST = 251  # its forkserver says "too many fds" from 252 on
+
+
+class Counted(Exception):
+    """In place of a process: how many descriptors it would have been given."""
+
+
+class Popen:
+    """Of a process that is pickled and not started."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.given.append(fd)
+        return fd
+
+    def DupFd(self, fd: int) -> int:
+        return fd
+
+
+def start(process: Any) -> None:
+    popen: Any = Popen()
+    context.set_spawning_popen(popen)
+    try:
+        reduction.dump(process, io.BytesIO())
+    finally:
+        context.set_spawning_popen(None)
+    raise Counted(len(popen.given))
+
+
+def made(actors: int, inference: Any, max_lag: int) -> Program:
+    return replace(program(actors=actors, envs=2, max_lag=max_lag), inference=inference)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a doorbell takes two")
+@pytest.mark.parametrize(
+    ("inference", "max_lag", "most"), [("local", 0, 80), ("local", 1, 240), ("central", 0, 47), ("central", 1, 239)]
+)
+def test_more_actors_than_there_are_descriptors_for_are_refused(
+    inference: str, max_lag: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context.ForkServerProcess, "start", start)
+    check_processes(made(most, inference, max_lag))
+    with pytest.raises(Counted) as counted:
+        ProcessRuntime(blueprint.blueprint(made(most, inference, max_lag)))
+    each = (3 if inference == "local" else 5) if max_lag == 0 else 1
+    assert PYTHONS_MOST - each - 2 <= counted.value.args[0] <= PYTHONS_MOST
+    open_before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match=rf"actors: expected at most {most} with max_lag={max_lag} and {inference} inference"):
+        Run(made(most + 1, inference, max_lag), out=tmp_path / "run")
+    assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == len(open_before)
