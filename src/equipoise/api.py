@@ -32,7 +32,16 @@ from equipoise.runtime.program import algorithm_class, algorithm_name, apply_set
 from equipoise.runtime.program import check as check_program
 from equipoise.runtime.report import Evaluation, step_of
 from equipoise.runtime.run import On, Run
-from equipoise.runtime.settings import Settings, convert, env_of, field_types, hint, pairs, setting_types
+from equipoise.runtime.settings import (
+    Settings,
+    check_env_given_once,
+    convert,
+    env_of,
+    field_types,
+    hint,
+    pairs,
+    setting_types,
+)
 from equipoise.types import Algorithm, AskedInference, EnvFactory, Frozen, Policy, Program, Replay, Tree, learning
 
 __all__ = ["Player", "check", "collect", "evaluate", "load", "program", "resume", "train"]
@@ -62,6 +71,7 @@ def program(
     ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
     or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
     """
+    check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)
     name = algorithm or "ppo"
     made = recipes.find(target, name) if recipe else None

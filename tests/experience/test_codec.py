@@ -122,6 +122,7 @@ def test_a_codec_is_of_all_large_keys_or_of_some(said: str, found: dict[str, str
         ("obs/imag=lz4", r"one of obs/image, obs/map \(nearest: 'obs/image'\), got 'obs/imag'"),
         ("obs/vector=lz4", "got 'obs/vector', which is too small to have memory of its own and lies in the rows' records"),
         ("obs/map=zstd,lz4", "got ''"),
+        ("obs/map=delta,obs/map=lz4", "'obs/map' once, got delta and lz4 for it"),
     ],
 )
 def test_a_codec_or_a_key_that_is_not_there_is_refused(said: str, match: str) -> None:
@@ -132,6 +133,7 @@ def test_a_codec_or_a_key_that_is_not_there_is_refused(said: str, match: str) ->
 def test_rows_without_a_large_key_have_no_use_for_a_codec() -> None:
     with pytest.raises(ValueError, match=r"replay\.codec: expected none, since no key of a row is large enough"):
         codec.chosen("delta", [], SMALL)
+    assert codec.chosen("none", [], SMALL) == codec.chosen("", [], SMALL) == {}
 
 
 @pytest.mark.parametrize(("name", "library"), [("delta", "cramjam"), ("lz4", "cramjam"), ("zstd", "zstandard")])

@@ -77,10 +77,18 @@ def test_what_is_said_twice_has_to_be_said_alike() -> None:
     cases: Any = (
         ({"unroll": 8}, "policy.unroll=16", "unroll: expected to be given once, got 8 and, by the setting policy.unroll, 16"),
         ({"steps": 100}, "steps=1k", "steps: expected to be given once, got 100 and, by the setting steps, 1000"),
-    )
+        (
+            {"env_kwargs": {"size": 3}}, "env.size=4",
+            "size: expected to be given once, got 3 in env_kwargs and, by the setting env.size, 4",
+        ),
+    )  # fmt: skip
     for given, setting, said in cases:
         with pytest.raises(ValueError, match=said):
             api.program("CartPole-v1", settings=[setting], **given)
+    with pytest.raises(ValueError, match=said):
+        api.check("CartPole-v1", settings=["env.size=4"], env_kwargs={"size": 3})
+    alike = api.program("CartPole-v1", settings={"env.max_episode_steps": 9}, env_kwargs={"max_episode_steps": 9})
+    assert alike.env.kwargs["max_episode_steps"] == 9
 
 
 def test_an_algorithm_beside_policies_has_to_be_one_of_theirs() -> None:

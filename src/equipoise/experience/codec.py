@@ -81,9 +81,9 @@ NONE = "none"
 def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[str, str]:
     """The codec of each key that has one, of ``replay.codec``: a name for all ``large`` keys, or "KEY=NAME,KEY=NAME".
 
-    ValueError for a codec or key that is not there.
+    ValueError for a codec or key that is not there, and for a key that is said twice.
     """
-    if not said:
+    if said.strip() in ("", NONE):
         return {}
     pairs = [pair.strip().rpartition("=") for pair in said.split(",")]
     if len(pairs) == 1 and not pairs[0][1]:
@@ -93,6 +93,8 @@ def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[st
     else:
         found = {key: name for key, _, name in pairs}
     for key, name in found.items():
+        if len(names := [other for again, _, other in pairs if again == key]) > 1:
+            raise ValueError(f"replay.codec: expected {key!r} once, got {' and '.join(names)} for it")
         if name not in CODECS and name != NONE:
             raise ValueError(f"replay.codec: expected {_listed([*CODECS, NONE], name)}, got {name!r}")
         if key in small:

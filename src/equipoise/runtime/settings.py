@@ -97,8 +97,19 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
     return dataclasses.replace(policy, **plain)
 
 
+def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -> None:
+    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one argument."""
+    for key, text in pairs(settings):
+        room, _, name = key.partition(".")
+        if room == "env" and kwargs and name in kwargs and (now := convert(text, Any, key)) != kwargs[name]:
+            raise ValueError(
+                f"{name}: expected to be given once, got {kwargs[name]!r} in env_kwargs and, by the setting {key}, {now!r}"
+            )
+
+
 def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
     """The env with ``env.KEY=VALUE`` and ``action_mask=CHOICE``, where there is nothing else to set."""
+    check_env_given_once(settings, kwargs)
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
     for key, text in pairs(settings):
