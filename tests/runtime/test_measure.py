@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,14 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
     assert others <= forkserver.pids() <= set(children(os.getpid()))
     forkserver.prepare(central=True)
     assert forkserver.pid_of_envs() in children(os.getpid())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which signals are ignored")
+def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group() -> None:
+    forkserver.release()
+    forkserver.prepare(central=True)
+    status = Path(f"/proc/{forkserver.pid_of_envs()}/status").read_text()
+    ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert ignored & 1 << number - 1
+        assert signal.getsignal(number) is not signal.SIG_IGN
