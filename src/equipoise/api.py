@@ -26,11 +26,11 @@ from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
-from equipoise.runtime.exam import STREAMS, evaluator, gave_up, load_networks, networks, result
+from equipoise.runtime.exam import STREAMS, evaluating, evaluator, gave_up, load_networks, networks, result
 from equipoise.runtime.measure import choose
 from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_replays, check_resume
 from equipoise.runtime.program import check as check_program
-from equipoise.runtime.report import Evaluation, step_of
+from equipoise.runtime.report import Evaluating, Evaluation, step_of
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import (
     Settings,
@@ -438,8 +438,11 @@ def evaluate(
     seed: int = 0,
     best: bool = False,
     video: bool = False,
+    tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
     """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
+
+    ``tell`` is given how far it is after every step.
 
     ValueError where not one episode came to its end, because the env failed in all of them.
     """
@@ -455,6 +458,7 @@ def evaluate(
     try:
         while not exam.done:
             exam.tick()
+            tell(evaluating(exam))
     finally:
         exam.close()
     version = int(player.meta["version"])

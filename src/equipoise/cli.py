@@ -389,6 +389,7 @@ def evaluate(
     video: Annotated[
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")] = False,
     debug: Debug = False,
 ) -> None:
     """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
@@ -397,8 +398,12 @@ def evaluate(
 
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
+        from equipoise.console.terminal import Progress
 
-        result = api.evaluate(directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video)
+        told = {} if quiet else {"tell": Progress()}
+        result = api.evaluate(
+            directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video, **told
+        )  # fmt: skip
     policy = "stochastic" if stochastic else "deterministic"
     print(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import equipoise
 from equipoise.cli import app
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.report import Evaluating
 from tests.cli.samples import evaluation, program, report, summary
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,8 @@ def api(monkeypatch):
             raise fake.refuse
         return fake.run
 
-    def evaluate(directory, **options):
+    def evaluate(directory, *, tell=None, **options):
+        fake.tell = tell
         fake.asked |= {"directory": directory, "options": options}
         if fake.refuse is not None:
             raise fake.refuse
@@ -286,6 +288,31 @@ def test_every_option_of_evaluate_reaches_the_api(api):
     assert api.asked["options"] == {"episodes": 5, "deterministic": False, "seed": 3, "best": True, "video": True}
     assert "(stochastic policy" in result.stdout
     assert "video in 'my runs/x/videos'" in result.stdout
+
+
+def test_evaluate_says_now_and_then_how_far_it_is_but_not_where_it_is_piped_to(api, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("equipoise.console.terminal.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def evaluate(directory, *, tell, **_):
+        for step in range(1, 31):
+            now[0] += 0.75
+            tell(Evaluating(episodes=step // 10, of=3, steps=100 * step, most=100_000))
+        return evaluation()
+
+    api.evaluate = evaluate
+    result = run("evaluate", "runs/x")
+    assert result.stderr.splitlines() == [
+        "0:10  evaluating 1 of 3 episodes, step 1,400 (at most 100,000)",
+        "0:21  evaluating 2 of 3 episodes, step 2,800 (at most 100,000)",
+    ]
+    assert result.stdout.startswith("return 487.2 ") and result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(("options", "told"), [((), True), (("--quiet",), False), (("-q",), False)])
+def test_a_quiet_evaluation_says_nothing_of_it(api, options, told):
+    run("evaluate", "runs/x", *options)
+    assert (api.tell is not None) == told
 
 
 # -------------------------------------------------------------------------------------------------------------------- help

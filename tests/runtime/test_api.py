@@ -184,7 +184,10 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     run = finish(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=1024, evaluate_episodes=0))
     result = api.evaluate(run.directory, episodes=5, deterministic=False)
     assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
-    assert result == api.evaluate(run.directory, episodes=5, deterministic=False)
+    told: list[Any] = []
+    assert result == api.evaluate(run.directory, episodes=5, deterministic=False, tell=told.append)
+    assert [one.episodes for one in told] == sorted(one.episodes for one in told)
+    assert told[0].episodes == 0 and told[-1].episodes == 5 and {one.of for one in told} == {5} and told[5].steps == 6
 
 
 def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> None:

@@ -30,19 +30,24 @@ class Popen:
     """Of a process that is pickled and not started."""
 
     def __init__(self) -> None:
-        self.duplicate_for_child = self.DupFd = lambda fd: fd
+        self.given: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.given.append(fd)
+        return fd
+
+    def DupFd(self, fd: int) -> int:
+        return fd
 
 
 def start(process: Any) -> None:
-    given: list[int] = []
     popen: Any = Popen()
-    popen.duplicate_for_child = lambda fd: given.append(fd) or fd
     context.set_spawning_popen(popen)
     try:
         reduction.dump(process, io.BytesIO())
     finally:
         context.set_spawning_popen(None)
-    raise Counted(len(given))
+    raise Counted(len(popen.given))
 
 
 def made(actors: int, inference: Any, max_lag: int) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,3 +90,14 @@ def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.Monkey
     monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: run.at))
     blue: Any = SimpleNamespace(program=SimpleNamespace(group_envs=1))
     assert measure._rate(blue, Interrupt(), seconds) == pytest.approx(25.0, rel=0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which signals are ignored")
+def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group() -> None:
+    forkserver.release()
+    forkserver.prepare(central=True)
+    status = Path(f"/proc/{forkserver.pid_of_envs()}/status").read_text()
+    ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert ignored & 1 << number - 1
+        assert signal.getsignal(number) is not signal.SIG_IGN

@@ -12,7 +12,8 @@ import pytest
 
 import equipoise as eq
 from equipoise import api
-from equipoise.runtime import checkpoint
+from equipoise.runtime import blueprint, checkpoint
+from equipoise.runtime import run as run_module
 from equipoise.runtime.directory import RunDirectory
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.report import DETERMINISTIC
@@ -50,6 +51,25 @@ def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> 
     lines = RunDirectory.open(serial["path"]).metrics()
     assert lines[-1]["info"] == info
     assert json.loads((serial["path"] / "summary.json").read_text())["info"] == info
+
+
+def test_the_steps_go_on_between_two_lines_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded stays what it was: of the learner's records."""
+    monkeypatch.setattr(run_module, "LIVE_S", 0.0)
+    monkeypatch.setattr(blueprint, "RECORD_STEPS", 6400)
+    seen: list[Any] = []
+    with api.train(program(steps=100_000_000, max_lag=1), on="serial", out=tmp_path / "run") as run:
+        while sum(report.recorded for report in seen) < 2:
+            seen.append(next(run))
+    first, second = (i for i, report in enumerate(seen) if report.recorded)
+    for part in (seen[:first], seen[first + 1 : second]):
+        steps = [report.step for report in part]
+        assert steps == sorted(steps) and len(set(steps)) > 2
+        assert all(report.steps_per_s > 0 and report.remaining_s > 0 for report in part if report.step)
+    assert (seen[first].step, seen[second].step) == (6400, 12_800)
+    assert seen[first + 1].step >= 6400
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["env_steps"] % 6400 == 0 and line["recorded"] for line in lines)
 
 
 def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:

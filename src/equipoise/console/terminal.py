@@ -7,6 +7,7 @@ better things to do. A pipe, a log file and a dumb terminal get plain lines. NO_
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,11 +36,12 @@ from equipoise.console.picture import (
     spread,
     took,
 )
-from equipoise.runtime.report import Report
+from equipoise.runtime.report import Evaluating, Report
 from equipoise.types import Program
 
 REDRAW_S = 0.1
 LINE_S = 5.0
+EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
 QUIET_S = 15.0  # of a last evaluation, after which also a quiet run says what it waits for
 OTHER_LINES = 17  # of the picture, beside the workers
 OUTCOMES = {
@@ -121,6 +123,19 @@ class View:
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
+
+
+class Progress:
+    """Called with how far an evaluation is: a line on stderr now and then, as what is on stdout is the result."""
+
+    def __init__(self) -> None:
+        self._began = self._told = time.monotonic()
+
+    def __call__(self, exam: Evaluating) -> None:
+        now = time.monotonic()
+        if now - self._told >= EVALUATION_S:
+            self._told = now
+            print(f"{clock(now - self._began)}  {evaluating(exam)}", file=sys.stderr, flush=True)
 
 
 def make_console() -> Console:

@@ -67,6 +67,12 @@ def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
     )  # fmt: skip
 
 
+def evaluating(exam: Evaluator) -> Evaluating:
+    """How far it is."""
+    episodes, of, steps = exam.progress
+    return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
+
+
 def gave_up(episodes: int) -> str:
     """What to say of an evaluation without a return."""
     wanted = "the return of 1 episode" if episodes == 1 else f"returns of {episodes} episodes"
@@ -97,10 +103,7 @@ class Exam:
     @property
     def progress(self) -> Evaluating | None:
         """Of the evaluation that is under way."""
-        if self._current is None:
-            return None
-        episodes, of, steps = self._current.progress
-        return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
+        return None if self._current is None else evaluating(self._current)
 
     def consider(self, step: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""

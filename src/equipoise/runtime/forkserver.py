@@ -27,12 +27,14 @@ def prepare(*, central: bool = False) -> None:
     if threading.current_thread() is not threading.main_thread():
         _ensure_running(central)
         return
-    # They inherit this: a SIGTERM to the whole group is for the driver to answer, and a server's end is its workers'.
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # They inherit this: Ctrl-C and a SIGTERM to the whole group are for the driver to answer, also while a server imports, and
+    # a server's end is its workers'.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         _ensure_running(central)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ensure_running(central: bool) -> None:

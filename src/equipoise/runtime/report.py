@@ -53,7 +53,8 @@ DETERMINISTIC = (
 class Report:
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
 
-    In the final report ``balance`` and ``verdict`` are of the whole run.
+    In the final report ``balance`` and ``verdict`` are of the whole run. Steps and updates of one that is not recorded are
+    of the moment.
     """
 
     wall_s: float  # since the run began

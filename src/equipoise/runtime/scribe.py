@@ -105,16 +105,20 @@ class Scribe:
         notes, self._fresh_notes = tuple(self._fresh_notes), []
         self.reported_at = now
         r, pace = self._record, self._blue.pace
-        env_steps = pace.env_steps(r["version"])
-        left = self._blue.updates - r["version"]
+        version, rate = r["version"], self._rate
+        if record is None and not final:  # of the moment: the learner may be far beyond its last record
+            version = max(version, self._shared.version)
+            rate = rate or (version - self._since[1]) / max(now - self._since[0], 1e-9)
+        env_steps = pace.env_steps(version)
+        left = self._blue.updates - version
         wall = (self._ended or now) - self._began
         return Report(
             wall_s=wall,
             env_steps=env_steps,
             frames=env_steps * self._blue.spec.frame_skip,
-            updates=r["version"],
-            steps_per_s=0.0 if pace.offline else self._rate * pace.rows / pace.updates,
-            updates_per_s=self._rate,
+            updates=version,
+            steps_per_s=0.0 if pace.offline else rate * pace.rows / pace.updates,
+            updates_per_s=rate,
             episodes=r["episodes"],
             return_mean=r["return_mean"],
             length_mean=r["length_mean"],
@@ -122,7 +126,7 @@ class Scribe:
             lag_max=r["lag_max"],
             balance=balance,
             verdict=self._verdict(balance),
-            remaining_s=left / self._rate if self._rate > 0 and not final else None,
+            remaining_s=left / rate if rate > 0 and not final else None,
             metrics=r["metrics"],
             evaluating=evaluating,
             evaluation=fresh if not final else self._evaluation,
