@@ -44,8 +44,8 @@ class Heap:
 def params(value: float, size: int = 1000, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Of several dtypes and shapes, each full of one value."""
     made = {
-        "w": torch.full((size, 7), value), "steps": torch.full((3,), int(value), dtype=torch.int64),
-        "scale": torch.tensor(value), "mean": torch.full((5,), value, dtype=torch.float64),
+        "w": torch.full((size, 7), float(value)), "steps": torch.full((3,), int(value)),
+        "scale": torch.tensor(float(value)), "mean": torch.full((5,), value, dtype=torch.float64),
     }  # fmt: skip
     return {name: x.to(device) for name, x in made.items()}
 

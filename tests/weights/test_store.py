@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.runtime import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
 from equipoise.weights.store import BUFFERS, Weights
 from tests.weights import sharing
@@ -194,15 +196,60 @@ def test_a_handle_without_an_end_is_refused() -> None:
         store(Long()).publish(1, params(1))
 
 
+@linux
+def test_memory_that_is_not_of_these_weights_is_refused() -> None:
+    class Small(Memfd):
+        def attach(self, handle: bytes) -> torch.Tensor:
+            return super().attach(handle)[:-64]
+
+    weights = store(Small())
+    weights.publish(1, params(1))
+    with pytest.raises(ValueError, match="expected weights of 3 x .* bytes, got .* in all"):
+        weights.fetch()
+
+
+@linux
+def test_cudas_handle_is_told_as_torch_gave_it_and_leaves_no_file(monkeypatch: Any) -> None:
+    """Without a GPU: with torch's two calls in place of CUDA's."""
+    file = Path(f"/dev/shm/torch_equipoise_{os.getpid()}")
+    file.touch()
+    fields = (0, bytes(range(65)), 192, 512, f"/{file.name}".encode(), 3, bytes(64), True)
+    found: list[Any] = []
+
+    def attach(*given: Any) -> torch.UntypedStorage:
+        found.append(given)
+        if len(found) > 1:
+            raise RuntimeError("CUDA error: operation not supported")
+        return torch.UntypedStorage(192)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: fields)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", attach)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    memory, handle = CudaIpc().allocate(192, torch.device("cpu"))
+    assert memory.shape == (192,) and len(handle) < LONGEST and not file.exists()
+    attached = CudaIpc().attach(handle)
+    assert attached.shape == (192,) and attached.dtype == torch.uint8
+    assert found == [fields] and [type(x) for x in found[0]] == [type(x) for x in fields]
+    with pytest.raises(RuntimeError, match="not supported") as caught:
+        CudaIpc().attach(handle)
+    assert "inference=local needs none" in caught.value.__notes__[0]
+
+
 # ------------------------------------------------------------------------------------------------------ between processes
 
-SPAWN = multiprocessing.get_context("spawn")
-SIZE = 20_000
+SIZE = 5_000
+
+
+@pytest.fixture
+def processes() -> Any:
+    """As a run starts them."""
+    forkserver.prepare()
+    return multiprocessing.get_context("forkserver")
 
 
 @contextmanager
-def publishing(weights: Weights | DeviceWeights, device: str, first: int = 1) -> Iterator[None]:
-    process = SPAWN.Process(target=sharing.publish, args=(weights, SIZE, device, first))
+def publishing(processes: Any, weights: Weights | DeviceWeights, device: str, first: int = 1) -> Iterator[None]:
+    process = processes.Process(target=sharing.publish, args=(weights, SIZE, device, first))
     process.start()
     try:
         yield
@@ -211,38 +258,34 @@ def publishing(weights: Weights | DeviceWeights, device: str, first: int = 1) ->
         process.join()
 
 
-def reading(weights: Weights | DeviceWeights, device: str) -> Any:
-    process = SPAWN.Process(target=sharing.read, args=(weights, 100, device))
-    process.start()
-    return process
-
-
 def close(weights: Any) -> None:
     for memory in {weights._memory, getattr(weights, "_host", weights)._memory}:
         memory.close()
 
 
 @pytest.mark.parametrize(("share", "device"), PLACES)
-def test_processes_read_what_another_publishes_and_so_do_their_successors(share: Any, device: str, deadline: Any) -> None:
-    before = named_files()
+def test_processes_read_what_another_publishes_and_so_do_their_successors(processes: Any, share: Any, device: str) -> None:
+    before, ended = named_files(), []
     weights = between_processes(share, SIZE)
-    with publishing(weights, device):
-        readers = [reading(weights, device), reading(weights, device)]
-        deadline(lambda: readers[0].exitcode is not None, 120, "a reader")
-        readers.append(reading(weights, device))
-        for process in readers:
-            process.join(120)
-    ended = [process.exitcode for process in readers]
-    for process in readers:
-        process.kill()
-        process.join()
+    with publishing(processes, weights, device):
+        for _ in range(2):
+            readers = [processes.Process(target=sharing.read, args=(weights, 50, device)) for _ in range(2)]
+            for process in readers:
+                process.start()
+            for process in readers:
+                process.join(120)
+                process.kill()
+                process.join()
+                ended.append(process.exitcode)
     close(weights)
-    assert ended == [0, 0, 0]
+    assert ended == [0, 0, 0, 0]
     assert named_files() <= before
 
 
 @pytest.mark.parametrize(("share", "device"), PLACES)
-def test_a_reader_goes_on_with_the_publisher_in_place_of_one_that_was_killed(share: Any, device: str, deadline: Any) -> None:
+def test_a_reader_goes_on_with_the_publisher_in_place_of_one_that_was_killed(
+    processes: Any, share: Any, device: str, deadline: Any
+) -> None:
     weights = between_processes(share, SIZE)
     reader, version = weights.handle(), 0
 
@@ -254,8 +297,11 @@ def test_a_reader_goes_on_with_the_publisher_in_place_of_one_that_was_killed(sha
         version = got[0]
         return True
 
-    for first in (1, 1_000_000):
-        with publishing(weights, device, first):
+    for generation, first in enumerate((1, 1_000_000), 1):
+        with publishing(processes, weights, device, first):
+            if isinstance(reader, DeviceWeights):  # until then what is attached to is memory of the dead
+                words = reader._generation
+                deadline(lambda g=generation, words=words: words[0] == g, 120, "the publisher's buffers")
             deadline(lambda first=first: one() and version >= first + 100, 120, f"version {first} and more")
     assert not isinstance(reader, DeviceWeights) or reader._attached == 2
     close(weights)

@@ -36,7 +36,7 @@ LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 def shared_device(blue: Blueprint) -> Share | None:
     """How those that act reach the memory of the learner's GPU; None where they act elsewhere, or it cannot be shared."""
-    on_wsl = "microsoft" in platform.uname().release.lower()  # which has no CUDA IPC
+    on_wsl = "microsoft" in platform.release().lower()  # which has no CUDA IPC
     return CudaIpc() if blue.inferences and blue.program.device != "cpu" and not on_wsl else None
 
 
