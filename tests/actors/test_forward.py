@@ -284,3 +284,19 @@ def test_there_has_to_be_something_to_round() -> None:
     can_round(Table(), "bf16")
     with pytest.raises(ValueError, match="acting: expected fp32 or bf16 for a network without layers to quantise, got int8"):
         can_round(Table(), "int8")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("acting", ["fp32", "int8"])
+def test_weights_of_a_gpu_are_bound_and_those_of_the_host_copied(acting: Any) -> None:
+    forward = Forward(
+        IMPALA(core="lstm"), IMPALA(core="lstm").network(EnvSpec(observation=OBS, action=SIX)), acting=acting, device="cuda"
+    )
+    rounded, host = set(forward._own), {name: x.cpu() for name, x in tree.named_tensors(forward.net).items()}
+    on_gpu = {name: x.cuda() for name, x in host.items()}
+    for params, bound in ((host, False), (on_gpu, True), (on_gpu, True)):
+        forward.use(params)
+        for name, tensor in tree.named_tensors(forward.net).items():
+            assert tensor.is_cuda and (tensor.data_ptr() == params[name].data_ptr()) == (bound and name not in rounded)
+            if name not in rounded:
+                assert bool((tensor.cpu() == host[name]).all())

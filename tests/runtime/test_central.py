@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from equipoise import api
 from equipoise.chaos.ledger import COUNTS
-from equipoise.runtime.directory import load_checkpoint
+from equipoise.runtime import build, process
+from equipoise.runtime.build import Shared
+from equipoise.runtime.directory import load_checkpoint, params_sha256
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.types import Program
+from equipoise.weights.device import DeviceWeights
+from equipoise.weights.store import BUFFERS, Weights
 from tests.conftest import descendants
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling
 from tests.runtime.ruling import program as ruled
 from tests.runtime.test_resume import go_on, train
+from tests.weights.sharing import Memfd
 
 VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0"]
 
@@ -91,6 +100,101 @@ def test_a_run_goes_on_to_the_same_bits(env: str, on: Any, tmp_path: Path) -> No
     gone_on = go_on(tmp_path / "run", steps=4096)
     assert gone_on["params_sha256"] == whole["params_sha256"]
     assert [note for note in gone_on["notes"] if "actor 1: 4 envs exactly as they were" in note]
+
+
+@pytest.fixture
+def laid_out(monkeypatch: Any) -> Iterator[list[Shared]]:
+    """What runs are made of."""
+    made: list[Shared] = []
+    real = build.lay_out
+
+    def lay_out(*args: Any) -> Any:
+        made.append((laid := real(*args))[0])
+        return laid
+
+    monkeypatch.setattr(build, "lay_out", lay_out)
+    yield made
+    made.clear()  # which holds their memory
+
+
+@pytest.fixture
+def device(laid_out: list[Shared], monkeypatch: Any) -> list[Shared]:
+    """The learner's and the inference workers' processes have the stand-in for a device in common."""
+    if sys.platform != "linux":
+        pytest.skip("it is found in /proc")
+    monkeypatch.setattr(process, "shared_device", lambda blue: Memfd())
+    return laid_out
+
+
+@pytest.mark.parametrize(
+    ("inferences", "device", "release", "shared"),
+    [
+        (1, "cuda", "6.8.0", True), (2, "cuda:1", "6.8.0", True), (0, "cuda", "6.8.0", False), (1, "cpu", "6.8.0", False),
+        (1, "cuda", "5.15.167.4-microsoft-standard-WSL2", False),
+    ],
+)  # fmt: skip
+def test_where_a_device_is_in_common(inferences: int, device: str, release: str, shared: bool, monkeypatch: Any) -> None:
+    blue: Any = SimpleNamespace(inferences=inferences, program=SimpleNamespace(device=device))
+    monkeypatch.setattr(platform, "release", lambda: release)
+    assert (process.shared_device(blue) is not None) == shared
+
+
+def publishes(weights: Weights | DeviceWeights | None) -> int:
+    assert weights is not None
+    return int(weights._latest[0]) - BUFFERS * isinstance(
+        weights, DeviceWeights
+    )  # whose count begins after what is not in them
+
+
+def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_path: Path) -> None:
+    """To the bit. The host gets those of records, which the driver acts on, of cuts and of the end; and the last are both's."""
+    made = central(cartpole("impala", envs_per_actor=4, unroll=4, steps=16_000, checkpoint_every=4000))
+    wanted, got = (train(made, tmp_path / on, on) for on in ("serial", "process"))
+    assert got["params_sha256"] == wanted["params_sha256"]
+    (ring,) = device[1].rings.values()
+    updates = 16_000 // (2 * 4 * 4)
+    assert ring.device is not None and int(ring.device._generation[0]) == 1
+    assert publishes(ring.device) == updates and ring.device.version == updates == ring.weights.version
+    assert publishes(ring.weights) == 1 + updates // 2 + 2  # the first, those of records, and of the two cuts that lie between
+
+
+@pytest.mark.gpu
+def test_weights_stay_on_a_gpu(laid_out: list[Shared], tmp_path: Path) -> None:
+    """Of a run that acts, learns, is saved, evaluated and goes on."""
+    made = central(
+        cartpole(
+            "impala", settings=["algorithm.core=lstm"], device="cuda", steps=15_360, checkpoint_every=3840, evaluate_episodes=4
+        )
+    )
+    summary = train(made, tmp_path / "run", "process")
+    (ring,) = laid_out[0].rings.values()
+    assert ring.device is not None and int(ring.device._generation[0]) == 1
+    assert ring.device.version == ring.weights.version and summary["evaluation"]["episodes"] == 4
+    assert go_on(tmp_path / "run", steps=20_480)["env_steps"] == 20_480
+
+
+def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path: Path) -> None:
+    """An inference worker that was killed has a successor, which attaches to what its learner has; and evaluations are of
+    weights on the host."""
+    made = replace(proving(1), evaluate_every=500)
+    going, killed = api.train(central(replace(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
+    until = 2000
+    for report in going:
+        if not killed and report.env_steps > until and (pid := pid_of("inference 0")) is not None:
+            os.kill(pid, signal.SIGKILL)
+            killed, until = pid, report.env_steps + 3000
+        elif killed and report.env_steps > until and pid_of("inference 0") not in (None, killed):
+            break
+    going.close()
+    assert going.summary is not None and going.summary["status"] == "interrupted"
+    (ring,) = device[0].rings.values()
+    checkpoint = going._files.latest_checkpoint()
+    assert checkpoint is not None
+    params, meta = load_checkpoint(checkpoint)
+    # What was saved is what is summed up, the newest version.
+    assert ring.device is not None
+    assert meta["version"] == ring.weights.version == ring.device.version and publishes(ring.device) > publishes(ring.weights)
+    assert params_sha256(params) == going.summary["params_sha256"]
 
 
 def proving(max_lag: int | None, **options: Any) -> Program:

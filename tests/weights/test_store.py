@@ -1,43 +1,48 @@
-"""Weights arrive whole, in order, and to each reader in its own copy."""
+"""Weights arrive whole, in order, and to each reader in its own copy: in the host's memory, and on a device."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from equipoise.weights.store import BUFFERS, WeightPlan, Weights
+from equipoise.runtime import forkserver
+from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
+from equipoise.weights.store import BUFFERS, Weights
+from tests.weights import sharing
+from tests.weights.sharing import Memfd, between_processes, params, store, whole
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a device is found in /proc")
+KINDS = [pytest.param(None, id="host"), pytest.param(Memfd(), id="device", marks=linux)]
+CUDA = pytest.param(CudaIpc(), "cuda", id="cuda", marks=pytest.mark.gpu)
+PLACES = [pytest.param(None, "cpu", id="host"), pytest.param(Memfd(), "cpu", id="device", marks=linux), CUDA]
 
 
-class Heap:
-    def __init__(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
-
-
-def params(value: float, size: int = 1000) -> dict[str, torch.Tensor]:
-    return {"w": torch.full((size, 7), value), "steps": torch.full((3,), int(value), dtype=torch.int64)}
-
-
-def store(size: int = 1000) -> Weights:
-    plan = WeightPlan(params(0, size))
-    return Weights(plan, Heap(plan.nbytes))
-
-
-def test_nothing_is_there_before_the_first_publish_and_nothing_newer_after_a_fetch() -> None:
-    weights = store()
-    assert weights.fetch() is None
+@pytest.mark.parametrize("share", KINDS)
+def test_nothing_is_there_before_the_first_publish_and_nothing_newer_after_a_fetch(share: Any) -> None:
+    weights = store(share)
+    assert weights.fetch() is None and weights.version == -1
     weights.publish(5, params(5))
     got = weights.fetch()
-    assert got is not None and got[0] == 5 and bool((got[1]["w"] == 5).all()) and got[1]["steps"].tolist() == [5, 5, 5]
+    assert got is not None and got[0] == 5 == weights.version and whole(got[1], 5)
+    assert {name: (x.shape, x.dtype) for name, x in got[1].items()} == {n: (x.shape, x.dtype) for n, x in params(0).items()}
     assert weights.fetch(5) is None
     weights.publish(6, params(6))
     assert weights.fetch(5) is not None
 
 
-def test_handles_have_copies_of_their_own() -> None:
-    weights = store()
+@pytest.mark.parametrize("share", KINDS)
+def test_handles_have_copies_of_their_own(share: Any) -> None:
+    weights = store(share)
     other = weights.handle()
     weights.publish(1, params(1))
     mine = weights.fetch()
@@ -47,8 +52,9 @@ def test_handles_have_copies_of_their_own() -> None:
     assert float(mine[1]["w"][0, 0]) == 1 and float(theirs[1]["w"][0, 0]) == 2
 
 
-def test_no_copy_is_torn_while_a_publisher_writes_without_pause() -> None:
-    weights = store(size=50_000)
+@pytest.mark.parametrize("share", KINDS)
+def test_no_copy_is_torn_while_a_publisher_writes_without_pause(share: Any) -> None:
+    weights = store(share, size=50_000)
     reader, stop = weights.handle(), threading.Event()
 
     def publish() -> None:
@@ -67,16 +73,28 @@ def test_no_copy_is_torn_while_a_publisher_writes_without_pause() -> None:
                 continue
             assert got[0] > version
             version, tensors = got
-            assert bool((tensors["w"] == version).all()) and bool((tensors["steps"] == version).all()), f"torn at {version}"
+            assert whole(tensors, version), f"torn at {version}"
             seen += 1
     finally:
         stop.set()
         writer.join()
 
 
+class Slow(Memfd):
+    """A device that is done with a copy only when it is waited for."""
+
+    def __init__(self) -> None:
+        self.under_way: Callable[[], None] | None = None
+
+    def wait(self, device: torch.device) -> None:
+        under_way, self.under_way = self.under_way, None
+        if under_way is not None:
+            under_way()
+
+
 def test_a_copy_that_a_publisher_crossed_is_taken_again(monkeypatch: Any) -> None:
     """The publisher laps the reader in the middle of its copy: the torn copy is not handed out."""
-    weights = store()
+    weights = store(None)
     weights.publish(1, params(1))
     reader = weights.handle()
     real = np.copyto
@@ -92,4 +110,203 @@ def test_a_copy_that_a_publisher_crossed_is_taken_again(monkeypatch: Any) -> Non
 
     monkeypatch.setattr(np, "copyto", copy_slowly)
     got = reader.fetch()
-    assert got is not None and bool((got[1]["w"] == got[0]).all()) and got[0] == 1 + BUFFERS
+    assert got is not None and whole(got[1], got[0]) and got[0] == 1 + BUFFERS
+
+
+@linux
+def test_a_copy_on_a_device_is_done_before_it_is_judged() -> None:
+    """The same while the reader waits for its device."""
+    share = Slow()
+    weights = store(share)
+    weights.publish(1, params(1))
+    reader = weights.handle()
+    assert isinstance(reader, DeviceWeights) and reader.fetch() is not None
+    weights.publish(2, params(2))
+
+    def second_half() -> None:
+        for version in range(3, 3 + BUFFERS):
+            weights.publish(version, params(version))
+        source, half = reader._theirs[2], len(reader._copy) // 2
+        reader._copy[half:] = source[half:]
+
+    share.under_way = second_half
+    got = reader.fetch(1)
+    assert got is not None and whole(got[1], got[0]) and got[0] == 2 + BUFFERS
+
+
+@linux
+def test_a_version_is_out_only_when_the_device_is_done_with_it() -> None:
+    share = Slow()
+    weights = store(share)
+    weights.publish(1, params(1))
+    seen: list[Any] = []
+    share.under_way = lambda: seen.append((weights.version, weights.handle().fetch(1)))
+    weights.publish(2, params(2))
+    assert seen == [(1, None)] and weights.version == 2
+
+
+@linux
+def test_until_the_first_version_on_the_device_there_are_the_hosts() -> None:
+    weights = store(Memfd())
+    assert isinstance(weights, DeviceWeights)
+    reader = weights.handle()
+    weights._host.publish(7, params(7))
+    got = reader.fetch()
+    assert got is not None and got[0] == 7 == reader.version and whole(got[1], 7)
+    weights.publish(8, params(8))
+    weights._host.publish(9, params(9))
+    got = reader.fetch(7)
+    assert got is not None and got[0] == 8 == reader.version and whole(got[1], 8)
+    assert reader.fetch(8) is None
+
+
+@linux
+def test_a_publisher_in_place_of_another_has_buffers_of_its_own(monkeypatch: Any) -> None:
+    """A reader attaches to them, its tensors stay where they are; what it copies while they come is not handed out."""
+    first = store(Memfd())
+    reader, second = first.handle(), first.handle()
+    assert isinstance(reader, DeviceWeights)
+    for version in (1, 2, 3, 4):
+        first.publish(version, params(version))
+    got = reader.fetch()
+    assert got is not None and got[0] == 4
+    where = {name: x.data_ptr() for name, x in got[1].items()}
+    real = reader._read
+    copied: list[int] = []
+
+    def read(i: int) -> Any:
+        if not copied:
+            second.publish(5, params(5))  # the buffers that this reader will look for are not yet written
+        copied.append(i)
+        return real(i)
+
+    first.publish(6, params(6))
+    monkeypatch.setattr(reader, "_read", read)
+    assert reader.fetch(4) == (5, got[1]) and whole(got[1], 5) and len(copied) == 2
+    assert {name: x.data_ptr() for name, x in got[1].items()} == where and reader._attached == 2
+
+
+@linux
+def test_a_handle_without_an_end_is_refused() -> None:
+    class Long(Memfd):
+        def allocate(self, nbytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
+            return super().allocate(nbytes, device)[0], b"x" * (LONGEST + 1)
+
+    with pytest.raises(ValueError, match=f"expected at most {LONGEST} bytes, got {LONGEST + 1}"):
+        store(Long()).publish(1, params(1))
+
+
+@linux
+def test_memory_that_is_not_of_these_weights_is_refused() -> None:
+    class Small(Memfd):
+        def attach(self, handle: bytes) -> torch.Tensor:
+            return super().attach(handle)[:-64]
+
+    weights = store(Small())
+    weights.publish(1, params(1))
+    with pytest.raises(ValueError, match="expected weights of 3 x .* bytes, got .* in all"):
+        weights.fetch()
+
+
+@linux
+def test_cudas_handle_is_told_as_torch_gave_it_and_leaves_no_file(monkeypatch: Any) -> None:
+    """Without a GPU: with torch's two calls in place of CUDA's."""
+    file = Path(f"/dev/shm/torch_equipoise_{os.getpid()}")
+    file.touch()
+    fields = (0, bytes(range(65)), 192, 512, f"/{file.name}".encode(), 3, bytes(64), True)
+    found: list[Any] = []
+
+    def attach(*given: Any) -> torch.UntypedStorage:
+        found.append(given)
+        if len(found) > 1:
+            raise RuntimeError("CUDA error: operation not supported")
+        return torch.UntypedStorage(192)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: fields)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", attach)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    memory, handle = CudaIpc().allocate(192, torch.device("cpu"))
+    assert memory.shape == (192,) and len(handle) < LONGEST and not file.exists()
+    attached = CudaIpc().attach(handle)
+    assert attached.shape == (192,) and attached.dtype == torch.uint8
+    assert found == [fields] and [type(x) for x in found[0]] == [type(x) for x in fields]
+    with pytest.raises(RuntimeError, match="not supported") as caught:
+        CudaIpc().attach(handle)
+    assert "inference=local needs none" in caught.value.__notes__[0]
+
+
+# ------------------------------------------------------------------------------------------------------ between processes
+
+SIZE = 5_000
+
+
+@pytest.fixture
+def processes() -> Any:
+    """As a run starts them."""
+    forkserver.prepare()
+    return multiprocessing.get_context("forkserver")
+
+
+@contextmanager
+def publishing(processes: Any, weights: Weights | DeviceWeights, device: str, first: int = 1) -> Iterator[None]:
+    process = processes.Process(target=sharing.publish, args=(weights, SIZE, device, first))
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def close(weights: Any) -> None:
+    for memory in {weights._memory, getattr(weights, "_host", weights)._memory}:
+        memory.close()
+
+
+@pytest.mark.parametrize(("share", "device"), PLACES)
+def test_processes_read_what_another_publishes_and_so_do_their_successors(processes: Any, share: Any, device: str) -> None:
+    before, ended = named_files(), []
+    weights = between_processes(share, SIZE)
+    with publishing(processes, weights, device):
+        for _ in range(2):
+            readers = [processes.Process(target=sharing.read, args=(weights, 50, device)) for _ in range(2)]
+            for process in readers:
+                process.start()
+            for process in readers:
+                process.join(120)
+                process.kill()
+                process.join()
+                ended.append(process.exitcode)
+    close(weights)
+    assert ended == [0, 0, 0, 0]
+    assert named_files() <= before
+
+
+@pytest.mark.parametrize(("share", "device"), PLACES)
+def test_a_reader_goes_on_with_the_publisher_in_place_of_one_that_was_killed(
+    processes: Any, share: Any, device: str, deadline: Any
+) -> None:
+    weights = between_processes(share, SIZE)
+    reader, version = weights.handle(), 0
+
+    def one() -> bool:
+        nonlocal version
+        if (got := reader.fetch(version)) is None:
+            return False
+        assert got[0] > version and whole(got[1], got[0])
+        version = got[0]
+        return True
+
+    for generation, first in enumerate((1, 1_000_000), 1):
+        with publishing(processes, weights, device, first):
+            if isinstance(reader, DeviceWeights):  # until then what is attached to is memory of the dead
+                words = reader._generation
+                deadline(lambda g=generation, words=words: words[0] == g, 120, "the publisher's buffers")
+            deadline(lambda first=first: one() and version >= first + 100, 120, f"version {first} and more")
+    assert not isinstance(reader, DeviceWeights) or reader._attached == 2
+    close(weights)
+
+
+def named_files() -> set[str]:
+    """Of torch's in shared memory."""
+    return {path.name for path in Path("/dev/shm").glob("torch_*")} if sys.platform == "linux" else set()

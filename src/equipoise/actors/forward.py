@@ -76,14 +76,15 @@ class Forward:
     def use(self, params: Mapping[str, Tensor]) -> bool:
         """Act with these weights from now on -> do they lie elsewhere than before?
 
-        A store that rewrites its tensors in place is bound once; its later fetches need no copy to the network.
+        A store that rewrites its tensors in place is bound once, where they are on the network's device; its later fetches need
+        no copy to the network.
         """
         self._params, moved = params, False
         for name, tensor in self._own.items():
-            dequantize(*quantize(params[name]), out=tensor)
+            dequantize(*quantize(params[name].to(self.device)), out=tensor)
         for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers()):
             wanted = self._own.get(name, params[name])
-            if self.device.type != "cpu":
+            if tensor.device != wanted.device:
                 tensor.data.copy_(wanted)
             elif tensor.data_ptr() != wanted.data_ptr():
                 tensor.data, moved = wanted, True

@@ -21,6 +21,7 @@ class Line:
     learner: Learner
     weights: WeightStore
     publish_every: int  # versions
+    host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
 
 
 def never(version: int) -> bool:
@@ -57,6 +58,7 @@ class LearnerWorker:
         self._unfinished: Array | None = None  # keys of the batch learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
+        self._on_host = -1  # the version
 
     @property
     def version(self) -> int:
@@ -95,6 +97,7 @@ class LearnerWorker:
             old = self._sums.get(name)
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
         if version % self._record_every == 0 or last:
+            self._publish_to_host()
             self._record(self._take())
         self.experience.learned(batch.keys, priority)
         self._unfinished = batch.keys
@@ -104,10 +107,19 @@ class LearnerWorker:
         """Release the batch, after publish: no unroll is born stale."""
         assert self._unfinished is not None
         if self._gate(self.version):
+            self._publish_to_host()
             return withheld
         self.experience.finish(self._unfinished)
         self._unfinished = None
         return Tick.WORKED
+
+    def _publish_to_host(self) -> None:
+        if self._on_host == self.version:
+            return
+        self._on_host = self.version
+        for line in self.lines.values():
+            if line.host is not None:
+                line.host.publish(self.version, line.learner.params())
 
     def _note_lag(self, learner: Learner, batch: Batch) -> None:
         lag = learner.version - batch.data.version[0]

@@ -44,7 +44,8 @@ from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
 from equipoise.runtime.stepping import Group, Stepping
-from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, learning, stream_ids
+from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, WeightStore, learning, stream_ids
+from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 
 MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
@@ -58,6 +59,12 @@ class Ring:
     episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
     rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
+    device: DeviceWeights | None = None  # what is acted with, where that is on the learner's device in another process
+
+    @property
+    def acting(self) -> Weights | DeviceWeights:
+        """What whoever acts fetches."""
+        return self.weights if self.device is None else self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +90,7 @@ class Shared:
     @property
     def version(self) -> int:
         """The newest; -1 before the first."""
-        return next(iter(self.rings.values())).weights.version
+        return next(iter(self.rings.values())).acting.version
 
 
 def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
@@ -94,8 +101,13 @@ def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
     return nets
 
 
-def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel]) -> tuple[Shared, Any]:
-    """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them."""
+def lay_out(
+    blue: Blueprint, memory: Callable[[str, int], Any], channel: Callable[[], Channel], share: Share | None = None
+) -> tuple[Shared, Any]:
+    """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
+
+    ``share``: how whoever acts reaches memory of the learner's device; None: weights go through the memory of the host.
+    """
     program, plan = blue.program, _plan(blue)
     rounds = [name for name, role in blue.roles.items() if program.acting != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in first_networks(blue).items()}
@@ -104,6 +116,7 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
+        sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     if blue.replay is not None and blue.shards:
         sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
     exchanged = _exchange(blue) if blue.inferences else {}
@@ -120,7 +133,10 @@ def lay_out(blue: Blueprint, memory: Callable[[str, int], Any], channel: Callabl
         columns = program.group_envs * len(role.places)
         episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.groups)]
         rounding = [Rounding(next(parts)) for _ in range(program.groups if name in rounds else 0)]
-        rings[name] = Ring(weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding)
+        device = None if share is None else DeviceWeights(weight_plans[name], next(parts), weights, share)
+        rings[name] = Ring(
+            weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
+        )  # fmt: skip
     post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
@@ -219,7 +235,7 @@ def inference(
     """Inference worker ``index`` of the run; ``ring`` tells the env worker of a group. A successor begins new episodes."""
     program, (name,) = blue.program, blue.roles
     assert shared.exchange is not None
-    forward, weights, groups = JointForward(**_acting(blue, name)), shared.rings[name].weights.handle(), blue.served(index)
+    forward, weights, groups = JointForward(**_acting(blue, name)), shared.rings[name].acting.handle(), blue.served(index)
     agents = [_agent(blue, name, g, shared, experience, forward, weights) for g in groups]
     worker = InferenceWorker(
         forward, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
@@ -244,14 +260,14 @@ def _acting(blue: Blueprint, name: str) -> dict[str, Any]:
 
 def _agent(
     blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, forward: Forward | None = None,
-    weights: Weights | None = None,
+    weights: WeightStore | None = None,
 ) -> LocalAgent:  # fmt: skip
     """``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own."""
     program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
     streams = role.streams(stream_ids(group, program.group_envs))
     return LocalAgent(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**_acting(blue, name)),
-        weights=weights or ring.weights.handle(),
+        weights=weights or ring.acting.handle(),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         episodes=ring.episodes[group], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
@@ -376,7 +392,11 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
         policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
         seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
-    return Line(learner=core, weights=shared.rings[name].weights, publish_every=policy.publish_every * blue.pace.updates)
+    ring = shared.rings[name]
+    return Line(
+        learner=core, weights=ring.acting, publish_every=policy.publish_every * blue.pace.updates,
+        host=None if ring.device is None else ring.weights,
+    )  # fmt: skip
 
 
 def close(worker: ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import platform
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.types import learning
+from equipoise.weights.device import CudaIpc, Share
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 1.0  # for a worker that hangs to say where
@@ -30,6 +32,12 @@ BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 LOOK_S = 1.0  # how often the driver looks for workers that hang
+
+
+def shared_device(blue: Blueprint) -> Share | None:
+    """How those that act reach the memory of the learner's GPU; None where they act elsewhere, or it cannot be shared."""
+    on_wsl = "microsoft" in platform.release().lower()  # which has no CUDA IPC
+    return CudaIpc() if blue.inferences and blue.program.device != "cpu" and not on_wsl else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +102,7 @@ class ProcessRuntime:
         self._writing: _Cutting | None = None  # whose rest is written
         self._out: list[dict[str, Any] | Cut] = []
         self._channels: list[PipeChannel] = []
-        self.shared, self._segment = build.lay_out(blue, Segment, self._channel)
+        self.shared, self._segment = build.lay_out(blue, Segment, self._channel, shared_device(blue))
         board = self.shared.board
         # Learned to the end, and saved; at the start if it was killed before its last word.
         self.done = self.shared.version >= blue.updates

@@ -3,10 +3,13 @@
 Three buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a buffer and ``end`` after;
 a reader copies the newest buffer and keeps the copy only if ``begin`` still equals the ``end`` that it saw before. With two
 buffers a reader that sleeps over two publishes would often retry; with three it practically never does.
+
+The buffers lie in memory that processes share (``Weights``), or on a device (``device.py``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -18,6 +21,12 @@ from equipoise.tree import ArraySpec
 
 BUFFERS = 3
 ATTEMPTS = 1000
+WORDS = {
+    "latest": ArraySpec((1,), "int64"),  # which publish is the newest; 0: there was none
+    "begin": ArraySpec((BUFFERS,), "int64"),
+    "end": ArraySpec((BUFFERS,), "int64"),
+    "version": ArraySpec((BUFFERS,), "int64"),
+}
 
 
 class Memory(Protocol):
@@ -32,23 +41,63 @@ class WeightPlan:
         if any(s.dtype == "bfloat16" for s in self.leaves.values()):
             raise ValueError("expected parameters of a numpy dtype (float32, ...), got bfloat16")
         self.flat = tree.nbytes(self.leaves)
-        self.specs = {
-            "latest": ArraySpec((1,), "int64"),  # publishes so far
-            "begin": ArraySpec((BUFFERS,), "int64"),
-            "end": ArraySpec((BUFFERS,), "int64"),
-            "version": ArraySpec((BUFFERS,), "int64"),
-            "buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(BUFFERS)},
-        }
+        self.specs = WORDS | {"buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(BUFFERS)}}
         self.nbytes = tree.nbytes(self.specs)
 
 
-class Weights:
-    """``WeightStore`` over memory that several processes may map; one publisher, any number of handles that fetch."""
+class Versions(ABC):
+    """``WeightStore`` over buffers wherever they lie; one publisher, any number of handles that fetch."""
+
+    def __init__(self, words: Mapping[str, Any]) -> None:
+        """``words``: those of ``WORDS``, in memory that all of them share."""
+        self._latest, self._begin, self._end, self._version = (words[name] for name in WORDS)
+
+    @abstractmethod
+    def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
+        """Into buffer i; nothing of it is under way any more when this returns."""
+
+    @abstractmethod
+    def _read(self, i: int) -> Mapping[str, Tensor]:
+        """Buffer i as it is now, in tensors of this handle; nothing of it is under way any more when this returns."""
+
+    @property
+    def version(self) -> int:
+        """The newest; -1 before the first."""
+        count = int(self._latest[0])
+        return int(self._version[count % BUFFERS]) if count else -1
+
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
+        """Parameters and buffers, on any device; only one process publishes."""
+        count = int(self._begin.max()) + 1
+        i = count % BUFFERS
+        self._begin[i] = count
+        self._write(i, params)
+        self._version[i] = version
+        self._end[i] = count
+        self._latest[0] = count
+
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
+        """(version, tensors of this handle, rewritten in place by its next fetch), or None if there is nothing newer."""
+        for _ in range(ATTEMPTS):
+            count = int(self._latest[0])
+            i = count % BUFFERS
+            version = int(self._version[i])
+            if count == 0 or version <= newer_than:
+                return None
+            ended = int(self._end[i])
+            mine = self._read(i)
+            if int(self._begin[i]) == ended and int(self._version[i]) == version:
+                return version, mine
+        raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
+
+
+class Weights(Versions):
+    """In memory that several processes may map."""
 
     def __init__(self, plan: WeightPlan, memory: Memory) -> None:
         self._plan, self._memory = plan, memory
         views = tree.views(plan.specs, memory.buffer)
-        self._latest, self._begin, self._end, self._version = (views[k] for k in ("latest", "begin", "end", "version"))
+        super().__init__(views)
         self._buffers = list(views["buffers"].values())
         self._params = [tree.torch_views(tree.views(plan.leaves, b)) for b in self._buffers]
         self._copy = np.empty(plan.flat, np.uint8)
@@ -64,33 +113,11 @@ class Weights:
         """Another reader of the same memory, with its own copy."""
         return Weights(self._plan, self._memory)
 
-    @property
-    def version(self) -> int:
-        """The newest; -1 before the first."""
-        count = int(self._latest[0])
-        return int(self._version[count % BUFFERS]) if count else -1
-
-    def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Parameters and buffers, on any device; only one process publishes."""
-        count = int(self._latest[0]) + 1
-        i = count % BUFFERS
-        self._begin[i] = count
+    def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
         for name, target in self._params[i].items():
             target.copy_(params[name])
-        self._version[i] = version
-        self._end[i] = count
-        self._latest[0] = count
 
-    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
-        """(version, tensors of this handle, rewritten in place by its next fetch), or None if there is nothing newer."""
-        for _ in range(ATTEMPTS):
-            count = int(self._latest[0])
-            i = count % BUFFERS
-            version = int(self._version[i])
-            if count == 0 or version <= newer_than:
-                return None
-            ended = int(self._end[i])
-            np.copyto(self._copy, self._buffers[i])
-            if int(self._begin[i]) == ended and int(self._version[i]) == version:
-                return version, self._mine
-        raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
+    def _read(self, i: int) -> Mapping[str, Tensor]:
+        np.copyto(self._copy, self._buffers[i])
+        mine: Mapping[str, Tensor] = self._mine
+        return mine

@@ -1,0 +1,148 @@
+"""The store with its buffers on the publisher's device: whoever acts on that device takes a version without the host.
+
+What says which buffer is whole lies in memory of the host, as ever. Beside it stands how another process finds the buffers:
+the publisher writes that with its first version, and counts a generation up. A reader that sees another generation than its
+own attaches (again). Before there are buffers, versions are those of the host's store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.tree import ALIGN, ArraySpec
+from equipoise.weights.store import BUFFERS, WORDS, Memory, Versions, WeightPlan, Weights
+
+LONGEST = 4096  # bytes of a handle; CUDA's take about 500
+
+
+class Share(Protocol):
+    """What only a device's own interface can do."""
+
+    def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
+        """Memory [nbytes] uint8 that lives as long as this process, and the handle by which others find it."""
+
+    def attach(self, handle: bytes) -> Tensor:
+        """That memory, in another process."""
+
+    def wait(self, device: torch.device) -> None:
+        """Until all is done that this thread has begun there."""
+
+
+class CudaIpc:
+    """CUDA's, by the calls that ``torch/multiprocessing/reductions.py`` makes.
+
+    A process that allocates must end by ``os._exit``, as workers do: torch would stumble over the missing file at its teardown.
+    """
+
+    def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        fields = memory.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
+        # torch counts in a named file who uses the memory, to know when it may be freed. Ours never is, and the file would
+        # outlive a worker that is killed: its name is taken away at once. A reader that cannot count itself out goes on.
+        with contextlib.suppress(FileNotFoundError):
+            Path("/dev/shm", fields[4].decode().lstrip("/")).unlink()
+        return memory, json.dumps([x.hex() if isinstance(x, bytes) else x for x in fields]).encode()
+
+    def attach(self, handle: bytes) -> Tensor:
+        fields = [bytes.fromhex(x) if isinstance(x, str) else x for x in json.loads(handle)]
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        try:
+            storage = torch.UntypedStorage._new_shared_cuda(*fields)
+        except RuntimeError as error:
+            error.add_note(
+                "expected memory of the learner's GPU, shared by CUDA IPC, which this system does not give; inference=local "
+                "needs none"
+            )
+            raise
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+    def wait(self, device: torch.device) -> None:
+        torch.cuda.current_stream(device).synchronize()
+
+
+class DeviceWeights(Versions):
+    """On the device of what is published first."""
+
+    SPECS = WORDS | {"generation": ArraySpec((1,), "int64"), "handle": ArraySpec((LONGEST,), "uint8")}
+
+    def __init__(self, plan: WeightPlan, memory: Memory, host: Weights, share: Share) -> None:
+        """``host``: the versions from before there are buffers."""
+        self._plan, self._memory, self._host, self._share = plan, memory, host, share
+        words = tree.views(self.SPECS, memory.buffer)
+        super().__init__(words)
+        self._generation, self._handle = words["generation"], words["handle"]
+        self._params: list[dict[str, Tensor]] = []  # of each buffer, once this process publishes, on
+        self._device = torch.device("cpu")
+        self._attached = 0  # the generation of these, once it fetches:
+        self._theirs: list[Tensor] = []
+        self._copy = torch.empty(0)
+        self._mine: dict[str, Tensor] = {}
+
+    def __getstate__(self) -> tuple[WeightPlan, Memory, Weights, Share]:
+        return self._plan, self._memory, self._host, self._share
+
+    def __setstate__(self, state: tuple[WeightPlan, Memory, Weights, Share]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def handle(self) -> DeviceWeights:
+        """Another reader of the same memory, with its own copy."""
+        return DeviceWeights(self._plan, self._memory, self._host.handle(), self._share)
+
+    @property
+    def version(self) -> int:
+        return super().version if self._latest[0] else self._host.version
+
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
+        if not self._params:
+            self._announce(next(iter(params.values())).device)
+        super().publish(version, params)
+
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
+        return super().fetch(newer_than) if self._latest[0] else self._host.fetch(newer_than)
+
+    def _announce(self, device: torch.device) -> None:
+        memory, handle = self._share.allocate(BUFFERS * self._plan.flat, device)
+        if len(handle) > LONGEST:
+            raise ValueError(f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}")
+        self._params, self._device = [_views(self._plan, part) for part in memory.chunk(BUFFERS)], device
+        # What was published before does not lie in these: whoever copies now is to see that its buffer was written to.
+        self._begin += BUFFERS
+        self._latest[0] = 0
+        self._handle[:] = np.frombuffer(handle.ljust(LONGEST), np.uint8)
+        self._generation[0] += 1
+
+    def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
+        for name, target in self._params[i].items():
+            target.copy_(params[name])
+        self._share.wait(self._device)
+
+    def _read(self, i: int) -> Mapping[str, Tensor]:
+        if self._attached != (generation := int(self._generation[0])):
+            memory = self._share.attach(self._handle.tobytes().rstrip())
+            if memory.numel() != BUFFERS * self._plan.flat:
+                raise ValueError(f"expected weights of {BUFFERS} x {self._plan.flat} bytes, got {memory.numel()} in all")
+            self._theirs, self._attached = list(memory.chunk(BUFFERS)), generation
+            if not self._mine:
+                self._copy = torch.empty_like(self._theirs[0])
+                self._mine = _views(self._plan, self._copy)
+        self._copy.copy_(self._theirs[i])
+        self._share.wait(self._copy.device)
+        return self._mine
+
+
+def _views(plan: WeightPlan, flat: Tensor) -> dict[str, Tensor]:
+    """Tensors over a buffer [flat] uint8, as ``tree.views`` lays arrays over one."""
+    views, at = {}, 0
+    for name, spec in plan.leaves.items():
+        views[name] = flat[at : at + spec.nbytes].view(getattr(torch, spec.dtype)).view(spec.shape)
+        at += -(-spec.nbytes // ALIGN) * ALIGN
+    return views
