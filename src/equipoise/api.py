@@ -106,10 +106,15 @@ def program(
 
 
 def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **options: Any) -> Program:
-    """``program`` with central inference, so that it may have that's settings too; where that cannot be, with local."""
+    """``program`` with central inference, so that it may have that's settings too; where that cannot be, with local.
+
+    ValueError where there are such settings, and central cannot be.
+    """
     try:
         return program(env, algorithm, inference="central", **options)
     except ValueError:
+        if any(name.startswith("inference_") for name in (*options, *(key for key, _ in pairs(options.get("settings", ()))))):
+            raise
         return program(env, algorithm, **options)
 
 

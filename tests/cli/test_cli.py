@@ -223,6 +223,8 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ),
         ("train A --maxlag 2", "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See"),
         ("train A --norecipe", "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See"),
+        ("train A --acting bf16", "equipoise train: no such option '--acting'; it is a setting: --set acting=... See"),
+        ("train A --inference-workers 2", "it is a setting: --set inference_workers=... See 'equipoise train --help'."),
         ("train A --xyzzy", "equipoise train: no such option '--xyzzy'. See 'equipoise train --help'."),
         ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
         ("train A B", "equipoise train: got unexpected extra argument"),

@@ -175,3 +175,15 @@ def test_an_argument_that_a_parent_class_refuses_is_named(target: str, module: s
     with pytest.raises(ValueError) as error:
         make(EnvFactory(target=target, kwargs=kwargs), streams=np.arange(1), seed=0)
     assert str(error.value).startswith(f"{target} {said}")
+
+
+def unlicensed(stream: int) -> Any:
+    raise RuntimeError(f"no licence for simulator {stream}")
+
+
+def test_what_an_env_raises_as_it_is_made_is_told_with_its_place() -> None:
+    factory = EnvFactory(target=f"{__name__}:unlicensed")
+    with pytest.raises(
+        ValueError, match=r"could not be made: RuntimeError: no licence for simulator 7 \(.*test_making.py, line"
+    ):
+        make(factory, streams=np.array([7]), seed=0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from equipoise import api
 from equipoise.runtime import forkserver, measure
 from equipoise.runtime.interrupt import Interrupt
 from tests.conftest import children, descendants
@@ -23,7 +24,7 @@ from tests.runtime.ruling import program
 def test_a_measurement_that_is_told_to_leave_leaves_nothing(
     number: signal.Signals, code: int, tmp_path: Path, deadline: Any
 ) -> None:
-    """As before a run has begun: no directory, no message. ``nothing_left_behind`` looks for processes and segments."""
+    """As before a run has begun: no directory. ``nothing_left_behind`` looks for processes and segments."""
     temporary, out = tmp_path / "temporary", tmp_path / "run"
     temporary.mkdir()
     words = ["train", "CartPole-v1", "--algorithm", "impala", "--inference", "auto", "--actors", "1", "--out", str(out)]
@@ -42,7 +43,7 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    assert process.returncode == code and "Traceback" not in text and "equipoise train:" not in text, text
+    assert process.returncode == code and "Traceback" not in text and text.endswith("equipoise train: interrupted\n"), text
     left = [path.name for path in temporary.iterdir() if not path.name.startswith("torch")]  # which keeps a cache of its own
     assert not left and not out.exists()
 
@@ -101,3 +102,11 @@ def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group(
     for number in (signal.SIGINT, signal.SIGTERM):
         assert ignored & 1 << number - 1
         assert signal.getsignal(number) is not signal.SIG_IGN
+
+
+@pytest.mark.parametrize("options", [{"inference_workers": 3}, {"settings": ["inference_workers=3"]}])
+def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(options: Any) -> None:
+    given = {"actors": 2, "max_lag": 1, "recipe": False}
+    with pytest.raises(ValueError, match="inference_workers: expected at most 2, as many as actors"):
+        api.measurable("CartPole-v1", "impala", **given, **options)
+    assert api.measurable("CartPole-v1", "impala", **given).inference == "central"

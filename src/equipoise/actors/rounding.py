@@ -103,7 +103,7 @@ def kind_of(net: Any, action: Tree) -> str:
 def errors(forward: Forward, row: Row, state: Tree, explore: Tree) -> Tensor:
     """[B] float64, of ``kind_of``."""
     algorithm, net, kind = forward.algorithm, forward.net, kind_of(forward.net, row.action)
-    obs, first, noise = (tree.torch_views(x) for x in (row.obs, row.first, row.noise))
+    obs, first, noise = (tree.to(tree.torch_views(x), forward.device) for x in (row.obs, row.first, row.noise))
     if kind in ("p_error", "logp_error"):
         with forward.acting():
             action, _, _ = algorithm.act(net, obs, first, state, explore=explore, noise=noise)

@@ -5,6 +5,8 @@ Plain text, since typer's own rich panels cost 0.2 s of imports, which is most o
 
 from __future__ import annotations
 
+import dataclasses
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,12 +75,16 @@ class OneLineErrors(TyperGroup):
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
     from equipoise.runtime.settings import hint, nearest
+    from equipoise.types import Program
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
     if message.startswith("No such option") and command is not None:
         name = error.option_name
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
+        settings = {field.name for field in dataclasses.fields(Program)}
+        if (key := name.lstrip("-").replace("-", "_")) in settings and "--set" in known:
+            return f"no such option {name!r}; it is a setting: --set {key}=..."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
@@ -104,14 +110,27 @@ def one_line(message: Warning | str, category: type[Warning], filename: str, lin
 
 @contextmanager
 def plain_errors(command: str, debug: bool) -> Iterator[None]:
-    """What a user can put right ends in its message, without a traceback; SIGTERM, where it was waited for, with its code."""
+    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a word and their codes.
+
+    SIGTERM is an exception here, so that what was begun is undone: servers of processes, temporary directories.
+    """
+    before = signal.signal(signal.SIGTERM, _leave) if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else None
     try:
         yield
     except KeyboardInterrupt as stop:
         from equipoise.runtime.interrupt import Preempted
 
-        sys.exit(143 if isinstance(stop, Preempted) else 130)
+        fail("interrupted", command, 143 if isinstance(stop, Preempted) else 130)
     except (ValueError, OSError, ImportError) as error:
         if debug:
             raise
         fail(str(error) or type(error).__name__, command)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _leave(*_: object) -> NoReturn:
+    from equipoise.runtime.interrupt import Preempted
+
+    raise Preempted

@@ -10,6 +10,7 @@ import os
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -181,6 +182,17 @@ def explained(target: str) -> Iterator[None]:
         if extra is None:
             raise
         raise ImportError(f"{target} needs {error.name}: {install(extra)}", name=error.name) from error
+    except (ValueError, ImportError, OSError):
+        raise
+    except Exception as error:  # an env's constructor may raise anything
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise NotMade(
+            f"{target} could not be made: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
+        ) from error
+
+
+class NotMade(ValueError):
+    """The env's own code raised when it was made."""
 
 
 def install(extra: str) -> str:

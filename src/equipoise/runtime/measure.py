@@ -43,9 +43,11 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
     """
     choice = _fixed(program, on)
     if choice is None:
-        tell(f"inference: local and central are measured for {MEASURE_S:.0f} s, besides the time to their first updates")
+        tell(
+            f"inference: local and central are measured, {TURNS // 2} times each: {MEASURE_S:.0f} s, besides the time to their first updates"
+        )
         with Interrupt() as interrupt:
-            choice = _faster(*measured(program, interrupt))
+            choice = _faster(*measured(program, interrupt, tell=tell))
         interrupt.check()
     if choice.inference == "local":
         forkserver.release()
@@ -71,7 +73,12 @@ def _fixed(program: Program, on: str) -> Choice | None:
 
 
 def measured(
-    program: Program, interrupt: Interrupt, *, seconds: float = MEASURE_S, turns: int = TURNS
+    program: Program,
+    interrupt: Interrupt,
+    *,
+    seconds: float = MEASURE_S,
+    turns: int = TURNS,
+    tell: Callable[[str], object] = lambda text: None,
 ) -> tuple[dict[str, list[float]], dict[str, WorkerFailed]]:
     """Steps/s of each kind of inference in each of its turns, 0 where it learned nothing; and which kinds failed."""
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
@@ -87,6 +94,7 @@ def measured(
                 if kind not in failed:
                     try:
                         rates[kind].append(_rate(blue, interrupt, seconds / turns))
+                        tell(f"inference: {kind} makes {rates[kind][-1]:,.0f} steps/s")
                     except WorkerFailed as error:
                         interrupt.check()  # which a worker that was not begun yet may have died of
                         failed[kind] = error

@@ -213,7 +213,9 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 
 # What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
 SCHEDULE = ("steps", "stop_at", "evaluate_episodes", "evaluate_every", "checkpoint_every", "deadline_s")
-FREE: tuple[str, ...] = (*SCHEDULE, "threads", "device", "precision", "acting", "compile")
+FREE: tuple[str, ...] = (
+    *SCHEDULE, "threads", "device", "precision", "acting", "compile", "inference_batch", "inference_wait_ms",
+)  # fmt: skip
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
@@ -302,7 +304,7 @@ def _unread(program: Program, key: str) -> str:
     if key.startswith("inference_") and program.inference == "local":
         return "inference is local"
     if key in ("inference_batch", "inference_wait_ms") and program.max_lag == 0:
-        return "with max_lag=0 each group of envs is acted for by itself, so that runs are the same"
+        return "with max_lag=0 each group of envs is acted for by itself (expected max_lag=1 or none)"
     found = []
     for policy, one in learning(program).items():
         short = key.removeprefix(f"policies.{policy}.")
@@ -397,7 +399,10 @@ def _run_problems(program: Program) -> list[str]:
 def _central_problems(program: Program) -> list[str]:
     problems = []
     if len(program.policies) > 1:
-        problems.append(f"inference: expected local with several policies ({', '.join(program.policies)}), got central")
+        problems.append(
+            f"inference: expected local with several policies ({', '.join(program.policies)}), since an "
+            "inference worker acts for one, got central"
+        )
     if program.actors == 0:
         problems.append("inference: expected local without actors, since nobody acts, got central")
     elif program.inference_workers > program.actors:
