@@ -44,7 +44,7 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
     choice = _fixed(program, on)
     if choice is None:
         tell(
-            f"inference: local and central are measured, {TURNS // 2} times each: {MEASURE_S:.0f} s, besides the time to their first updates"
+            f"inference: local and central are measured for {MEASURE_S:.0f} s in {TURNS} turns, besides what these take to start"
         )
         with Interrupt() as interrupt:
             choice = _faster(*measured(program, interrupt, tell=tell))
