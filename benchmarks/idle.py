@@ -17,17 +17,18 @@ from equipoise.types import Algorithm, Batch, LossOutput
 
 
 class Idle(VectorEnv[Any, Any, Any]):
-    """B streams of four numbers that never change and never end; a step may sleep, which takes no core."""
+    """B streams of four numbers, or of an image, that never change and never end; a step may sleep, which takes no core."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, num_envs: int, sleep_s: float = 0.0) -> None:
+    def __init__(self, num_envs: int, sleep_s: float = 0.0, image: bool = False) -> None:
         self.num_envs, self._sleep_s = num_envs, sleep_s
-        self.single_observation_space = spaces.Box(-1, 1, (4,), np.float32)
+        numbers, pixels = spaces.Box(-1, 1, (4,), np.float32), spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        self.single_observation_space = pixels if image else numbers
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
-        self._obs, self._reward = np.zeros((num_envs, 4), np.float32), np.zeros(num_envs)
+        self._obs, self._reward = np.zeros_like(self.observation_space.sample()), np.zeros(num_envs)
         self._over = np.zeros(num_envs, np.bool_)
 
     def reset(self, **_: Any) -> Any:

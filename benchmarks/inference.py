@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/inference.py [--nets mlp,nature,resnet] [--streams 8,32,128,512] [--seconds 24] [--turns 6]
         [--page FILE.md] [--json FILE]
 
-Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images, whose learner learns from what they make
-(``runtime/measure.py``): local and central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take
+Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs show
+images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take
 to the first updates. What counts as true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
 ``of the better``: how fast what it chose is, of the faster one.
 """
@@ -27,21 +27,21 @@ from equipoise.runtime.interrupt import Interrupt
 from equipoise.types import EnvFactory, Policy, Precision, Program
 
 CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")
-NETS: dict[str, tuple[EnvFactory, str, Precision]] = {
-    "mlp": (CARTPOLE, "mlp", "fp32"),
-    "nature": (PONG, "nature", "bf16"),
-    "resnet": (PONG, "resnet", "bf16"),
+SLOW = EnvFactory(target="idle:Idle", kwargs={"sleep_s": 0.005, "image": True})
+NETS: dict[str, tuple[EnvFactory, str, Precision, int]] = {  # env, torso, precision, actors
+    "mlp": (CARTPOLE, "mlp", "fp32", 2),
+    "nature": (PONG, "nature", "bf16", 2),
+    "resnet": (PONG, "resnet", "bf16", 2),
+    "nature-slow": (SLOW, "nature", "bf16", 16),
 }
-ACTORS = 2
 ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
 
 
 def program(net: str, streams: int) -> Program:
-    env, torso, precision = NETS[net]
-    block = streams // ACTORS
+    env, torso, precision, actors = NETS[net]
     policy = Policy(algorithm=IMPALA(torso=torso), unroll=min(max(ROWS // streams, 4), 32), batch=streams)
     return Program(
-        env=env, policies={"main": policy}, actors=ACTORS, envs_per_actor=block, max_lag=None, precision=precision,
+        env=env, policies={"main": policy}, actors=actors, envs_per_actor=streams // actors, max_lag=None, precision=precision,
         evaluate_episodes=0,
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default=",".join(NETS))
-    parser.add_argument("--streams", default="8,32,128,512")
+    parser.add_argument("--streams", default="8,32,128,512", help="of nature-slow: 32 and more")
     parser.add_argument("--seconds", type=float, default=24.0)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--page", type=Path)

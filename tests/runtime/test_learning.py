@@ -64,6 +64,21 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("env", "algorithm", "threshold"),
+    [
+        ("CartPole-v1", "ppo", 475.0), ("CartPole-v1", "impala", 475.0), ("equipoise/TMaze-v0", "r2d2", 3.8),
+        ("equipoise/RepeatFirst-v0", "r2d2", 0.95),
+    ],
+)  # fmt: skip
+def test_central_inference_learns_what_local_does(env: str, algorithm: str, threshold: float, tmp_path: Any) -> None:
+    """The thresholds and budgets are those of the tests beside it."""
+    summary = train(env, algorithm, "process", 0, tmp_path, stop_at=threshold, inference="central")
+    assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= threshold, summary
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn"])
 def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> None:

@@ -43,9 +43,7 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
     """
     choice = _fixed(program, on)
     if choice is None:
-        tell(
-            f"inference: local and central are measured for {MEASURE_S:.0f} s in {TURNS} turns, besides what these take to start"
-        )
+        tell(f"inference: local and central are measured for {MEASURE_S:.0f} s in {TURNS} turns, besides their starts")
         with Interrupt() as interrupt:
             choice = _faster(*measured(program, interrupt, tell=tell))
         interrupt.check()
