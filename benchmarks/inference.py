@@ -4,8 +4,10 @@
         [--page FILE.md] [--json FILE]
 
 Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs show
-images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take
-to the first updates. What counts as true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
+images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
+central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take to the first updates. What counts as
+true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
+
 ``of the better``: how fast what it chose is, of the faster one.
 """
 

@@ -24,7 +24,7 @@ from equipoise.types import Inference, Program
 MEASURE_S = 5.0  # in all
 TURNS = 4  # local, central, local, central: what else the machine does changes, and should not decide
 WARM_S = 60.0  # at most, for the first updates to come, and as long for a turn
-CLEARLY = 1.05  # central takes more processes: it has to be that much faster
+UPDATES, LONGEST_S = 4, 10.0  # of a turn: at least so many updates, or so many seconds
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
 
@@ -109,11 +109,8 @@ def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> C
             gone = f"failed: {failed[kind].reason}" if kind in failed else f"learned nothing within {WARM_S:.0f} s"
             other: Inference = "local" if kind == "central" else "central"
             return Choice(inference=other, why=f"{kind} {gone}", steps_per_s=best)
-    ratio = best["central"] / best["local"]
-    inference: Inference = "central" if ratio > CLEARLY else "local"
+    inference: Inference = "central" if best["central"] > best["local"] else "local"
     why = f"central made {best['central']:,.0f} steps/s and local {best['local']:,.0f}"
-    if inference == "local" and ratio > 1:
-        why += f", and less than {CLEARLY - 1:.0%} more is not worth its processes"
     return Choice(inference=inference, why=why, steps_per_s={kind: round(rate, 1) for kind, rate in best.items()})
 
 
@@ -141,7 +138,7 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
         version = runtime.shared.version
         ends: list[tuple[float, int]] = []  # of updates that were seen to end: when, and steps so far
         until = time.monotonic() + WARM_S
-        while len(ends) < 2 or ends[-1][0] - ends[0][0] < seconds:
+        while not ends or not _enough(ends[-1][0] - ends[0][0], len(ends) - 1, seconds):
             if time.monotonic() > until:
                 return 0.0
             interrupt.check()
@@ -153,6 +150,10 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
         return (after - before) / (ended - began)
     finally:
         runtime.stop()
+
+
+def _enough(span_s: float, updates: int, seconds: float) -> bool:
+    return span_s >= seconds and (updates >= UPDATES or span_s >= LONGEST_S)
 
 
 def _ticks(runtime: ProcessRuntime) -> list[int]:
