@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/inference.py [--nets mlp,nature,resnet] [--streams 8,32,128,512] [--seconds 24] [--turns 6]
         [--page FILE.md] [--json FILE]
 
-Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs show
-images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
+Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs
+show images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
 central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take to the first updates. What counts as
 true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
 
