@@ -28,7 +28,8 @@ class Idle(VectorEnv[Any, Any, Any]):
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
-        self._obs, self._reward = np.zeros_like(self.observation_space.sample()), np.zeros(num_envs)
+        shape, dtype = self.single_observation_space.shape, np.uint8 if image else np.float32
+        self._obs, self._reward = np.zeros((num_envs, *shape), dtype), np.zeros(num_envs)
         self._over = np.zeros(num_envs, np.bool_)
 
     def reset(self, **_: Any) -> Any:

@@ -5,8 +5,8 @@
 
 Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs
 show images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
-central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take to the first updates. What counts as
-true is the median of the turns. Then ``auto`` chooses, by its own shorter measurement.
+central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take to the first updates. The median of
+the turns counts as true. Then ``auto`` chooses, by its own shorter measurement.
 
 ``of the better``: how fast what it chose is, of the faster one.
 """
@@ -77,7 +77,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default=",".join(NETS))
-    parser.add_argument("--streams", default="8,32,128,512", help="of nature-slow: 32 and more")
+    parser.add_argument("--streams", default="8,32,128,512")
     parser.add_argument("--seconds", type=float, default=24.0)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--page", type=Path)
@@ -86,6 +86,8 @@ def main() -> None:
     lines = []
     for net in given.nets.split(","):
         for streams in given.streams.split(","):
+            if int(streams) < 2 * NETS[net][3]:
+                continue  # fewer than two an actor
             lines.append(line(net, int(streams), seconds=given.seconds, turns=given.turns))
             print(json.dumps(lines[-1]), flush=True)
             if given.json:

@@ -3,8 +3,8 @@
 Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
 
 Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2 what was asked for cannot
-be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (the run is saved all the same, and
-``resume`` goes on with it).
+be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the
+same, and ``resume`` goes on with it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from equipoise.console.help import OneLineErrors, Sections, one_line, plain_errors, printable
+from equipoise.console.help import OneLineErrors, Sections, leaving, one_line, plain_errors, printable
 
 if TYPE_CHECKING:
     from equipoise.runtime.run import Run
@@ -73,6 +73,7 @@ def equipoise(
   equipoise train my_package.envs:make_env         a function of your own
   equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
 )
+@leaving()
 def train(
     env: Annotated[
         str, typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable.")
@@ -297,6 +298,7 @@ def numbers(**texts: str | None) -> dict[str, Any]:
   equipoise resume runs/NAME --steps 2M        further than it was to go
   equipoise resume runs/NAME --on serial --debug""",
 )
+@leaving()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
     steps: Annotated[str | None, typer.Option(metavar="N", help="Env steps in all; more than before extends the run.")] = None,
@@ -339,14 +341,15 @@ def resume(
 
 def watch(run: Run, command: str, *, quiet: bool) -> int:
     """Show a run of ``command`` to its end; returns the exit code."""
-    from equipoise.console.terminal import View
     from equipoise.runtime.errors import WorkerFailed
     from equipoise.runtime.interrupt import Preempted
 
-    view = View(run.program, on=run.on, quiet=quiet)
     failed: WorkerFailed | None = None
     interrupted = preempted = False
     try:
+        from equipoise.console.terminal import View
+
+        view = View(run.program, on=run.on, quiet=quiet)
         # The view is left first: closing the run takes a moment and may print.
         with run, view:
             for report in run:

@@ -14,8 +14,6 @@ from equipoise.actors.noise import uniform
 from equipoise.actors.rounding import Rounding, errors
 from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
 
-KEPT_SLOTS = 16
-
 
 class LocalAgent:
     """``Agent`` of one fixed set of streams; an unroll is ``unroll`` rows of all of them.
@@ -50,7 +48,7 @@ class LocalAgent:
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
-        self._noise = np.zeros((unroll, len(streams), noise_columns), np.float32)
+        self._noise_columns = noise_columns
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = forward.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
@@ -58,7 +56,7 @@ class LocalAgent:
         self._unrolling = False  # into that slot
         self._t = 0
         self._explore: Tree = {}
-        self._known: dict[int, list[Row]] = {}  # by place
+        self._rows: list[Row] = []  # of that slot
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
@@ -175,23 +173,11 @@ class LocalAgent:
         self._episodes.next_row = int(self._start.max()) + self._unroll
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
-        np.copyto(self._noise, uniform(self._seed, self.streams, self._start, self._unroll, self._noise.shape[2]))
-        self._rows = self._of(slot)
+        self._rows, noise = self._forward.unroll(data, self._noise_columns)
+        np.copyto(noise, uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns))
         self._explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
         self._forward.begin(self._explore)
         version = self._forward.version
         if self._rounding is not None and self._rounding.due(version):
             self._rounding.add(version, errors(self._forward, self._rows[0], self._state, self._explore))
         self._unrolling, self._t = True, 0
-
-    def _of(self, slot: Slot) -> list[Row]:
-        """The rows of a slot; kept, since the same slots come again."""
-        place = int(slot.keys[0, 0])
-        if place not in self._known:
-            if len(self._known) >= KEPT_SLOTS:
-                self._known.clear()
-            data = slot.data
-            self._known[place] = self._forward.rows(
-                obs=data.obs, first=data.first, noise=self._noise, action=data.action, behaviour=data.behaviour
-            )
-        return self._known[place]

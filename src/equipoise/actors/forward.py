@@ -24,7 +24,9 @@ from equipoise import tree
 from equipoise.actors.lean import Step, Tape
 from equipoise.nets.precision import autocast
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
-from equipoise.types import Acting, Algorithm, Precision, Tree, WeightStore
+from equipoise.types import Acting, Algorithm, Precision, Trajectory, Tree, WeightStore
+
+KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # of either
 
 
 @dataclass(slots=True)
@@ -55,6 +57,18 @@ class Forward:
         own = layer_weights(net) if acting == "int8" else []
         self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}  # rounded
         self._params: Mapping[str, Tensor] = {}  # as fetched
+        self._known: dict[int, tuple[list[Row], Any]] = {}  # by where an unroll's rows lie
+
+    def unroll(self, data: Trajectory, noise_columns: int) -> tuple[list[Row], Any]:
+        """The rows of a slot, and the noise [T, B, k] that they are to act by; kept, since the same slots come again."""
+        at = data.reward.__array_interface__["data"][0]
+        if at not in self._known:
+            if len(self._known) >= max(KEPT_ROWS // len(data.reward), KEPT_SLOTS):
+                self._known.clear()
+            noise = np.zeros((*data.reward.shape, noise_columns), np.float32)
+            rows = self.rows(obs=data.obs, first=data.first, noise=noise, action=data.action, behaviour=data.behaviour)
+            self._known[at] = rows, noise
+        return self._known[at]
 
     def rows(self, *, obs: Tree, first: Any, noise: Any, action: Tree, behaviour: Tree) -> list[Row]:
         """Of numpy arrays [T, B, ...]; those that are read may have more than T rows."""

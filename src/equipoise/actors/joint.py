@@ -48,17 +48,17 @@ class JointForward(Forward):
 
     def together(self, asked: Sequence[Asked]) -> list[Tree]:
         """Write action and behaviour of every row -> the states after them."""
-        if len(asked) == 1 and self.device.type == "cpu":
+        if len(asked) == 1 and self.device.type == "cpu":  # a fifth faster
             self.begin(asked[0].explore)
             return [self(asked[0].row.alone, asked[0].state)]
         rows = [one.row for one in asked]
         *leaves, first, noise = (
-            self._there(torch.from_numpy(np.concatenate(column))) for column in zip(*(row.read for row in rows), strict=True)
+            torch.from_numpy(np.concatenate(column)).to(self.device) for column in zip(*(row.read for row in rows), strict=True)
         )
         each = iter(leaves)
         obs = tree.map(lambda _: next(each), rows[0].obs)
         state = _joined([one.state for one in asked])
-        explore = tree.map(self._there, _joined([one.explore for one in asked]))
+        explore = tree.to(_joined([one.explore for one in asked]), self.device)
         with torch.inference_mode(), self._autocast:
             action, behaviour, state = self.algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
         said = tree.map(_array, rows[0].action, action), tree.map(_array, rows[0].behaviour, behaviour)
@@ -67,21 +67,16 @@ class JointForward(Forward):
                 np.copyto(to, part)
         return _parted(state, len(rows))
 
-    def _there(self, tensor: Tensor) -> Tensor:
-        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
-
 
 def _array(to: Any, of: Tensor) -> Any:
     return (of.float() if of.dtype == torch.bfloat16 else of).cpu().numpy()  # numpy has no bfloat16
 
 
 def _joined(trees: Sequence[Tree]) -> Tree:
-    return tree.map(lambda *leaves: torch.cat(leaves), *trees) if trees[0] != {} else {}
+    return tree.map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def _parted(whole: Tree, parts: int) -> list[Tree]:
     """The inverse: ``parts`` of one size."""
-    if whole == {}:
-        return [{}] * parts
     pieces = tree.map(lambda leaf: leaf.chunk(parts), whole)
     return [tree.map(lambda chunks, i=i: chunks[i], pieces) for i in range(parts)]

@@ -82,8 +82,8 @@ def _reason(error: Any) -> str:
     if message.startswith("No such option") and command is not None:
         name = error.option_name
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
-        settings = {field.name for field in dataclasses.fields(Program)}
-        if (key := name.lstrip("-").replace("-", "_")) in settings and "--set" in known:
+        settings = {field.name for field in dataclasses.fields(Program)} - {"env", "policies", "route"}
+        if (key := name.lstrip("-").replace("-", "_")) in settings and command.name == "train":
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
@@ -109,14 +109,29 @@ def one_line(message: Warning | str, category: type[Warning], filename: str, lin
 
 
 @contextmanager
-def plain_errors(command: str, debug: bool) -> Iterator[None]:
-    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a word and their codes.
-
-    SIGTERM is an exception here, so that what was begun is undone: servers of processes, temporary directories.
-    """
-    before = signal.signal(signal.SIGTERM, _leave) if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else None
+def leaving() -> Iterator[None]:
+    """SIGTERM is an exception, so that what was begun is undone: servers of processes, temporary directories."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _leave)
     try:
         yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(*_: object) -> NoReturn:
+    from equipoise.runtime.interrupt import Preempted
+
+    raise Preempted
+
+
+@contextmanager
+def plain_errors(command: str, debug: bool) -> Iterator[None]:
+    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a word and their codes."""
+    try:
+        with leaving():
+            yield
     except KeyboardInterrupt as stop:
         from equipoise.runtime.interrupt import Preempted
 
@@ -125,12 +140,3 @@ def plain_errors(command: str, debug: bool) -> Iterator[None]:
         if debug:
             raise
         fail(str(error) or type(error).__name__, command)
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _leave(*_: object) -> NoReturn:
-    from equipoise.runtime.interrupt import Preempted
-
-    raise Preempted

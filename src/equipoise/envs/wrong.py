@@ -186,13 +186,9 @@ def explained(target: str) -> Iterator[None]:
         raise
     except Exception as error:  # an env's constructor may raise anything
         at = traceback.extract_tb(error.__traceback__)[-1]
-        raise NotMade(
+        raise ValueError(
             f"{target} could not be made: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
         ) from error
-
-
-class NotMade(ValueError):
-    """The env's own code raised when it was made."""
 
 
 def install(extra: str) -> str:

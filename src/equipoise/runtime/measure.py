@@ -23,7 +23,7 @@ from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all
 TURNS = 4  # local, central, local, central: what else the machine does changes, and should not decide
-WARM_S = 60.0  # at most, for the first updates to come, and as long for a turn
+WARM_S = 60.0  # at most, for the first two updates to come, and for the two that a turn takes at least
 UPDATES, LONGEST_S = 4, 10.0  # of a turn: at least so many updates, or so many seconds
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
@@ -104,9 +104,11 @@ def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> C
         raise failed["local"]
     # The better turn of each: what else ran on the machine can only have slowed the others.
     best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
+    if not any(best.values()):
+        return Choice(inference="local", why=f"neither came to two updates within {WARM_S:.0f} s", steps_per_s=best)
     for kind in ("central", "local"):
         if not best[kind]:
-            gone = f"failed: {failed[kind].reason}" if kind in failed else f"learned nothing within {WARM_S:.0f} s"
+            gone = f"failed: {failed[kind].reason}" if kind in failed else f"did not come to two updates within {WARM_S:.0f} s"
             other: Inference = "local" if kind == "central" else "central"
             return Choice(inference=other, why=f"{kind} {gone}", steps_per_s=best)
     inference: Inference = "central" if best["central"] > best["local"] else "local"
