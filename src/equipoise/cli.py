@@ -21,6 +21,7 @@ import typer
 from equipoise.console.help import OneLineErrors, Sections, leaving, one_line, plain_errors, printable
 
 if TYPE_CHECKING:
+    from equipoise.console.terminal import View
     from equipoise.runtime.run import Run
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parent.glob("algorithms/[!_]*.py")))
@@ -263,6 +264,7 @@ def train(
 
             prepare(central=inference in ("central", "auto"))  # its import of torch runs beside ours, which is next
         from equipoise import api
+        from equipoise.console.terminal import View
 
         if policies:
             given["policies"] = policies
@@ -271,7 +273,8 @@ def train(
         program = made(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
         run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb, **auto)
-    sys.exit(watch(run, "train", quiet=quiet))
+        view = View(run.program, on=run.on, quiet=quiet)
+    sys.exit(watch(run, view, "train"))
 
 
 def numbers(**texts: str | None) -> dict[str, Any]:
@@ -328,6 +331,7 @@ def resume(
             where = convert(on, Literal["serial", "process"], "--on")
         given = numbers(steps=steps, stop_at=stop_at, checkpoint_every=checkpoint_every)
         from equipoise import api
+        from equipoise.console.terminal import View
 
         try:
             run = api.resume(directory, on=where, settings=tuple(settings or ()), **given)
@@ -336,10 +340,11 @@ def resume(
             sys.exit(0)
         for key, (before, after) in run.changes.items():
             print(f"changed: {key} {before!r} -> {after!r}")
-    sys.exit(watch(run, "resume", quiet=quiet))
+        view = View(run.program, on=run.on, quiet=quiet)
+    sys.exit(watch(run, view, "resume"))
 
 
-def watch(run: Run, command: str, *, quiet: bool) -> int:
+def watch(run: Run, view: View, command: str) -> int:
     """Show a run of ``command`` to its end; returns the exit code."""
     from equipoise.runtime.errors import WorkerFailed
     from equipoise.runtime.interrupt import Preempted
@@ -347,9 +352,6 @@ def watch(run: Run, command: str, *, quiet: bool) -> int:
     failed: WorkerFailed | None = None
     interrupted = preempted = False
     try:
-        from equipoise.console.terminal import View
-
-        view = View(run.program, on=run.on, quiet=quiet)
         # The view is left first: closing the run takes a moment and may print.
         with run, view:
             for report in run:
