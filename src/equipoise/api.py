@@ -28,12 +28,14 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.exam import STREAMS, evaluating, evaluator, gave_up, load_networks, networks, result
 from equipoise.runtime.measure import choose
-from equipoise.runtime.program import algorithm_class, algorithm_name, apply_settings, check_read, check_replays, check_resume
-from equipoise.runtime.program import check as check_program
+from equipoise.runtime.program import algorithm_class, algorithm_name
+from equipoise.runtime.refusals import check as check_program
+from equipoise.runtime.refusals import check_read, check_replays, check_resume
 from equipoise.runtime.report import Evaluating, Evaluation, step_of
 from equipoise.runtime.run import On, Run
 from equipoise.runtime.settings import (
     Settings,
+    apply_settings,
     check_env_given_once,
     convert,
     env_of,

@@ -227,7 +227,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What numbers make sense, beside a field's type: ``Annotated[float, Range(0, 1)]``; ``runtime.program`` refuses others."""
+    """What numbers make sense, beside a field's type: ``Annotated[float, Range(0, 1)]``; ``runtime.refusals`` reads it."""
 
     low: float
     high: float = math.inf
@@ -452,7 +452,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A run as data. ``runtime.program`` writes it as JSON, reads it back and refuses what cannot work."""
+    """A run as data. ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work."""
 
     env: EnvFactory
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"

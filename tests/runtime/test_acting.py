@@ -12,7 +12,7 @@ import pytest
 from equipoise import api
 from equipoise.actors.choice import Choice
 from equipoise.runtime import acting
-from equipoise.runtime.program import check
+from equipoise.runtime.refusals import check
 from equipoise.types import Program
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from equipoise.runtime import blueprint
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.program import check_processes
+from equipoise.runtime.refusals import check_processes
 from equipoise.runtime.run import Run
 from equipoise.types import Program
 from tests.runtime.ruling import program

@@ -9,8 +9,8 @@ import pytest
 
 from equipoise import api
 from equipoise.runtime.exam import evaluator
-from equipoise.runtime.program import apply_settings
 from equipoise.runtime.run import Run
+from equipoise.runtime.settings import apply_settings
 from tests.runtime.resuming import finish, told
 
 SMALL = [

@@ -11,8 +11,10 @@ import pytest
 from equipoise import api
 from equipoise.algorithms.dqn import DQN
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.program import apply_settings, check, from_json, to_json
+from equipoise.runtime.program import from_json, to_json
+from equipoise.runtime.refusals import check
 from equipoise.runtime.run import Run
+from equipoise.runtime.settings import apply_settings
 from equipoise.types import EnvFactory, Policy, Program, Replay, learning
 from tests.runtime.ruling import Remembering, program
 

@@ -27,7 +27,7 @@ from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
 from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
-from equipoise.runtime.program import refuse
+from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids

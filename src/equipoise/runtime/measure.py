@@ -18,7 +18,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.program import check, check_processes
+from equipoise.runtime.refusals import check, check_processes
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all

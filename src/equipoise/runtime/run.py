@@ -26,7 +26,8 @@ from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
-from equipoise.runtime.program import check, check_processes, differences
+from equipoise.runtime.program import differences
+from equipoise.runtime.refusals import check, check_processes
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
 from equipoise.types import EnvSpec, Program, learning

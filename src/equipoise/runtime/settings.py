@@ -113,7 +113,7 @@ def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = N
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
     for key, text in pairs(settings):
-        room, _, name = key.rpartition(".")
+        room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             arguments[name] = convert(text, Any, key)
         elif key == "action_mask":

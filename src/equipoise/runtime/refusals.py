@@ -1,0 +1,384 @@
+"""What cannot work, and why: programs, settings that nothing would read, resumes that a saved state does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, get_args
+
+from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.runtime.settings import hint, out_of_range
+from equipoise.types import (
+    Acting,
+    EnvFactory,
+    Frozen,
+    Inference,
+    OnNonfinite,
+    Policy,
+    Precision,
+    Program,
+    Replay,
+    learning,
+)  # fmt: skip
+
+__all__ = ["check", "check_processes", "check_read", "check_replays", "check_resume", "refuse"]
+
+DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less those that do not grow with a run
+
+
+# ---------------------------------------------------------------------------------------------------------------- program
+
+
+def check(program: Program) -> None:
+    """ValueError that lists everything that could not work, each with a value that would."""
+    problems = [*_run_problems(program), *_env_problems(program.env), *_together_problems(program)]
+    for name, policy in learning(program).items():
+        room = f"policies.{name}." if len(program.policies) > 1 else ""
+        problems += [room + problem for problem in _policy_problems(program, policy)]
+    refuse(problems)
+
+
+def check_processes(program: Program) -> None:
+    """ValueError where workers of their own would each need more descriptors than a process can be given."""
+    bell = 1 if hasattr(os, "eventfd") else 2
+    servers = program.inference_workers if program.inference == "central" else 0
+    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=0)
+    each = bell + (2 * program.halves if program.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
+    if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
+        less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
+        raise ValueError(
+            f"actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with max_lag={program.max_lag} and "
+            f"{program.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
+            f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
+        )
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """ValueError of all of them, if there are any."""
+    if len(problems) == 1:
+        raise ValueError(problems[0])
+    if problems:
+        raise ValueError(f"{len(problems)} settings cannot work:" + "".join(f"\n  {problem}" for problem in problems))
+
+
+def _run_problems(program: Program) -> list[str]:
+    problems = out_of_range(program)
+    if program.actors == 0 and not any(policy.replay is not None for policy in learning(program).values()):
+        problems.insert(
+            0, f"actors: expected at least 1, got 0, which takes an algorithm with a replay ({', '.join(_replaying())}) and a "
+            f"data set: here {_theirs(program)}"
+        )  # fmt: skip
+    elif program.actors == 0 and not _datasets(program):
+        problems.insert(0, "actors: expected at least 1, got 0, which takes replay.dataset: its rows are then all there is")
+    if program.on_nonfinite not in get_args(OnNonfinite):
+        problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
+    if program.precision not in get_args(Precision):
+        problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
+    if program.inference == "central":
+        problems += _central_problems(program)
+    if program.acting not in get_args(Acting):
+        problems.append(f"acting: expected one of {', '.join(get_args(Acting))}, got {program.acting!r}")
+    elif program.acting != "fp32" and program.precision != "fp32":
+        problems.append(
+            f"acting: expected fp32 with precision={program.precision}, whose products are rounded in actors already, got "
+            f"{program.acting!r}"
+        )
+    elif program.acting != "fp32" and not program.actors:
+        problems.append(f"acting: expected fp32 without actors, since nobody acts, got {program.acting!r}")
+    names: Any = program.metrics
+    if isinstance(names, str):
+        problems.append(f"metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
+    elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
+        problems.append(f"metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}")
+    if program.inference not in get_args(Inference):
+        problems.append(f"inference: expected one of {', '.join(get_args(Inference))}, got {program.inference!r}")
+    if program.learners != 1:
+        problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):
+        problems.append(f"device: expected cpu, cuda or cuda:N, got {program.device!r}")
+    if program.stop_at is not None and math.isnan(program.stop_at):
+        problems.append("stop_at: expected a number, got nan")
+    if program.evaluate_every is not None and program.evaluate_episodes == 0:
+        problems.append("evaluate_every: expected evaluate_episodes of at least 1, got 0")
+    if program.stop_at is not None and program.evaluate_episodes == 0:
+        problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
+    return problems
+
+
+def _central_problems(program: Program) -> list[str]:
+    problems = []
+    if len(program.policies) > 1:
+        problems.append(
+            f"inference: expected local with several policies ({', '.join(program.policies)}), since an "
+            "inference worker acts for one, got central"
+        )
+    if program.actors == 0:
+        problems.append("inference: expected local without actors, since nobody acts, got central")
+    elif program.inference_workers > program.actors:
+        problems.append(
+            f"inference_workers: expected at most {program.actors}, as many as actors, since each acts for the envs of whole "
+            f"actors, got {program.inference_workers}"
+        )
+    if 0 < program.inference_batch < program.group_envs:
+        problems.append(
+            f"inference_batch: expected 0 or at least {program.group_envs}, the envs that are stepped together, got "
+            f"{program.inference_batch}"
+        )
+    return problems
+
+
+def _datasets(program: Program) -> list[str]:
+    return [one.replay.dataset for one in learning(program).values() if one.replay is not None and one.replay.dataset]
+
+
+def _env_problems(env: EnvFactory) -> list[str]:
+    problems = []
+    if not re.fullmatch(r"auto|info|none|obs/.+", env.action_mask):
+        problems.append(f"action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
+    if not str(env.target).strip():
+        problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
+    try:
+        to_plain(env.kwargs, "env")
+    except ValueError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _together_problems(program: Program) -> list[str]:
+    """Of all policies: those that learn take the same steps of the same envs, so that their versions rise together."""
+    learn, problems = learning(program), []
+    if not learn:
+        return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
+    problems += [
+        f"policies: expected names of letters, digits and _, got {name!r}"
+        for name in program.policies
+        if not name.isidentifier()
+    ]
+    for name, policy in program.policies.items():
+        if isinstance(policy, Frozen):
+            problems += [f"policies.{name}.{problem}" for problem in out_of_range(policy)]
+            if policy.of not in learn:
+                problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
+    first, one = next(iter(learn.items()))
+    for name, policy in learn.items():
+        problems += [
+            f"policies.{name}.{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps "
+            f"of the same envs, got {getattr(policy, field)}"
+            for field in ("unroll", "batch", "publish_every")
+            if getattr(policy, field) != getattr(one, field)
+        ]
+    problems += [
+        f"route.{agent}: expected one of the policies, got {policy!r}{hint(policy, program.policies)}"
+        for agent, policy in program.route.items()
+        if policy not in program.policies
+    ]
+    return problems
+
+
+def _policy_problems(program: Program, policy: Policy) -> list[str]:
+    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm.")]
+    if policy.algorithm.target_every and not policy.algorithm.has_target:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
+        )
+    if problems or program.envs_per_actor < 1 or (program.actors < 1 and not _datasets(program)):
+        return problems  # the rest divides by these
+    if policy.replay is not None:
+        return problems + _replay_problems(program, policy, policy.replay)
+    if policy.algorithm.needs_replay:
+        return [*problems, f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got none"]
+    problems += _batch_problems(program, policy)
+    rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
+    if rows % parts:
+        fits = max(n for n in range(1, parts + 1) if rows % n == 0)
+        problems.append(
+            f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
+            f"{policy.batch}), got {parts}; the nearest below is {fits}"
+        )
+    if program.max_lag is not None and policy.publish_every != 1:
+        problems.append(
+            f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}: the lag would "
+            "exceed the bound; or use max_lag=none"
+        )
+    return problems
+
+
+def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = out_of_range(replay, "replay.")
+    if len(learning(program)) > 1:
+        problems.append(f"replay: expected one policy that learns, got {', '.join(learning(program))}")
+    if not policy.algorithm.needs_replay:
+        name = type(policy.algorithm).__name__
+        problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
+    if policy.publish_every != 1 and program.max_lag is not None:
+        problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
+    rows = policy.unroll * program.actors * program.envs_per_actor
+    if policy.algorithm.needs_dataset and not replay.dataset:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"replay.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
+            "'equipoise collect' makes one of a run"
+        )
+    if replay.dataset:
+        problems += _dataset_problems(program, policy, replay)
+    elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
+        problems.append(
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
+            f"rows of a round once, got {replay.updates}"
+        )
+    if replay.shards > 1:
+        problems += _shard_problems(program, replay)
+    if replay.dataset and replay.relabel:
+        problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
+    if replay.encodes and replay.file:
+        problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
+    if replay.encodes and replay.memory:
+        problems.append(
+            f"replay.memory: expected 0 with replay.codec={replay.codec}, since nobody knows before how small rows become, got "
+            f"{replay.memory:,}; use replay.capacity"
+        )
+    for name in ("minibatches", "epochs"):
+        if getattr(policy.algorithm, name) != 1:
+            problems.append(
+                f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
+            )
+    return problems
+
+
+def _shard_problems(program: Program, replay: Replay) -> list[str]:
+    problems = []
+    if replay.shards > program.actors:
+        problems.append(
+            f"replay.shards: expected at most {program.actors}, as many as actors, since each keeps the rows of whole actors, "
+            f"got {replay.shards}"
+        )
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
+    if replay.dataset:
+        problems.append(
+            f"replay.shards: expected 1 with replay.dataset, which the learner's process reads, got {replay.shards}"
+        )
+    return problems
+
+
+def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = []
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with replay.dataset, whose rows come again, got fifo")
+    if program.actors == 0 and program.metrics:
+        problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
+    recorded = replay.recorded(policy.batch)
+    if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
+        problems.append(
+            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --actors 0 learns from the data set alone"
+        )
+    return problems
+
+
+def _batch_problems(program: Program, policy: Policy) -> list[str]:
+    block, batch, lag = program.envs_per_actor, policy.batch, program.max_lag
+    streams = program.actors * block
+    if batch % block:
+        near = max(block, (batch + block // 2) // block * block)
+        return [
+            f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is never split between batches "
+            f"(it could deadlock), got {batch}; the nearest is {near}"
+        ]
+    if lag is not None and lag >= 0 and streams > (slots := batch * (lag + 1)):
+        enough = -(-streams // ((lag + 1) * block)) * block
+        return [
+            f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) in batch x (max_lag + 1) = "
+            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, actors={slots // block} or "
+            f"max_lag={-(-streams // batch) - 1}"
+        ]
+    return []
+
+
+# --------------------------------------------------------------------------------------------------------------- settings
+
+
+def check_read(program: Program, settings: Collection[str]) -> None:
+    """ValueError for those of these settings (KEY each) that nothing reads while the others are as they are."""
+    unread = [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
+    if unread:
+        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
+
+
+def check_replays(program: Program, settings: Collection[str]) -> None:
+    """ValueError for a setting (KEY each) of a replay where the policies that learn have none."""
+    learn = learning(program)
+    if any(policy.replay is not None for policy in learn.values()):
+        return
+    if (key := next((key for key in settings if re.match(r"(policies\.\w+\.)?replay\.", key)), None)) is not None:
+        raise ValueError(f"{key}: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}")
+
+
+def _replaying() -> list[str]:
+    """The built-in algorithms that learn from a replay."""
+    return [name for name in algorithm_names() if algorithm_class(name).needs_replay]
+
+
+def _theirs(program: Program) -> str:
+    """The algorithms of the policies that learn, and that they have no replay."""
+    names = sorted({algorithm_name(type(policy.algorithm)) for policy in learning(program).values()})
+    return f"{' and '.join(names)}, whose rows are learned from once"
+
+
+def _unread(program: Program, key: str) -> str:
+    """Why nothing reads a setting; empty where something does, or may."""
+    if key.startswith("inference_") and program.inference == "local":
+        return "inference is local"
+    if key in ("inference_batch", "inference_wait_ms") and program.max_lag == 0:
+        return "with max_lag=0 each group of envs is acted for by itself (expected max_lag=1 or none)"
+    found = []
+    for policy, one in learning(program).items():
+        short = key.removeprefix(f"policies.{policy}.")
+        if short == key and key.startswith("policies."):
+            continue  # another's
+        unread = {f"algorithm.{name}": why for name, why in one.algorithm.unread().items()}
+        if one.replay is not None:
+            unread |= {f"replay.{name}": why for name, why in one.replay.unread(program.actors).items()}
+        found.append(unread.get(short, ""))
+    return found[0] if found and all(found) else ""
+
+
+# ----------------------------------------------------------------------------------------------------------------- resume
+
+# What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
+SCHEDULE = ("steps", "stop_at", "evaluate_episodes", "evaluate_every", "checkpoint_every", "deadline_s")
+FREE: tuple[str, ...] = (
+    *SCHEDULE, "threads", "device", "precision", "acting", "compile", "inference_batch", "inference_wait_ms",
+)  # fmt: skip
+
+
+def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
+    """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
+    changes = differences(old, new)
+    kept = [key for key in changes if key not in (*FREE, "schedule_steps") and ".algorithm." not in f".{key}"]
+    refused = [*kept, *(key for key in changes if f".{key}".endswith(".algorithm.optimizer") or _of_items(old, new, key))]
+    if refused:
+        said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
+        raise ValueError(
+            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
+            "algorithm.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
+        )
+    check_read(new, changes)
+    return changes
+
+
+def _of_items(old: Program, new: Program, key: str) -> bool:
+    """Does this setting decide how many rows an item of a replay has? Those that were saved have as many as they had."""
+    room, separator, name = key.rpartition("algorithm.")
+    if not separator:
+        return False
+    for policy, one in learning(old).items():
+        if room in ("", f"policies.{policy}.") and one.replay is not None and hasattr(one.algorithm, name):
+            changed = dataclasses.replace(one.algorithm, **{name: getattr(learning(new)[policy].algorithm, name)})
+            if changed.item_rows != one.algorithm.item_rows:
+                return True
+    return False
