@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,13 @@ import pytest
 
 from equipoise import api
 from equipoise.chaos.ledger import COUNTS
+from equipoise.learners.learner import Learner
+from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, process
 from equipoise.runtime.build import Shared
 from equipoise.runtime.directory import load_checkpoint, params_sha256
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.types import Program
+from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights
 from equipoise.weights.store import Weights
 from tests.conftest import descendants
@@ -108,8 +111,8 @@ def laid_out(monkeypatch: Any) -> Iterator[list[Shared]]:
     made: list[Shared] = []
     real = build.lay_out
 
-    def lay_out(*args: Any) -> Any:
-        made.append((laid := real(*args))[0])
+    def lay_out(*args: Any, **options: Any) -> Any:
+        made.append((laid := real(*args, **options))[0])
         return laid
 
     monkeypatch.setattr(build, "lay_out", lay_out)
@@ -152,8 +155,32 @@ def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_pat
     (ring,) = device[1].rings.values()
     updates = 16_000 // (2 * 4 * 4)
     assert ring.device is not None
-    assert publishes(ring.device) == updates and ring.device.version == updates == ring.weights.version
+    assert publishes(ring.device) == 1 + updates and ring.device.version == updates == ring.weights.version
     assert publishes(ring.weights) == 1 + updates // 2 + 2  # the first, those of records, and of the two cuts that lie between
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a device is found in /proc")
+def test_no_more_versions_are_acted_with_than_are_published(laid_out: list[Shared], tmp_path: Path, monkeypatch: Any) -> None:
+    """Those that the host gets for records and cuts are not: they are the same as where there is no device."""
+    acted: dict[str, list[list[int]]] = {"host": [], "device": []}  # versions of each batch
+    lay_out, real_note, updates = build.lay_out, LearnerWorker._note_lag, 61
+    made = cartpole("impala", envs_per_actor=4, unroll=4, max_lag=None, settings=["policy.publish_every=4"])
+    for name, share in (("host", None), ("device", Memfd())):
+
+        def note(self: LearnerWorker, learner: Learner, batch: Batch, name: str = name) -> None:
+            acted[name].append(batch.data.version.flatten().tolist())
+            real_note(self, learner, batch)
+
+        monkeypatch.setattr(LearnerWorker, "_note_lag", note)
+        monkeypatch.setattr(build, "lay_out", partial(lay_out, share=share))
+        train(central(replace(made, steps=updates * 32, checkpoint_every=320)), tmp_path / name, "serial")
+        go_on(tmp_path / name, steps=2 * updates * 32)
+    first = laid_out[2].rings["main"]
+    assert first.device is not None and publishes(first.device) == 1 + updates // 4 + 1  # the last
+    assert publishes(first.weights) == 1 + updates
+    seen = {version for batch in acted["device"] for version in batch}
+    assert len(seen) > 20 and all(version % 4 == 0 or version == updates for version in seen), seen
+    assert acted["device"] == acted["host"] and len(acted["host"]) == 2 * updates
 
 
 @pytest.mark.gpu
