@@ -201,17 +201,19 @@ def test_weights_stay_on_a_gpu(laid_out: list[Shared], tmp_path: Path) -> None:
 def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path: Path) -> None:
     """An inference worker that was killed has a successor, which attaches to what its learner has; and evaluations are of
     weights on the host."""
-    made = replace(proving(1), evaluate_every=500)
+    made = replace(proving(1), steps=200_000, evaluate_every=500)  # a record every 1,000 steps
     going, killed = api.train(central(replace(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
-    until = 2000
+    until, evaluated = 2000, -1
     for report in going:
+        evaluated = evaluated if report.evaluation is None else report.evaluation.version
         if not killed and report.env_steps > until and (pid := pid_of("inference 0")) is not None:
             os.kill(pid, signal.SIGKILL)
             killed, until = pid, report.env_steps + 3000
-        elif killed and report.env_steps > until and pid_of("inference 0") not in (None, killed):
+        elif evaluated > 0 and killed and report.env_steps > until and pid_of("inference 0") not in (None, killed):
             break
     going.close()
     assert going.summary is not None and going.summary["status"] == "interrupted"
+    assert going.summary["evaluation"]["episodes"] == 2
     (ring,) = device[0].rings.values()
     checkpoint = going._files.latest_checkpoint()
     assert checkpoint is not None
