@@ -135,16 +135,31 @@ def nbytes(specs: Tree) -> int:
 
 def views(specs: Tree, buffer: Any, offset: int = 0) -> Tree:
     """Numpy arrays laid over a writable buffer, leaf after leaf from ``offset`` (a multiple of ``ALIGN``)."""
+
+    def view(s: ArraySpec, at: int) -> Any:
+        count = int(np.prod(s.shape, dtype=np.int64))
+        return np.frombuffer(buffer, dtype=s.dtype, count=count, offset=at).reshape(s.shape)
+
+    return _laid(specs, view, offset)
+
+
+def tensor_views(specs: Tree, memory: torch.Tensor) -> Tree:
+    """Tensors laid in the same way over memory [n] uint8 of any device."""
+    import torch
+
+    return _laid(specs, lambda s, at: memory[at : at + s.nbytes].view(getattr(torch, s.dtype)).view(s.shape))
+
+
+def _laid(specs: Tree, view: Callable[[ArraySpec, int], Any], offset: int = 0) -> Tree:
+    """``view`` of every spec and of the byte that it begins at."""
     at = offset
 
-    def view(s: ArraySpec) -> Any:
+    def next_view(s: ArraySpec) -> Any:
         nonlocal at
-        count = int(np.prod(s.shape, dtype=np.int64))
-        array = np.frombuffer(buffer, dtype=s.dtype, count=count, offset=at).reshape(s.shape)
-        at += -(-s.nbytes // ALIGN) * ALIGN
-        return array
+        began, at = at, at + -(-s.nbytes // ALIGN) * ALIGN
+        return view(s, began)
 
-    return map(view, specs)
+    return map(next_view, specs)
 
 
 def zeros(specs: Tree) -> Tree:

@@ -300,3 +300,6 @@ def test_weights_of_a_gpu_are_bound_and_those_of_the_host_copied(acting: Any) ->
             assert tensor.is_cuda and (tensor.data_ptr() == params[name].data_ptr()) == (bound and name not in rounded)
             if name not in rounded:
                 assert bool((tensor.cpu() == host[name]).all())
+        with forward.exact():
+            assert all(x.is_cuda and bool((x.cpu() == host[name]).all()) for name, x in tree.named_tensors(forward.net).items())
+        assert all(forward.net.get_parameter(name).data_ptr() == x.data_ptr() for name, x in forward._own.items())

@@ -16,8 +16,8 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.process import ProcessRuntime
 from equipoise.runtime.refusals import check_processes
 from equipoise.runtime.run import Run
-from equipoise.types import Program
-from tests.runtime.ruling import program
+from equipoise.types import Program, Replay
+from tests.runtime.ruling import Remembering, program
 
 PYTHONS_MOST = 251  # its forkserver says "too many fds" from 252 on
 
@@ -50,24 +50,35 @@ def start(process: Any) -> None:
     raise Counted(len(popen.given))
 
 
-def made(actors: int, inference: Any, max_lag: int) -> Program:
-    return replace(program(actors=actors, envs=2, max_lag=max_lag), inference=inference)
+def made(actors: int, inference: Any, max_lag: int, workers: int, shards: int) -> Program:
+    """``shards``: 0 without a replay."""
+    kept: dict[str, Any] = {}
+    if shards:
+        replay = Replay(capacity=10_000, shards=shards)
+        kept = {"algorithm": Remembering(), "replay": replay, "batch": 32, "steps": 10_000}
+    return replace(program(actors=actors, envs=2, max_lag=max_lag, **kept), inference=inference, inference_workers=workers)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a doorbell takes two")
 @pytest.mark.parametrize(
-    ("inference", "max_lag", "most"), [("local", 0, 80), ("local", 1, 240), ("central", 0, 47), ("central", 1, 239)]
-)
+    ("inference", "max_lag", "workers", "shards", "most"),
+    [
+        ("local", 0, 1, 0, 80), ("local", 1, 1, 0, 240), ("local", 0, 1, 9, 77), ("local", 1, 1, 9, 231),
+        ("central", 0, 1, 0, 47), ("central", 1, 1, 0, 239), ("central", 0, 9, 0, 46), ("central", 1, 9, 0, 231),
+        ("central", 1, 9, 9, 222),
+    ],
+)  # fmt: skip
 def test_more_actors_than_there_are_descriptors_for_are_refused(
-    inference: str, max_lag: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inference: str, max_lag: int, workers: int, shards: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context.ForkServerProcess, "start", start)
-    check_processes(made(most, inference, max_lag))
+    fits, too_many = (made(actors, inference, max_lag, workers, shards) for actors in (most, most + 1))
+    check_processes(fits)
     with pytest.raises(Counted) as counted:
-        ProcessRuntime(blueprint.blueprint(made(most, inference, max_lag)))
+        ProcessRuntime(blueprint.blueprint(fits))
     each = (3 if inference == "local" else 5) if max_lag == 0 else 1
     assert PYTHONS_MOST - each - 2 <= counted.value.args[0] <= PYTHONS_MOST
     open_before = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match=rf"actors: expected at most {most} with max_lag={max_lag} and {inference} inference"):
-        Run(made(most + 1, inference, max_lag), out=tmp_path / "run")
+        Run(too_many, out=tmp_path / "run")
     assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == len(open_before)

@@ -64,9 +64,9 @@ def whole(tensors: Any, version: int) -> bool:
     return all(bool((x == version).all()) for x in tensors.values())
 
 
-def publish(weights: Weights | DeviceWeights, size: int, device: str, first: int) -> None:
+def publish(weights: Weights | DeviceWeights, size: int, device: str) -> None:
     """A process that publishes without pause until it is killed."""
-    made, version = params(0, size, device), first
+    made, version = params(0, size, device), 1
     while True:
         for x in made.values():
             x.fill_(version)

@@ -161,32 +161,6 @@ def test_until_the_first_version_on_the_device_there_are_the_hosts() -> None:
 
 
 @linux
-def test_a_publisher_in_place_of_another_has_buffers_of_its_own(monkeypatch: Any) -> None:
-    """A reader attaches to them, its tensors stay where they are; what it copies while they come is not handed out."""
-    first = store(Memfd())
-    reader, second = first.handle(), first.handle()
-    assert isinstance(reader, DeviceWeights)
-    for version in (1, 2, 3, 4):
-        first.publish(version, params(version))
-    got = reader.fetch()
-    assert got is not None and got[0] == 4
-    where = {name: x.data_ptr() for name, x in got[1].items()}
-    real = reader._read
-    copied: list[int] = []
-
-    def read(i: int) -> Any:
-        if not copied:
-            second.publish(5, params(5))  # the buffers that this reader will look for are not yet written
-        copied.append(i)
-        return real(i)
-
-    first.publish(6, params(6))
-    monkeypatch.setattr(reader, "_read", read)
-    assert reader.fetch(4) == (5, got[1]) and whole(got[1], 5) and len(copied) == 2
-    assert {name: x.data_ptr() for name, x in got[1].items()} == where and reader._attached == 2
-
-
-@linux
 def test_a_handle_without_an_end_is_refused() -> None:
     class Long(Memfd):
         def allocate(self, nbytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
@@ -248,8 +222,8 @@ def processes() -> Any:
 
 
 @contextmanager
-def publishing(processes: Any, weights: Weights | DeviceWeights, device: str, first: int = 1) -> Iterator[None]:
-    process = processes.Process(target=sharing.publish, args=(weights, SIZE, device, first))
+def publishing(processes: Any, weights: Weights | DeviceWeights, device: str) -> Iterator[None]:
+    process = processes.Process(target=sharing.publish, args=(weights, SIZE, device))
     process.start()
     try:
         yield
@@ -280,31 +254,6 @@ def test_processes_read_what_another_publishes_and_so_do_their_successors(proces
     close(weights)
     assert ended == [0, 0, 0, 0]
     assert named_files() <= before
-
-
-@pytest.mark.parametrize(("share", "device"), PLACES)
-def test_a_reader_goes_on_with_the_publisher_in_place_of_one_that_was_killed(
-    processes: Any, share: Any, device: str, deadline: Any
-) -> None:
-    weights = between_processes(share, SIZE)
-    reader, version = weights.handle(), 0
-
-    def one() -> bool:
-        nonlocal version
-        if (got := reader.fetch(version)) is None:
-            return False
-        assert got[0] > version and whole(got[1], got[0])
-        version = got[0]
-        return True
-
-    for generation, first in enumerate((1, 1_000_000), 1):
-        with publishing(processes, weights, device, first):
-            if isinstance(reader, DeviceWeights):  # until then what is attached to is memory of the dead
-                words = reader._generation
-                deadline(lambda g=generation, words=words: words[0] == g, 120, "the publisher's buffers")
-            deadline(lambda first=first: one() and version >= first + 100, 120, f"version {first} and more")
-    assert not isinstance(reader, DeviceWeights) or reader._attached == 2
-    close(weights)
 
 
 def named_files() -> set[str]:

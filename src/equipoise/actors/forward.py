@@ -130,7 +130,7 @@ class Forward:
         """The network with the weights as they were fetched."""
         mine = dict(self.net.named_parameters())
         for name in self._own:
-            mine[name].data = self._params[name]
+            mine[name].data = self._params[name].to(self.device)
         try:
             with torch.inference_mode():
                 yield

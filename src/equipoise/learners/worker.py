@@ -73,6 +73,15 @@ class LearnerWorker:
         learned = {name: line.learner.params() for name, line in self.lines.items()}
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
+    def begin(self) -> None:
+        """Before the first tick: publish what it begins or goes on with, where the host's versions are not for actors.
+
+        Until there is one on the device they take those, and would get every version that is written there in between.
+        """
+        for line in self.lines.values():
+            if line.host is not None:
+                line.weights.publish(self.version, line.learner.params())
+
     def tick(self) -> Tick:
         if self._unfinished is not None:
             return self._finish(Tick.BLOCKED)

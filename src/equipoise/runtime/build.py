@@ -340,6 +340,7 @@ def learner(
     )  # fmt: skip
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
+    worker.begin()
     return worker
 
 

@@ -80,11 +80,14 @@ class EnvProcess(process.BaseProcess):
 
 def pids() -> set[int]:
     """Of the servers that run."""
-    found = (getattr(forkserver._forkserver, "_forkserver_pid", None), pid_of_envs())
-    return {pid for pid in found if pid is not None}
+    return {pid for pid in (_pid(forkserver._forkserver), _pid(_envs)) if pid is not None}
 
 
 def pid_of_envs() -> int | None:
     """Of the server of env workers, if it runs."""
-    pid: int | None = _envs._forkserver_pid  # type: ignore[attr-defined]
+    return _pid(_envs)
+
+
+def _pid(server: Any) -> int | None:
+    pid: int | None = server._forkserver_pid
     return pid

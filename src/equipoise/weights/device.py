@@ -1,8 +1,8 @@
 """The store with its buffers on the publisher's device: whoever acts on that device takes a version without the host.
 
 What says which buffer is whole lies in memory of the host, as ever. Beside it stands how another process finds the buffers:
-the publisher writes that with its first version, and counts a generation up. A reader that sees another generation than its
-own attaches (again). Before there are buffers, versions are those of the host's store.
+the publisher writes that before its first version, and a reader attaches with the first that it fetches. Until then versions
+are those of the host's store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.tree import ALIGN, ArraySpec
+from equipoise.tree import ArraySpec
 from equipoise.weights.store import BUFFERS, WORDS, Memory, Versions, WeightPlan, Weights
 
 LONGEST = 4096  # bytes of a handle; CUDA's take about 500
@@ -72,20 +72,19 @@ class CudaIpc:
 class DeviceWeights(Versions):
     """On the device of what is published first."""
 
-    SPECS = WORDS | {"generation": ArraySpec((1,), "int64"), "handle": ArraySpec((LONGEST,), "uint8")}
+    SPECS = WORDS | {"handle": ArraySpec((LONGEST,), "uint8")}
 
     def __init__(self, plan: WeightPlan, memory: Memory, host: Weights, share: Share) -> None:
         """``host``: the versions from before there are buffers."""
         self._plan, self._memory, self._host, self._share = plan, memory, host, share
         words = tree.views(self.SPECS, memory.buffer)
         super().__init__(words)
-        self._generation, self._handle = words["generation"], words["handle"]
-        self._params: list[dict[str, Tensor]] = []  # of each buffer, once this process publishes, on
+        self._handle = words["handle"]
+        self._params = []  # once this process publishes, on
         self._device = torch.device("cpu")
-        self._attached = 0  # the generation of these, once it fetches:
-        self._theirs: list[Tensor] = []
+        self._theirs: list[Tensor] = []  # the buffers, once it fetches, and its copy:
         self._copy = torch.empty(0)
-        self._mine: dict[str, Tensor] = {}
+        self._mine: Mapping[str, Tensor] = {}
 
     def __getstate__(self) -> tuple[WeightPlan, Memory, Weights, Share]:
         return self._plan, self._memory, self._host, self._share
@@ -113,36 +112,21 @@ class DeviceWeights(Versions):
         memory, handle = self._share.allocate(BUFFERS * self._plan.flat, device)
         if len(handle) > LONGEST:
             raise ValueError(f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}")
-        self._params, self._device = [_views(self._plan, part) for part in memory.chunk(BUFFERS)], device
-        # What was published before does not lie in these: whoever copies now is to see that its buffer was written to.
-        self._begin += BUFFERS
-        self._latest[0] = 0
+        self._params, self._device = [tree.tensor_views(self._plan.leaves, part) for part in memory.chunk(BUFFERS)], device
         self._handle[:] = np.frombuffer(handle.ljust(LONGEST), np.uint8)
-        self._generation[0] += 1
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
-        for name, target in self._params[i].items():
-            target.copy_(params[name])
+        super()._write(i, params)
         self._share.wait(self._device)
 
     def _read(self, i: int) -> Mapping[str, Tensor]:
-        if self._attached != (generation := int(self._generation[0])):
+        if not self._theirs:
             memory = self._share.attach(self._handle.tobytes().rstrip())
             if memory.numel() != BUFFERS * self._plan.flat:
                 raise ValueError(f"expected weights of {BUFFERS} x {self._plan.flat} bytes, got {memory.numel()} in all")
-            self._theirs, self._attached = list(memory.chunk(BUFFERS)), generation
-            if not self._mine:
-                self._copy = torch.empty_like(self._theirs[0])
-                self._mine = _views(self._plan, self._copy)
+            self._theirs = list(memory.chunk(BUFFERS))
+            self._copy = torch.empty_like(self._theirs[0])
+            self._mine = tree.tensor_views(self._plan.leaves, self._copy)
         self._copy.copy_(self._theirs[i])
         self._share.wait(self._copy.device)
         return self._mine
-
-
-def _views(plan: WeightPlan, flat: Tensor) -> dict[str, Tensor]:
-    """Tensors over a buffer [flat] uint8, as ``tree.views`` lays arrays over one."""
-    views, at = {}, 0
-    for name, spec in plan.leaves.items():
-        views[name] = flat[at : at + spec.nbytes].view(getattr(torch, spec.dtype)).view(spec.shape)
-        at += -(-spec.nbytes // ALIGN) * ALIGN
-    return views

@@ -10,7 +10,7 @@ The buffers lie in memory that processes share (``Weights``), or on a device (``
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,13 +48,16 @@ class WeightPlan:
 class Versions(ABC):
     """``WeightStore`` over buffers wherever they lie; one publisher, any number of handles that fetch."""
 
+    _params: Sequence[Mapping[str, Tensor]]  # those of each buffer, of whoever publishes
+
     def __init__(self, words: Mapping[str, Any]) -> None:
         """``words``: those of ``WORDS``, in memory that all of them share."""
         self._latest, self._begin, self._end, self._version = (words[name] for name in WORDS)
 
-    @abstractmethod
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
         """Into buffer i; nothing of it is under way any more when this returns."""
+        for name, target in self._params[i].items():
+            target.copy_(params[name])
 
     @abstractmethod
     def _read(self, i: int) -> Mapping[str, Tensor]:
@@ -112,10 +115,6 @@ class Weights(Versions):
     def handle(self) -> Weights:
         """Another reader of the same memory, with its own copy."""
         return Weights(self._plan, self._memory)
-
-    def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
-        for name, target in self._params[i].items():
-            target.copy_(params[name])
 
     def _read(self, i: int) -> Mapping[str, Tensor]:
         np.copyto(self._copy, self._buffers[i])
