@@ -1,7 +1,7 @@
 """Does ``--inference auto`` take the faster one? Central against local inference, by net and number of streams.
 
     .venv/bin/python benchmarks/inference.py [--nets mlp,nature,resnet] [--streams 8,32,128,512] [--seconds 24] [--turns 6]
-        [--page FILE.md] [--json FILE]
+        [--page FILE.md] [--json FILE, whose lines are not measured again]
 
 Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs
 show images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,16 @@ NETS: dict[str, tuple[EnvFactory, str, Precision, int]] = {  # env, torso, preci
     "resnet": (PONG, "resnet", "bf16", 2),
     "nature-slow": (SLOW, "nature", "bf16", 16),
 }
+PAGE = """# Central or local inference
+
+    .venv/bin/python benchmarks/inference.py --seconds 12 --turns 4 --page docs/results/inference.md
+
+Env steps a second of training, medians of the turns, and the one that `auto` took by a measurement of its own; *of the better*:
+how fast that is, of the faster one. IMPALA at no bound of lag; two actors, CartPole for the MLP and Pong for the images;
+*nature-slow*: sixteen, whose envs show images and sleep 5 ms a step. torch {torch}, {cores} cores.
+
+{table}
+"""
 ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
 
 
@@ -83,19 +92,19 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    lines = []
+    lines = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    known = {(one["net"], one["streams"]) for one in lines}
     for net in given.nets.split(","):
-        for streams in given.streams.split(","):
-            if int(streams) < 2 * NETS[net][3]:
-                continue  # fewer than two an actor
-            lines.append(line(net, int(streams), seconds=given.seconds, turns=given.turns))
+        for streams in map(int, given.streams.split(",")):
+            if streams < 2 * NETS[net][3] or (net, streams) in known:  # fewer than two an actor
+                continue
+            lines.append(line(net, streams, seconds=given.seconds, turns=given.turns))
             print(json.dumps(lines[-1]), flush=True)
             if given.json:
                 given.json.write_text(json.dumps(lines, indent=1))
     print(table(lines))
     if given.page:
-        machine = f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores"
-        given.page.write_text(f"{machine}.\n\n{table(lines)}\n")
+        given.page.write_text(PAGE.format(torch=torch.__version__, cores=os.cpu_count(), table=table(lines)))
 
 
 if __name__ == "__main__":
