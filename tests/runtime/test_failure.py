@@ -165,7 +165,7 @@ def test_a_learner_that_fails_at_one_version_for_ever_ends_the_run(tmp_path: Pat
 
 
 def test_an_env_that_cannot_be_made_names_its_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no such world"):
+    with pytest.raises(ValueError, match="broken_at_birth could not be made: RuntimeError: no such world"):
         api.train("tests.runtime.failing:broken_at_birth", "impala", out=tmp_path / "run")
 
 
