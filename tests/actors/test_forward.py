@@ -14,6 +14,7 @@ from equipoise import tree
 from equipoise.actors import choice
 from equipoise.actors.choice import Acts, choose, is_compiled
 from equipoise.actors.forward import Forward, LeanForward, can_round
+from equipoise.actors.joint import JointForward
 from equipoise.actors.lean import Refused
 from equipoise.actors.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
 from equipoise.algorithms.dqn import DQN
@@ -21,6 +22,8 @@ from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.algorithms.td3 import TD3
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.nowhere import Nowhere
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec
@@ -70,6 +73,21 @@ def agree(one: Any, other: Any) -> None:
     assert tree.spec(one) == tree.spec(other)
     for (path, a), (_, b) in zip(*map(tree.items, (one, other)), strict=True):
         assert np.isclose(a, b, 1e-4, 1e-4).mean() >= 0.999, path
+
+
+@pytest.mark.parametrize("kind", [Forward, LeanForward, JointForward])
+def test_the_rows_of_an_unroll_are_kept_by_where_they_lie(kind: type[Forward]) -> None:
+    """Agents that share a forward have slots of their own, and each slot its noise."""
+    played = Played(Forward, IMPALA())
+    forward = kind(IMPALA(), played.forward.net)
+    row = RowSpec(obs=ArraySpec((5,), "float32"), action=ArraySpec((), "int64"), behaviour={}, state={}, context={})
+    slots = [Nowhere(row, ROWS, STREAMS).reserve(np.arange(STREAMS)).data for _ in range(3)]
+    first, second = (forward.unroll(data, 2) for data in slots[:2])
+    assert first[0] is forward.unroll(slots[0], 2)[0] and first[1].shape == (ROWS, STREAMS, 2)
+    assert not np.shares_memory(first[1], second[1])
+    slots[0].obs[3] = 7.0
+    assert float(np.asarray(first[0][3].obs).mean()) == 7.0 and not np.asarray(second[0][3].obs).any()
+    assert len(forward.unroll(slots[2], 2)[0]) == ROWS
 
 
 ALGORITHMS = {
