@@ -14,6 +14,7 @@ import pytest
 
 from equipoise import api
 from equipoise.runtime import forkserver, measure
+from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.interrupt import Interrupt
 from tests.conftest import children, descendants
 from tests.runtime.resuming import command
@@ -66,6 +67,14 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
     assert others <= forkserver.pids() <= set(children(os.getpid()))
     forkserver.prepare(central=True)
     assert forkserver.pid_of_envs() in children(os.getpid())
+
+
+@pytest.mark.parametrize("gone", ["local", "central"])
+def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: str) -> None:
+    failed = WorkerFailed("learner", "was killed", "")
+    other = "central" if gone == "local" else "local"
+    choice = measure._faster({gone: [], other: [0.0, 0.0]}, {gone: failed})
+    assert choice.inference == other and choice.why.startswith(f"{gone} failed: ")
 
 
 class Turns:

@@ -48,7 +48,7 @@ class JointForward(Forward):
 
     def together(self, asked: Sequence[Asked]) -> list[Tree]:
         """Write action and behaviour of every row -> the states after them."""
-        if len(asked) == 1 and self.device.type == "cpu":  # a fifth faster
+        if len(asked) == 1 and self.device.type == "cpu":  # as local inference acts, to the bit
             self.begin(asked[0].explore)
             return [self(asked[0].row.alone, asked[0].state)]
         rows = [one.row for one in asked]

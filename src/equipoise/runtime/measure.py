@@ -104,9 +104,9 @@ def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> C
         raise failed["local"]
     # The better turn of each: what else ran on the machine can only have slowed the others.
     best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
-    if not any(best.values()):
+    if not any(best.values()) and not failed:
         return Choice(inference="local", why=f"neither came to two updates within {WARM_S:.0f} s", steps_per_s=best)
-    for kind in ("central", "local"):
+    for kind in (*failed, "central", "local"):
         if not best[kind]:
             gone = f"failed: {failed[kind].reason}" if kind in failed else f"did not come to two updates within {WARM_S:.0f} s"
             other: Inference = "local" if kind == "central" else "central"
