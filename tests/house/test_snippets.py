@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.api import training
 from equipoise.runtime.directory import RunDirectory
 from equipoise.runtime.run import Run
 
@@ -39,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             short = dataclasses.replace(program, steps=steps, evaluate_episodes=2, evaluate_every=every)
             super().__init__(short, **{**options, "on": "serial"})
 
-    monkeypatch.setattr(api, "Run", Small)
+    monkeypatch.setattr(training, "Run", Small)
     evaluate = api.evaluate
     monkeypatch.setattr(api, "evaluate", lambda directory, *, episodes=2, **options: evaluate(directory, episodes=2, **options))
     return programs

@@ -1,0 +1,226 @@
+"""Making a checked ``Program``, and checking an env: ``program``, ``check``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from equipoise import recipes
+from equipoise.envs.check import STEPS, check_env
+from equipoise.envs.check import Report as CheckReport
+from equipoise.runtime.program import algorithm_class, algorithm_name
+from equipoise.runtime.refusals import check as check_program
+from equipoise.runtime.refusals import check_read, check_replays
+from equipoise.runtime.settings import (
+    Settings,
+    apply_settings,
+    check_env_given_once,
+    convert,
+    env_of,
+    field_types,
+    hint,
+    pairs,
+    setting_types,
+)
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, learning
+
+__all__ = ["check", "measurable", "program", "read_fields"]
+
+_OF_POLICY = ("unroll", "batch", "publish_every")
+
+
+def program(
+    env: str | Callable[..., Any],
+    algorithm: str | None = None,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    settings: Settings = (),
+    recipe: bool = True,
+    policies: Mapping[str, str | Algorithm | Policy | Frozen] | Sequence[str] = (),
+    **fields: Any,
+) -> Program:
+    """A checked ``Program``: the recipe for this env and algorithm where there is one, with ``fields`` and ``settings``.
+
+    ``policies`` are several, of an env of several agents: each the name of an algorithm, an ``Algorithm`` (both with the unroll
+    and the batch of the others), a ``Policy``, or ``Frozen``; or texts like "NAME=ppo" and "NAME=past:OTHER". The field
+    ``route`` says which agents are whose. ``algorithm``, by default "ppo", is then one of theirs: whose recipe is taken.
+
+    ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
+    ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
+    except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as
+    ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
+    or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
+    """
+    check_env_given_once(settings, env_kwargs)
+    target = env if isinstance(env, str) else _target(env)
+    name = algorithm or "ppo"
+    made = recipes.find(target, name) if recipe else None
+    base = made() if made else _default(target, name)
+    given = read_fields(
+        {k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, (*_OF_POLICY, "action_mask")
+    )
+    of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
+    mask = given.pop("action_mask", base.env.action_mask)
+    factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
+    base = dataclasses.replace(base, env=factory, **given)
+    one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
+    asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
+    if asked and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(asked.values())):
+        names = ", ".join(sorted(map(algorithm_name, theirs)))
+        raise ValueError(f"algorithm: expected one that a policy has ({names}), since there are policies, got {algorithm!r}")
+    made_of = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
+    set_, before = pairs(settings), dataclasses.replace(base, policies=made_of)
+    check_replays(before, [key for key, _ in set_])
+    base = apply_settings(before, settings)
+    _agree({**given, **of_policy}, base, set_)
+    envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
+    if envs and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
+        for name, policy in learning(base).items():
+            if policy.replay is not None:
+                continue
+            idle = base.max_lag is not None and envs > policy.batch * (base.max_lag + 1)  # some actors always would be
+            if made is None or policy.batch % base.envs_per_actor or idle:
+                base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
+    check_program(base)
+    check_read(base, [key for key, _ in set_])
+    return base
+
+
+def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **options: Any) -> Program:
+    """``program`` with central inference, so that it may have that's settings too; where that cannot be, with local.
+
+    ValueError where there are such settings, and central cannot be.
+    """
+    try:
+        return program(env, algorithm, inference="central", **options)
+    except ValueError:
+        if any(name.startswith("inference_") for name in (*options, *(key for key, _ in pairs(options.get("settings", ()))))):
+            raise
+        return program(env, algorithm, **options)
+
+
+def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none of them."""
+    settable = setting_types(base)
+    kinds = field_types(Program) | {name: settable[name] for name in also}
+    for name in sorted(fields.keys() - kinds.keys()):
+        if (key := f"algorithm.{name}") in settable:
+            raise TypeError(f"{name!r} is the algorithm's: expected settings={{{key!r}: {fields[name]!r}}}")
+        raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
+    return {name: value if name in ("env", "policies") else convert(value, kinds[name], name) for name, value in plain.items()}
+
+
+def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str, Any]]) -> None:
+    """ValueError where an option and a setting say different things of one field."""
+    one = next(iter(learning(base).values()))
+    for key, _ in settings:
+        name = key.removeprefix("policy.")
+        if name in given and (now := getattr(one if name in _OF_POLICY else base, name)) != given[name]:
+            raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
+
+
+def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
+    """The classes of those that learn."""
+    named = (given.algorithm if isinstance(given, Policy) else given for given in policies if not isinstance(given, Frozen))
+    return {algorithm_class(one) if isinstance(one, str) else type(one) for one in named}
+
+
+def _sets_batch(key: str) -> bool:
+    return key in ("batch", "policy.batch") or (key.startswith("policies.") and key.endswith(".batch"))
+
+
+def _read_policies(texts: Sequence[str]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, what in map(_read_policy, texts):
+        if name in read:
+            raise ValueError(f"policy {name!r}: expected to be given once, got {read[name]!r} and {what!r}")
+        read[name] = what
+    return read
+
+
+def _read_policy(text: str) -> tuple[str, str | Frozen]:
+    """Of "NAME=ppo" or "NAME=past:OTHER"."""
+    name, separator, what = (part.strip() for part in text.partition("="))
+    if not (name and separator and what):
+        raise ValueError(f"policy {text!r}: expected NAME=ALGORITHM or NAME=past:OTHER, such as opponent=past:main")
+    kind, _, other = what.partition(":")
+    return name, Frozen(of=other) if kind == "past" else what
+
+
+def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | Frozen:
+    """What stands for a policy, with the sizes of ``like`` where it has none."""
+    if isinstance(given, Policy | Frozen):
+        return given
+    if isinstance(given, str):
+        same = algorithm_class(given) is type(like.algorithm)  # the recipe's settings fit
+        given = like.algorithm if same else algorithm_class(given)()
+    return dataclasses.replace(like, algorithm=given)
+
+
+def check(
+    env: str | Callable[..., Any],
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    settings: Settings = (),
+    steps: int = STEPS,
+    seed: int = 0,
+) -> CheckReport:
+    """What is wrong with an env, and what it will cost: ``report.ok``, ``report.findings``, ``report.facts``.
+
+    ``env``, ``env_kwargs`` and, in ``settings``, ``env.*`` and ``action_mask`` are those of ``program``; ``steps`` go into each
+    of several walks.
+    """
+    target = env if isinstance(env, str) else _target(env)
+    return check_env(env_of(target, settings, env_kwargs), steps=steps, seed=seed)
+
+
+def _target(function: Callable[..., Any]) -> str:
+    if not hasattr(function, "__qualname__") and hasattr(function, "step") and hasattr(function, "reset"):
+        raise TypeError(
+            f"expected what makes an env, since every worker makes its own, got {function}, which is made already; "
+            "give its id, its class, or a function at the top of a module that returns it"
+        )
+    if not hasattr(function, "__qualname__"):
+        raise TypeError(f"expected a target such as 'CartPole-v1' or a function that makes an env, got {function!r}")
+    name = f"{function.__module__}:{function.__qualname__}"
+    if "<" in name:
+        raise ValueError(f"expected a function at the top of a module, so that workers can import it, got {name}")
+    return name
+
+
+def _default(target: str, algorithm: str) -> Program:
+    """What a run without a recipe starts from."""
+    cls = algorithm_class(algorithm)
+    if cls.needs_replay:
+        return _default_replay(target, algorithm, cls)
+    unroll, max_lag = {"ppo": (64, 0), "a3c": (8, None)}.get(algorithm, (64, 1))
+    return Program(
+        env=EnvFactory(target=target),
+        policies={"main": Policy(algorithm=cls(), unroll=unroll, batch=32)},
+        actors=2,
+        envs_per_actor=16,
+        max_lag=max_lag,
+    )
+
+
+def _default_replay(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
+    """The same of one that learns from a replay: four streams, an update a step, and DQN's customs; what is distributed."""
+    if algorithm in ("apex_dqn", "r2d2"):
+        return _default_prioritized(target, algorithm, cls)
+    unroll, batch, capacity = {"dqn": (4, 32, 100_000)}.get(algorithm, (1, 256, 1_000_000))
+    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=Replay(capacity=capacity, updates=4))
+    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1)
+
+
+def _default_prioritized(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
+    """Free-running actors; windows of R2D2 begin every half of the rows that they are learned from."""
+    if algorithm == "apex_dqn":
+        unroll, batch, replay = 16, 128, Replay(capacity=1_000_000, selector="prioritized", updates=4)
+    else:
+        unroll, batch, replay = 40, 32, Replay(capacity=500_000, selector="prioritized", alpha=0.9, beta=0.6)
+    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=replay)
+    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=2, envs_per_actor=16, max_lag=None)

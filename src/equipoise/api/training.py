@@ -1,0 +1,102 @@
+"""Training, and going on with it: ``train``, ``resume``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from equipoise.api.playing import weights_of
+from equipoise.api.programs import measurable, program, read_fields
+from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.runtime.measure import choose
+from equipoise.runtime.refusals import check as check_program
+from equipoise.runtime.refusals import check_replays, check_resume
+from equipoise.runtime.report import step_of
+from equipoise.runtime.run import On, Run
+from equipoise.runtime.settings import (
+    Settings,
+    apply_settings,
+    convert,
+    pairs,
+)
+from equipoise.types import AskedInference, Program
+
+__all__ = ["NothingToDo", "resume", "train"]
+
+
+def train(
+    env: str | Callable[..., Any] | Program,
+    algorithm: str | None = None,
+    *,
+    on: On = "process",
+    out: str | os.PathLike[str] | None = None,
+    init_from: str | os.PathLike[str] | None = None,
+    tensorboard: bool = True,
+    wandb: str | None = None,
+    inference: str | None = None,
+    tell: Callable[[str], object] = lambda text: None,
+    **options: Any,
+) -> Run:
+    """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
+
+    ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
+    stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
+    ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
+    ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``.
+    """
+    asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
+    if asked is not None and asked != "auto":
+        options["inference"] = asked
+    besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
+    if isinstance(env, Program) and besides:
+        raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
+    if isinstance(env, Program):
+        made = env
+    else:
+        made = (measurable if asked == "auto" else program)(env, algorithm, **options)
+    weights = None if init_from is None else weights_of(init_from)
+    made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
+    return Run(
+        made,
+        on=on,
+        out=None if out is None else Path(out),
+        weights=weights,
+        tensorboard=tensorboard,
+        wandb=wandb,
+        chosen=chosen,
+    )
+
+
+class NothingToDo(ValueError):
+    """A resume of a run that has reached what it was told to."""
+
+
+def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings: Settings = (), **fields: Any) -> Run:
+    """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
+
+    ``fields`` are those of ``Program`` and ``settings`` texts like ``"algorithm.entropy=0"`` that are to change: ``steps`` and
+    ``stop_at`` extend a run that has ended (its schedules keep the length that they had). What the saved state would not fit
+    is refused. Raises ``NothingToDo`` where the run is complete already.
+    """
+    run = RunDirectory.open(directory)
+    given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
+    check_replays(run.program, [key for key, _ in pairs(settings)])
+    made = apply_settings(dataclasses.replace(run.program, **given), settings)
+    if made.steps != run.program.steps and made.schedule_steps is None:
+        made = dataclasses.replace(made, schedule_steps=run.program.steps)
+    check_resume(run.program, made)
+    source, summary = run.latest_checkpoint(whole=True), run.summary()
+    check_program(made)
+    if source is not None:
+        at = step_of(load_checkpoint(source)[1])
+        solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
+        if solved and made.steps <= run.program.steps:
+            raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
+        if given.get("steps", at) < at:
+            raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
+        if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
+            raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
+    return Run(made, on=on or run.run["on"], resume=run)
