@@ -21,7 +21,7 @@ from equipoise.envs.checks import WrongValue
 from equipoise.envs.loop import Log
 from equipoise.envs.replay import replay
 from equipoise.envs.ruler import Ledger, verify
-from equipoise.envs.seeds import stream_seed
+from equipoise.seeds import stream_seed
 from equipoise.types import EnvFactory
 from tests.envs import faulty
 from tests.envs.faulty import Counted

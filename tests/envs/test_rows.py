@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformReward
 
 from equipoise.envs.adapter import GymnasiumEnv
-from equipoise.envs.seeds import stream_seeds
+from equipoise.seeds import stream_seeds
 from tests.envs.rolling import Recording, Scripted, env_of, rows, two_scripted
 
 HERE = "tests.envs.rolling"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.envs.seeds import stream_seed, stream_seeds
+from equipoise.seeds import stream_seed, stream_seeds
 from tests.envs.rolling import env_of, rows
 
 ACTIONS = np.random.default_rng(0).integers(0, 2, (60, 6))

@@ -10,9 +10,10 @@ import pytest
 
 from equipoise import api
 from equipoise.algorithms.ppo import PPO
+from equipoise.hints import hint, nearest
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
-from equipoise.runtime.settings import apply_settings, convert, field_types, hint, nearest, whole
+from equipoise.runtime.settings import apply_settings, convert, field_types, whole
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range, Replay
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from equipoise import tree
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 RECENT = 100  # episodes
 STATISTICS = ("last", "mean")  # of a number of the env's info: as the episode ended, and over its steps
-
-
-class Memory(Protocol):
-    buffer: Any
 
 
 class Episodes:

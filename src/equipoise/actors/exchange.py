@@ -22,21 +22,18 @@ stores are taken to become visible in the order of the program (x86).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from equipoise import tree
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 
 EPOCH = 32  # bits above the count
 WORDS = ("said", "anew", "asked", "epoch", "held")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
-
-
-class Memory(Protocol):
-    buffer: Any
 
 
 class Exchange:

@@ -14,7 +14,7 @@ passed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +22,13 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.actors.forward import Forward, Row
+from equipoise.memory import Memory
 from equipoise.nets import ActorCritic
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
 EVERY = 16  # versions
 KEPT = 4  # measurements of an actor
-
-
-class Memory(Protocol):
-    buffer: Any
 
 
 class Rounding:

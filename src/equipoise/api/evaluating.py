@@ -12,11 +12,11 @@ from equipoise.actors.recorder import Recorder
 from equipoise.api.playing import load
 from equipoise.experience import dataset as datasets
 from equipoise.experience.dataset import Dataset
-from equipoise.runtime import blueprint
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.exam import STREAMS, evaluating, evaluator, gave_up, result
 from equipoise.runtime.program import algorithm_name
 from equipoise.runtime.report import Evaluating, Evaluation, step_of
+from equipoise.seeds import derive_seed
 
 __all__ = ["collect", "evaluate"]
 
@@ -43,7 +43,7 @@ def evaluate(
     if video and len(player.spec.agents) > 1:
         raise ValueError("video: expected an env of one agent, got one of " + ", ".join(player.spec.agents))
     exam = evaluator(
-        player._blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "evaluate"),
+        player._blue, player._nets, episodes=episodes, seed=derive_seed(seed, "evaluate"),
         deterministic=deterministic, step=step_of(player.meta),
     )  # fmt: skip
     try:
@@ -91,7 +91,7 @@ def collect(
     blue, program = player._blue, player.program
     recorder = Recorder(player.spec, min(episodes, STREAMS))
     exam = evaluator(
-        blue, player._nets, episodes=episodes, seed=blueprint.derive_seed(seed, "collect"), deterministic=deterministic,
+        blue, player._nets, episodes=episodes, seed=derive_seed(seed, "collect"), deterministic=deterministic,
         step=step_of(player.meta), recorder=recorder,
     )  # fmt: skip
 

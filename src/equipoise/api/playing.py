@@ -16,15 +16,13 @@ from equipoise.envs import observation_spec
 from equipoise.envs.checks import described
 from equipoise.envs.masks import counted
 from equipoise.envs.spaces import ActionForm, member
+from equipoise.hints import hint
 from equipoise.nets.precision import autocast
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.runtime.exam import load_networks, networks
 from equipoise.runtime.report import step_of
-from equipoise.runtime.settings import (
-    hint,
-)
 from equipoise.types import Tree
 
 __all__ = ["Player", "load", "weights_of"]

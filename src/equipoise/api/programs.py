@@ -11,6 +11,7 @@ import numpy as np
 from equipoise import recipes
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
+from equipoise.hints import hint
 from equipoise.runtime.program import algorithm_class, algorithm_name
 from equipoise.runtime.refusals import check as check_program
 from equipoise.runtime.refusals import check_read, check_replays
@@ -21,7 +22,6 @@ from equipoise.runtime.settings import (
     convert,
     env_of,
     field_types,
-    hint,
     pairs,
     setting_types,
 )

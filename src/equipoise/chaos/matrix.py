@@ -12,7 +12,7 @@ from pathlib import Path
 
 from equipoise.chaos.attack import Attack, Rows, Wrong
 from equipoise.chaos.faults import FAULTS, Fault
-from equipoise.runtime.settings import hint
+from equipoise.hints import hint
 from equipoise.types import Inference
 
 LIMIT_S = 120.0  # of a fault, besides the seconds that it is kept up

@@ -74,7 +74,7 @@ class OneLineErrors(TyperGroup):
 
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
-    from equipoise.runtime.settings import hint, nearest
+    from equipoise.hints import hint, nearest
     from equipoise.types import Program
 
     command = error.ctx.command if error.ctx is not None else None

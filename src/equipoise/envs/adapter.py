@@ -45,8 +45,8 @@ from equipoise.envs.base import SyncEnv, copied, fill
 from equipoise.envs.capsule import Start
 from equipoise.envs.checks import WrongValue
 from equipoise.envs.infos import Infos
-from equipoise.envs.seeds import stream_seeds
 from equipoise.envs.spaces import member
+from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play

@@ -30,7 +30,8 @@ from equipoise.envs import wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.loop import LoopEnv
-from equipoise.envs.seeds import stream_seeds
+from equipoise.hints import nearest
+from equipoise.seeds import stream_seeds
 from equipoise.types import Array, EnvSpec, Stack
 
 Padding = Literal["zero", "first"]
@@ -67,7 +68,7 @@ class AtariSpec:
         if not (1 <= self.img_height <= 210 and 1 <= self.img_width <= 160):
             raise ValueError(f"img_height, img_width: expected 1 to 210 and 160, got {self.img_height}, {self.img_width}")
         if self.stack_padding not in (known := get_args(Padding)):
-            hint = f"; did you mean {near!r}?" if (near := wrong.nearest(self.stack_padding, known)) else ""
+            hint = f"; did you mean {near!r}?" if (near := nearest(self.stack_padding, known)) else ""
             raise ValueError(f"stack_padding: expected one of {', '.join(known)}, got {self.stack_padding!r}{hint}")
 
     @property

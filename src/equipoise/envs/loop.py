@@ -27,8 +27,8 @@ from equipoise.envs.checks import WrongValue, misfit, uncast
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.masks import KEY
 from equipoise.envs.record import Record
-from equipoise.envs.seeds import stream_seed, stream_seeds
 from equipoise.envs.spaces import member
+from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of a stream in a row, without one step that worked

@@ -14,7 +14,7 @@ from equipoise.envs.making import make
 from equipoise.envs.masks import legal
 from equipoise.envs.probe import sample
 from equipoise.envs.spaces import member
-from equipoise.envs.wrong import nearest
+from equipoise.hints import nearest
 from equipoise.types import EnvFactory
 
 STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # what a walk takes at most

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from equipoise.envs import atari, wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SENT
-from equipoise.envs.seeds import stream_seeds
+from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Tree
 
 NOTE = "an end on the very step of the time limit is told as truncation"

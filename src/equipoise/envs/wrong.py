@@ -16,6 +16,8 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from equipoise.hints import nearest
+
 EXTRAS = {  # module -> extra of this project
     "ale_py": "atari",
     "mujoco": "mujoco",
@@ -35,11 +37,6 @@ def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> Valu
     close = difflib.get_close_matches(versionless(name), by_key, n=1, cutoff=0.4)
     hint = f"; did you mean {max(by_key[close[0]], key=version)!r}?" if close else ""
     return ValueError(f"unknown {what} {name!r}{where}{hint}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, if any is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def versionless(env_id: str) -> str:
@@ -122,7 +119,7 @@ def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Itera
         said = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if said is None or said[1] not in kwargs:
             raise
-        close = nearest(said[1], known())
+        close = nearest(said[1], set(known()))
         hint = f" (did you mean {close!r}?)" if close else ""
         raise ValueError(f"{target} takes no argument {said[1]!r}{hint}: {error}") from error
 

@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from equipoise import tree
 from equipoise.envs.making import resolve
 from equipoise.envs.spaces import action_spec, observation_spec
-from equipoise.envs.wrong import nearest
+from equipoise.hints import nearest
 from equipoise.types import Array, EnvFactory, Stack, Tree
 
 OURS = "equipoise"  # the key of our own metadata

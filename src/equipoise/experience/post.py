@@ -25,7 +25,7 @@ from typing import Any
 from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Memory
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 

@@ -21,7 +21,7 @@ of the block that a killed actor had taken, is the law of ``tokens.py``. What th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,16 +29,11 @@ import torch
 from equipoise import tree
 from equipoise.experience.layout import Rows, RowSpec, columns, trajectory, trajectory_specs
 from equipoise.experience.tokens import FREE, FULL, OPEN, READ, Channel, Tokens
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
 
 MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
-
-
-class Memory(Protocol):
-    """A writable buffer; the runtime's are shared between processes and travel as a handle."""
-
-    buffer: Any
 
 
 class Plan:

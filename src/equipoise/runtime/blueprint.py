@@ -29,6 +29,7 @@ from equipoise.nets import action_dims
 from equipoise.runtime import checkpoint
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
+from equipoise.seeds import derive_seed
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids
 
@@ -171,12 +172,6 @@ class Blueprint:
     def shards(self) -> int:
         """Workers that keep a replay's rows; 0: the learner's process does, or there are none."""
         return self.replay.settings.shards if self.replay is not None and self.replay.settings.shards > 1 else 0
-
-
-def derive_seed(seed: int, purpose: str) -> int:
-    """A 63-bit seed for one purpose: no two parts of a run draw from the same sequence."""
-    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
-    return int(words[0]) << 31 | int(words[1]) >> 1
 
 
 def seed_of(program: Program, what: str, policy: str) -> int:

@@ -39,11 +39,12 @@ from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.blueprint import Blueprint, derive_seed, load_weights, make_env, making, network, seed_of
+from equipoise.runtime.blueprint import Blueprint, load_weights, make_env, making, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
 from equipoise.runtime.stepping import Group, Stepping
+from equipoise.seeds import derive_seed
 from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, WeightStore, learning, stream_ids
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights

@@ -22,13 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.hints import hint, nearest
 from equipoise.runtime import checkpoint, wandb_log
 from equipoise.runtime.checkpoint import Entry, params_sha256
 from equipoise.runtime.events import Events
 from equipoise.runtime.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.runtime.program import algorithm_name, from_json, to_json
 from equipoise.runtime.report import Report, step_of
-from equipoise.runtime.settings import hint, nearest
 from equipoise.types import Program, learning
 
 try:

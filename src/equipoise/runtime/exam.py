@@ -16,6 +16,7 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluating, Evaluation
+from equipoise.seeds import derive_seed
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -150,7 +151,7 @@ class Exam:
 
     def _begin(self, episodes: int) -> None:
         self._taken += 1
-        seed = blueprint.derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
+        seed = derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
         self._current = evaluator(self._blue, self._nets, episodes=episodes, seed=seed)
 
     def advance(self, until: float) -> Evaluation | None:

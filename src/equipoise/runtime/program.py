@@ -12,7 +12,8 @@ from typing import Any
 
 from equipoise import algorithms
 from equipoise.envs.wrong import looked
-from equipoise.runtime.settings import convert, field_types, hint
+from equipoise.hints import hint
+from equipoise.runtime.settings import convert, field_types
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay
 
 __all__ = [

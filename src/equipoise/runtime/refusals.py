@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
+from equipoise.hints import hint
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
-from equipoise.runtime.settings import hint, out_of_range
+from equipoise.runtime.settings import out_of_range
 from equipoise.types import (
     Acting,
     EnvFactory,

@@ -10,18 +10,17 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from difflib import SequenceMatcher
 from functools import partial
 from typing import Annotated, Any, Literal, Union
 
 from equipoise.envs.wrong import FALSE_WORDS, TRUE_WORDS
+from equipoise.hints import hint, nearest
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, Replay, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
-NEAR = 1.0  # of 2: how alike names have to be for one to be meant by the other
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     f"{prefix}{byte}": base**power
     for byte, base in (("b", 1000), ("ib", 1024))
@@ -335,31 +334,3 @@ def _anything(value: Any) -> Any:
 
 
 _SCALARS: dict[type, Callable[[Any], Any]] = {float: _float, int: whole, bool: _bool, str: _str, type(None): _none}
-
-
-# ------------------------------------------------------------------------------------------------------------------ names
-
-
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near."""
-
-    def like(other: str) -> float:
-        whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
-        return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
-
-    best = max(sorted(known), key=like, default=None)
-    return best if best is not None and like(best) >= NEAR else None
-
-
-def hint(name: str, known: Collection[str]) -> str:
-    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few or none is near."""
-    if not known:
-        return "; nothing is valid here"
-    best, valid = nearest(name, known), f"valid: {', '.join(sorted(known))}"
-    if best is None:
-        return f"; {valid}."
-    return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
-
-
-def _last(name: str) -> str:
-    return name.lower().rpartition(".")[2]

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
-from equipoise.weights.store import BUFFERS, WORDS, Memory, Versions, WeightPlan, Weights
+from equipoise.weights.store import BUFFERS, WORDS, Versions, WeightPlan, Weights
 
 LONGEST = 4096  # bytes of a handle; CUDA's take about 500
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 
 BUFFERS = 3
@@ -27,10 +28,6 @@ WORDS = {
     "end": ArraySpec((BUFFERS,), "int64"),
     "version": ArraySpec((BUFFERS,), "int64"),
 }
-
-
-class Memory(Protocol):
-    buffer: Any
 
 
 class WeightPlan:

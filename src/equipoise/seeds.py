@@ -1,4 +1,4 @@
-"""Seeds that belong to a stream and not to the worker that happens to run it."""
+"""Seeds: one for each purpose of a run, and one for each stream, whichever worker runs it."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def stream_seed(seed: int, stream: int, incarnation: int = 0) -> int:
 
 def stream_seeds(seed: int, streams: Iterable[int]) -> list[int]:
     return [stream_seed(seed, int(stream)) for stream in streams]
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """A 63-bit seed for one purpose: no two parts of a run draw from the same sequence."""
+    words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1

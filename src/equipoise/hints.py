@@ -1,0 +1,33 @@
+"""The end of an error message about a name: the nearest valid one, or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import SequenceMatcher
+
+NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most like this one, as a whole and by what follows its last dot; None if none is near."""
+
+    def like(other: str) -> float:
+        whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
+        return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
+
+    best = max(sorted(known), key=like, default=None)
+    return best if best is not None and like(best) >= NEAR else None
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are few or none is near."""
+    if not known:
+        return "; nothing is valid here"
+    best, valid = nearest(name, known), f"valid: {', '.join(sorted(known))}"
+    if best is None:
+        return f"; {valid}."
+    return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
+
+
+def _last(name: str) -> str:
+    return name.lower().rpartition(".")[2]
