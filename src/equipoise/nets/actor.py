@@ -1,7 +1,7 @@
 """Actors without a value: a squashed Gaussian or one point of a Box, a categorical of a Discrete.
 
-Continuous ones speak of actions from -1 to 1, whatever the bounds of the env are; ``Bounds`` translates. So a target entropy,
-a noise and a critic's input mean the same in every env.
+A continuous actor's actions lie between -1 and 1, whatever the bounds of the env are; ``Bounds`` translates. So a target
+entropy, a noise and a critic's input mean the same in every env.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
 LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
-GAIN = 0.01  # of the last layer: at first an action is next to the middle, a distribution next to its widest
+GAIN = (
+    0.01  # gain of the last layer: the first actions are near the middle, the first distributions nearly as wide as they can be
+)
 
 
 class Bounds:
@@ -44,13 +46,13 @@ class Bounds:
         return torch.addcmul(middle, half, x).maximum(low).minimum(high).view(-1, *self.shape)
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[N, *shape] -> [N, size] from -1 to 1: what was recorded beyond a bound counts as what the env made of it."""
+        """[N, *shape] -> [N, size] from -1 to 1: a recorded action beyond a bound counts as the bound, as it did in the env."""
         flat = action.reshape(-1, self.size)
         return ((flat - self._middle.on(flat.device)) / self._half.on(flat.device)).clamp(-1.0, 1.0)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Uniform in (0, 1) to standard normal, by the inverse of the distribution function."""
+    """Turn uniform numbers in (0, 1) into standard normal ones, by the inverse of the distribution function."""
     return torch.erfinv(noise * 2 - 1).clamp(-ERFINV_MAX, ERFINV_MAX) * SQRT2
 
 
@@ -91,7 +93,7 @@ class GaussianActor(Actor):
         super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size)
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
-        """mean and log_std [N, size] of x."""
+        """Return mean and log_std, each [N, size]."""
         mean, log_std = self.outputs(obs).chunk(2, -1)
         return mean, log_std.clamp(*LOG_STD)
 

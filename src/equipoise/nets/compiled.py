@@ -1,4 +1,4 @@
-"""``torch.compile`` for torsos of images, and what is said where it cannot be had."""
+"""``torch.compile`` for torsos of images, and the reason where it is not available."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.types import Precision, Tree
 
 
 def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
-    """From now on these are called whenever ``torch.compile`` sets to work in this process, at whatever step, and when it ends.
+    """Register two functions: one called whenever ``torch.compile`` begins to compile in this process, one when it ends.
 
     What was not compiled at the start (another number of rows, another mode) is compiled where it first comes up.
     """
@@ -26,7 +26,7 @@ def while_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> Non
 
 
 def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: bool) -> str | None:
-    """Compile the torso of ``net`` for rows like ``obs`` [N, ...]; None, or why it computes as if nobody had asked.
+    """Compile the torso of ``net`` for rows like ``obs`` [N, ...]; None, or the reason why it stays uncompiled.
 
     Compiling takes a C++ compiler and a minute or so, here and once more for every other number of rows that comes. It is
     done in this process: the pool of processes that torch would start for it outlives a killed worker.
@@ -39,13 +39,15 @@ def compile_torso(net: nn.Module, obs: Tree, *, precision: Precision, gradient: 
 
         inductor.compile_threads = 1
         torso.compile(dynamic=False)
-        mode = torch.enable_grad() if gradient else torch.inference_mode()  # as in use: for another it would be done anew
+        mode = (
+            torch.enable_grad() if gradient else torch.inference_mode()
+        )  # the mode in which it is used: another mode would compile again
         with mode, autocast(precision, next(net.parameters()).device):
             features = torso(at(obs, getattr(net, "seen", ())))
         if gradient:
             features.float().sum().backward()
             net.zero_grad(set_to_none=False)  # gradients may be views of one buffer
-    except (RuntimeError, OSError, ImportError) as error:  # of dynamo, inductor, the compiler, its cache
+    except (RuntimeError, OSError, ImportError) as error:  # dynamo, inductor, the compiler or its cache failed
         torso._compiled_call_impl = None  # as before ``compile``
         lines = [line for line in str(error).splitlines() if line.strip()]
         return f"warning: compile: the torso runs uncompiled, since torch.compile failed: {type(error).__name__}: {lines[0]}"

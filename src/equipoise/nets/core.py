@@ -24,7 +24,7 @@ class Core(nn.Module):
     """An LSTM (Hochreiter and Schmidhuber 1997) or a GRU (Cho et al. 2014, arXiv:1406.1078), gates as in torch.
 
     The state is ``{"h", "c"}`` or ``{"h"}``, float32 [B, size], zeros at the start of an episode. Nothing is detached:
-    whoever cuts the gradient (truncated backpropagation) does so by the length of the unroll. Weights orthogonal, biases 0.
+    the length of the unroll alone cuts the gradient (truncated backpropagation). Weights orthogonal, biases 0.
 
     ``span`` is for how many rows a fresh core remembers, about (a bias of 0 halves what it has in every row, so that nothing of
     row 0 is left in row 30, and no gradient reaches it): the bias of each unit's gate is log u, u uniform in 1 .. span - 1, so

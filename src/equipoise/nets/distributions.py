@@ -43,7 +43,7 @@ QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()  # E f(z) of a standard normal z 
 
 
 class Distribution(ABC):
-    """Over actions for rows [...] (B, or T and B)."""
+    """A distribution over actions for rows [...] (B, or T and B)."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """In nats -> [...]."""
+        """Entropy in nats -> [...]."""
 
     @abstractmethod
     def mode(self) -> Tree:
@@ -82,7 +82,7 @@ class Distribution(ABC):
 
 
 class Categorical(Distribution):
-    """Over ``start``, ..., ``start + n - 1``; actions int64 [...].
+    """A choice among ``start``, ..., ``start + n - 1``; actions int64 [...].
 
     ``logits`` [n, ...] and ``log_probs`` [n, ...] have the actions FIRST: softmax, sum and gather then run over
     contiguous rows (52 us a sample for n=2 and 68 for n=6, against 99 and 199 with the actions last).
@@ -214,8 +214,8 @@ class DiagonalGaussian(Distribution):
 class SquashedGaussian(DiagonalGaussian):
     """A ``DiagonalGaussian`` x bent into a Box by tanh: a = low + (high - low) (1 + tanh x) / 2, [..., *shape].
 
-    The density (Haarnoja et al. 2018, arXiv:1801.01290, appendix C) is computed from the action alone, by both who samples and
-    who learns, and from its distances to the two bounds, which floats hold exactly even next to them:
+    The density (Haarnoja et al. 2018, arXiv:1801.01290, appendix C) is computed from the action alone, when sampling and
+    when learning, and from its distances to the two bounds, which floats hold exactly even next to them:
 
         x = (log(a - low) - log(high - a)) / 2        log |da/dx| = log 2 (a - low) (high - a) / (high - low)
 
@@ -255,7 +255,7 @@ class SquashedGaussian(DiagonalGaussian):
     def entropy(self) -> Tensor:
         nodes, weights = (torch.tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in QUADRATURE)
         x = self.mean.unsqueeze(-1) + self.log_std.exp().unsqueeze(-1) * nodes
-        bend = ((F.softplus(2 * x) + F.softplus(-2 * x)) * weights).sum(-1)  # - log of the slope, but for its scale
+        bend = ((F.softplus(2 * x) + F.softplus(-2 * x)) * weights).sum(-1)  # minus the log of the slope, without the scale
         return super().entropy() + ((2 * (self.high - self.low)).log() - bend).sum(-1)
 
     def mode(self) -> Tensor:
@@ -401,7 +401,7 @@ class Joint(Distribution):
 
 
 def first(noise: Tensor, k: int) -> Tensor:
-    """Its first columns [..., k] as rows [k, ...]."""
+    """Return the first columns [..., k] of the noise as rows [k, ...]."""
     return noise[..., :k].movedim(-1, 0)
 
 

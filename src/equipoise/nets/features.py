@@ -1,4 +1,4 @@
-"""What is to be seen of an observation, as rows of features: the beginning of every network but the actor-critics'."""
+"""Observations as rows of features: the first part of every network except the actor-critics'."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Features(nn.Module):
         return self.torso(encode(self.observation, obs) if isinstance(self.torso, MLP) else obs).float()  # type: ignore[no-any-return]
 
     def allowed(self, obs: Tree, actions: int) -> Tensor | None:
-        """[N, actions] bool, None where the env has no mask. What a row that forbids all would allow is everything."""
+        """[N, actions] bool, None where the env has no mask. A row that forbids every action allows all of them."""
         if not self.mask:
             return None
         mask: Tensor = heads.at(obs, self.mask)

@@ -1,4 +1,4 @@
-"""From the outputs of one linear layer to a distribution over any action space, with what a mask forbids left out.
+"""Heads: from the outputs of one linear layer to a distribution over any action space, without the actions that a mask forbids.
 
 A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first, ``torso.columns``), ``rows`` the shape that N
 stands for: B, or T and B.
@@ -115,7 +115,7 @@ class BoxHead(Head):
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:
-    """[d] float32, the bounds of a Box, flat; ValueError by ``who`` where they are none to bend an action into.
+    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is infinite.
 
     ``instead``: what else may help.
     """
@@ -165,7 +165,7 @@ def head(space: spaces.Space[Any], *, squash: bool = False, at: int = 0, std_at:
 
 
 def part(x: Tensor, at: int, size: int) -> Tensor:
-    """Rows ``at`` to ``at + size``; all of them are ``x`` itself."""
+    """Return rows ``at`` to ``at + size``; ``x`` itself where that is all of them."""
     return x if size == x.shape[0] else x[at : at + size]
 
 
@@ -196,7 +196,7 @@ class Constant:
 
 
 def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
-    """What is to be seen of an observation: its space without the mask, and the keys that lead there."""
+    """The observation space without the mask, and the keys that lead to it."""
     space, keys = spec.observation, list[str]()
     if not spec.mask:
         return space, ()
@@ -210,7 +210,7 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[Any], tuple[str, ...]]:
 
 
 def without(space: Any, path: tuple[str, ...]) -> spaces.Dict:
-    """A Dict of what is left without the part at ``path``."""
+    """A Dict space without the part at ``path``."""
     rest = OrderedDict(tree.branches(space) or {})
     inner = rest.pop(path[0])
     if len(path) > 1 and (kept := without(inner, path[1:])).spaces:

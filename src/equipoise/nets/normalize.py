@@ -11,7 +11,7 @@ EPSILON = 1e-8  # on the variance, as in VecNormalize and CleanRL
 
 
 class RunningNorm(nn.Module):
-    """Features [..., F] by the mean and the standard deviation of all real rows so far, clipped to ±``clip``.
+    """Normalise features [..., F] by the mean and standard deviation of all real rows so far, and clip to ±``clip``.
 
         y = clip((x - mean) / sqrt(var + 1e-8))
 
@@ -48,7 +48,7 @@ class RunningNorm(nn.Module):
         return (x - self.shift).mul_(self.factor).clamp_(-self.clip, self.clip)
 
     def scale(self, x: Tensor) -> Tensor:
-        """Over the standard deviation, but not centred: what is done to rewards by the statistics of returns."""
+        """Divide by the standard deviation without centring, as rewards are scaled by the statistics of returns."""
         return (x * self.factor).clamp_(-self.clip, self.clip)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""In which numbers a network computes.
+"""The numbers in which a network computes.
 
 ========  ==========================================================================================================
 fp32      float32
@@ -7,7 +7,7 @@ medium    tensors are float32; a processor that can may round what a product of 
 bf16      convolutions, products of matrices and what lies between them are bfloat16 (``torch.autocast``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory stay float32 whatever it is.
+Weights, gradients and the optimiser's memory are always float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from equipoise.types import Precision
 
 
 class Products:
-    """A context in which products of float32 matrices are so exact: "highest" or "medium". It may be entered again within."""
+    """A context that sets how exact products of float32 matrices are: "highest" or "medium". It may be nested."""
 
     def __init__(self, exactness: str) -> None:
         self._exactness = exactness
@@ -39,19 +39,19 @@ PLAIN = nullcontext()
 
 
 def autocast(precision: Precision, device: str | torch.device = "cpu") -> AbstractContextManager[Any]:
-    """A context, entered as often as one likes, in which a network computes as told."""
+    """A reusable context in which a network computes in this precision."""
     if precision == "bf16":
         return torch.autocast(torch.device(device).type, torch.bfloat16)
     return PLAIN if precision == "fp32" else Products("medium")
 
 
 def backward(precision: Precision) -> AbstractContextManager[Any]:
-    """The same for the gradient of what was computed so; autocast remembers by itself what it did."""
+    """The context for the backward pass of such a computation; autocast itself needs none."""
     return Products("medium") if precision == "medium" else PLAIN
 
 
 def exact(device: torch.device) -> AbstractContextManager[Any]:
-    """Within such a context: as without it."""
+    """Leave such a context for a while: compute as if it were not there."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return PLAIN if torch.get_float32_matmul_precision() == "highest" else Products("highest")

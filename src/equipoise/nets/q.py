@@ -28,8 +28,8 @@ class QNetwork(Features):
     for each bin, both heads on the features of one torso (the paper gives each a hidden layer of its own). The heads compute in
     float32 also under autocast.
 
-    With a ``core`` between the torso and the heads they are values of all the episode so far, and only ``step`` and ``unroll``
-    know them; ``state`` is the core's. ``span``: see ``Core``.
+    With a ``core`` between the torso and the heads the values depend on the whole episode so far, and only ``step`` and
+    ``unroll`` give them; ``state`` is the core's. ``span``: see ``Core``.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class QNetwork(Features):
             return out
 
     def taken(self, out: Tensor, action: Tensor) -> Tensor:
-        """Of each row of [N, actions, bins] the bins of its action [N], in the env's terms -> [N, bins]."""
+        """Pick, in each row of [N, actions, bins], the bins of the row's action [N], in the env's terms -> [N, bins]."""
         return out[torch.arange(len(out), device=out.device), action - self.start]
 
 
 def discrete(space: spaces.Space[Any]) -> tuple[int, int]:
-    """How many actions, and the first; ValueError for any space but a Discrete."""
+    """The number of actions and the first one; ValueError for any space but a Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise ValueError(f"action space: expected a Discrete, since there is a value for each action, got {space}")
     return int(space.n), int(space.start)

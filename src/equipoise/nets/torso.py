@@ -18,7 +18,7 @@ from equipoise.types import Tree
 
 OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
-# Those that overwrite their input need only their output for the gradient, which saves an allocation a layer.
+# An activation that overwrites its input needs only its output for the gradient, which saves an allocation a layer.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": F.elu_, "silu": F.silu}
 
 
@@ -60,13 +60,13 @@ def encode(space: spaces.Space[Any], obs: Tree) -> Tensor:
 
 
 def ordered(space: spaces.Space[Any], inner: Collection[str]) -> list[str]:
-    """In which the parts of a Dict, or of a Tuple, follow each other."""
+    """The order in which the parts of a Dict or of a Tuple follow each other."""
     return sorted(inner) if isinstance(space, spaces.Dict) else list(inner)
 
 
 @functools.lru_cache(maxsize=256)
 def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """[F] which part each feature is of, and [F] the value that it stands for."""
+    """Two arrays [F]: the part that each feature belongs to, and the value that it stands for."""
     with torch.inference_mode(False):  # kept, and used with gradients, too
         part = torch.arange(len(counts), device=device).repeat_interleave(torch.tensor(counts, device=device))
         values = [torch.arange(start, start + n, device=device) for start, n in zip(starts, counts, strict=True)]
@@ -74,7 +74,7 @@ def _one_hot(counts: tuple[int, ...], starts: tuple[int, ...], device: torch.dev
 
 
 def measured(space: spaces.Space[Any]) -> list[bool]:
-    """[F], which columns of ``encode`` are the numbers of a Box: those that a running norm is of, unlike a one-hot's."""
+    """[F] bool: the columns of ``encode`` that are numbers of a Box. A running norm covers these and leaves one-hots alone."""
     if (inner := tree.branches(space)) is not None:
         return [column for key in ordered(space, inner) for column in measured(inner[key])]
     return [isinstance(space, spaces.Box)] * encoded_size(space)
@@ -99,7 +99,7 @@ def columns(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Past ``Module.__getattr__``, which costs a tiny net 5 us of its 85 a call."""
+    """Read both past ``Module.__getattr__``, which costs a tiny net 5 us of 85 a call."""
     parameters: dict[str, Any] = layer._parameters
     return parameters["weight"], parameters["bias"]
 

@@ -1,4 +1,4 @@
-"""Twin critics: two estimates of one value, independent of each other, of which the smaller is believed.
+"""Twin critics: two independent estimates of one value; the smaller one is used.
 
 Fujimoto et al. 2018, arXiv:1802.09477, section 4.2. Both members are computed together, as one product of batches of matrices.
 """
@@ -43,8 +43,8 @@ class TwinMLP(nn.Module):
         return self._out(self._hidden(x, layers)[-1], layers)
 
     def least(self, x: Tensor, columns: int, *, members: int = 2, select: bool) -> tuple[Tensor, Tensor]:
-        """Of one output: the smaller of the two [N] (with ``members`` 1: the first), and its gradient [N, columns] with respect
-        to the last ``columns`` of ``x``. No graph is recorded.
+        """The smaller of both members' outputs [N] (with ``members`` 1: the first), and the gradient [N, columns] for the last
+        ``columns`` of ``x``. No graph is recorded.
 
         By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one: that
         is ``select``. Without it all rows go, and no size depends on the data, which a GPU would have to be waited for.
@@ -70,8 +70,8 @@ class TwinMLP(nn.Module):
         return value, slope
 
     def _layers(self, members: int) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each. Read past ``ParameterList``, which costs 5 us an item; whole where both members compute,
-        since the gradient of a part is copied once more into one of the whole.
+        """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item; whole where both members
+        compute, since the gradient of a part is copied once more into one of the whole.
         """
         weights: dict[str, Any] = self.weights._parameters
         biases: dict[str, Any] = self.biases._parameters
@@ -87,7 +87,7 @@ class TwinMLP(nn.Module):
         return seen
 
     def _out(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """In float32 also under autocast."""
+        """The last layer, in float32 also under autocast."""
         w, b = layers[-1]
         with exact(x.device):
             x = x.float()
@@ -96,7 +96,9 @@ class TwinMLP(nn.Module):
             return (x * w.transpose(1, 2)).sum(-1, keepdim=True) + b  # a batch of matrices by one vector each: slow as products
 
 
-SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of an activation, from the gradient of its output and the output
+SLOPES: dict[
+    str, Callable[[Tensor, Tensor], Tensor]
+] = {  # the gradient of an activation's input, from its output and the output's gradient
     # As autograd does it, in 17 us for 2 x 256 x 256; ``where`` of a comparison and a number takes 560.
     "relu": lambda grad, y: torch.ops.aten.threshold_backward(grad.expand_as(y), y, 0),
     "tanh": lambda grad, y: grad * (1 - y.square()),

@@ -1,7 +1,7 @@
 """Torsos for images, and the choice of a torso.
 
-A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to features [N, ``size_out``]. One
-of your own is a class that is made from the observation space; ``torso="module:Class"`` plugs it in.
+A torso is a module that maps rows of observations (a tensor [N, ...], or a dict of those) to features [N, ``size_out``]. To
+use your own, write a class that is made from the observation space and name it: ``torso="module:Class"``.
 
 Which axis holds the channels is decided by the shape alone (``planes``): two sides of one length are height and width, else the
 shorter of the first and the last axis holds them, of two that are equal the first. So a stack [4, 84, 84] is four channels, and
@@ -46,7 +46,7 @@ def planes(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def channels_last(shape: Sequence[int]) -> bool:
-    """Of an image of rank 3: sides of one length tell, else the shorter of the first and the last axis holds the channels."""
+    """Does the last axis of an image of rank 3 hold the channels? Equal sides tell, else the shorter of both end axes."""
     if shape[0] == shape[1] or shape[1] == shape[2]:
         return shape[0] == shape[1] != shape[2]
     return shape[2] < shape[0]
@@ -70,7 +70,7 @@ def conv(channels_in: int, channels: int, kernel: int, stride: int = 1, padding:
 
 
 def first_conv(layer: nn.Conv2d, x: Tensor, scale: float) -> Tensor:
-    """``layer`` of images [N, C, H, W], of integers times ``scale``."""
+    """Apply ``layer`` to images [N, C, H, W]; integers are multiplied by ``scale``."""
     weight = layer.weight if x.is_floating_point() else layer.weight * scale
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
@@ -142,12 +142,12 @@ class ResNet(nn.Module):
 
 
 def scale_of(space: Any) -> float:
-    """What makes numbers of 0 to 1 of an image's integers."""
+    """The factor that scales an image's integers to 0 .. 1."""
     return 1.0 / max(float(space.high.max()), 1.0)
 
 
 class Vision(nn.Module):
-    """A CNN for each image of an observation (a Dict's in sorted key order), beside all else of it, encoded."""
+    """A CNN for each image of an observation (a Dict's in sorted key order), beside the other parts, encoded."""
 
     def __init__(self, observation: spaces.Space[Any], is_image: Callable[[Any], bool], cnn: Callable[..., Any]) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Vision(nn.Module):
 
 
 def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], spaces.Space[Any]]]:
-    """(keys, space) of all that has no parts, in the order of ``encode``."""
+    """(keys, space) of every part that has no parts itself, in the order of ``encode``."""
     if (inner := tree.branches(space)) is None:
         yield path, space
         return
@@ -178,13 +178,13 @@ def leaves(space: spaces.Space[Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def is_screen(space: spaces.Space[Any]) -> bool:
-    """An image for sure: bytes of rank 3 or 4 whose sides are long enough for the Nature CNN."""
+    """Is it certainly an image: bytes of rank 3 or 4 whose sides are long enough for the Nature CNN?"""
     bytes_ = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
     return bytes_ and min(planes(space.shape)[1:]) >= SMALLEST  # type: ignore[arg-type]
 
 
 def could_be_image(space: spaces.Space[Any]) -> bool:
-    """What a CNN that was asked for takes as an image: any Box of rank 3 or 4, and bytes of rank 2."""
+    """Can a CNN that the user asked for take it as an image: any Box of rank 3 or 4, and bytes of rank 2?"""
     if not isinstance(space, spaces.Box):
         return False
     return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)
@@ -193,7 +193,7 @@ def could_be_image(space: spaces.Space[Any]) -> bool:
 def torso(kind: str, observation: spaces.Space[Any], *, hidden: Sequence[int], activation: str) -> Any:
     """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the observations themselves.
 
-    ``auto``: ``nature`` for what ``is_screen``, and an MLP where there is none. ``hidden`` and ``activation`` are the MLP's.
+    ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and ``activation`` are the MLP's.
     ValueError says what is wrong with a ``kind`` or with an observation that does not fit it.
     """
     if ":" in kind:
@@ -227,7 +227,10 @@ def custom(name: str, observation: spaces.Space[Any]) -> Any:
     made = found(observation)
     if not isinstance(size := getattr(made, "size_out", None), int):
         raise ValueError(f"torso {name!r}: expected an integer size_out, the width of what it returns, got {size!r}")
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # what it draws must not move the weights that follow
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):  # random numbers drawn here must not change the weights that follow
         try:
             got = made(zeros(observation, 2))
         except Exception as error:
