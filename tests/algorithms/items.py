@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
+from equipoise.nets.threads import one_thread
 from equipoise.types import TRAJECTORY_EDGES as EDGES
 from equipoise.types import Batch, EnvSpec, Trajectory
 from tests.returns.cases import streams
@@ -98,13 +99,9 @@ def touched(net: Any) -> set[str]:
 def trained(algorithm: Any, spec: EnvSpec, made: Batch, updates: int) -> Any:
     torch.manual_seed(0)
     learner = Learner(algorithm, algorithm.network(spec), schedule_updates=updates, seed=0, batch=made.data.shape[1])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a run's learner; several would wait for each other longer than they compute
-    try:
+    with one_thread():  # as a run's learner; several would wait for each other longer than they compute
         for _ in range(updates):
             learner.step(made)
-    finally:
-        torch.set_num_threads(threads)
     return learner.net
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from equipoise import tree
 from equipoise.actors.forward import Forward, LeanForward, Row
 from equipoise.actors.lean import Refused
+from equipoise.nets.threads import one_thread
 from equipoise.nets.torso import MLP
 from equipoise.types import Acting, Algorithm, Precision, Tree
 
@@ -79,14 +79,11 @@ def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = F
         return Choice(forward="torch", why="the torso is compiled")
     if acts.precision == "medium":
         return Choice(forward="torch", why="precision=medium is a mode of torch's products")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in an actor
     try:
-        return _measured(acts)
+        with one_thread():  # as in an actor
+            return _measured(acts)
     except Refused as why:
         return Choice(forward="torch", why=f"lean cannot be had, since {why}")
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measured(acts: Acts) -> Choice:

@@ -64,10 +64,14 @@ class Call:
         return str(self.func.overloadpacket.__name__).removesuffix("_")
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[Call] = []
+class _Recorder:
+    """What ``Recording`` does with an operation.
+
+    A ``__torch_dispatch__`` that stands in a ``TorchDispatchMode``'s own class is wrapped so that its first call imports the
+    compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's start. One that is inherited is left alone.
+    """
+
+    calls: list[Call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tags = func.tags
@@ -80,6 +84,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         self.calls.append(Call(func, args, kwargs or {}, out))
         return out
+
+
+class Recording(_Recorder, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operation on tensors while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls = []
 
 
 class Tape:

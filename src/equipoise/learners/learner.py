@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
+from equipoise.learners.optimizers import optimizer
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
 from equipoise.types import Algorithm, Batch, Precision, Tree
@@ -55,7 +56,7 @@ class Learner:
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
-        self._optimizers = {name: _optimizer(algorithm, flat) for name, flat in self._flat.items()}
+        self._optimizers = {name: optimizer(algorithm, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
         self._memory: Tree = {}  # the algorithm's, of the streams of data
 
@@ -80,8 +81,8 @@ class Learner:
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
         rate = algorithm.learning_rate * ((1.0 - self.progress) if algorithm.anneal else 1.0)
-        for optimizer in self._optimizers.values():
-            optimizer.param_groups[0]["lr"] = rate
+        for descent in self._optimizers.values():
+            descent.rate = rate
         with torch.no_grad(), self._autocast:
             targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng)
         batch = replace(batch, targets=targets)
@@ -119,7 +120,7 @@ class Learner:
             "version": self.version,
             "rng": self._rng.get_state(),
             "groups": {
-                name: {"params": self._flat[name].detach(), "optimizer": _slots(self._optimizers[name])} for name in self._flat
+                name: {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots} for name in self._flat
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
@@ -141,7 +142,7 @@ class Learner:
                         f"group {name!r}: expected {flat.numel()} parameters, got a state of {group['params'].numel()}"
                     )
                 flat.copy_(group["params"])
-                _load_slots(self._optimizers[name], group["optimizer"])
+                self._optimizers[name].load(group["optimizer"])
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
@@ -173,7 +174,7 @@ class Learner:
         else:
             doubtful.append((group, seen))
             flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
-        _take_step(self._optimizers[group], flat)
+        self._optimizers[group].step()
         return norm
 
     def _look(self, seen: list[tuple[str, Tensor]]) -> None:
@@ -189,42 +190,3 @@ class Learner:
 
 
 def _nothing() -> None: ...
-
-
-def _optimizer(algorithm: Algorithm, flat: nn.Parameter) -> torch.optim.Optimizer:
-    if algorithm.optimizer == "adam":
-        return torch.optim.Adam([flat], lr=algorithm.learning_rate, eps=algorithm.optimizer_epsilon, fused=True)
-    if algorithm.optimizer == "rmsprop":
-        return torch.optim.RMSprop(
-            [flat], lr=algorithm.learning_rate, alpha=algorithm.optimizer_decay, eps=algorithm.optimizer_epsilon, foreach=True
-        )
-    raise ValueError(f"expected optimizer 'adam' or 'rmsprop', got {algorithm.optimizer!r}")
-
-
-def _take_step(optimizer: torch.optim.Optimizer, flat: nn.Parameter) -> None:
-    """``optimizer.step()``, to the bit. What Adam does around its one kernel, with hooks and with lists of parameters, takes
-    70 us a call, and an update of SAC has three: so once it has its slots, the kernel is called here.
-    """
-    slots = optimizer.state.get(flat)
-    if not (slots and isinstance(optimizer, torch.optim.Adam)):
-        optimizer.step()
-        return
-    assert flat.grad is not None
-    group = optimizer.param_groups[0]
-    beta1, beta2 = group["betas"]
-    with torch.no_grad():
-        slots["step"] += 1
-        torch._fused_adam_(
-            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]], amsgrad=False, lr=group["lr"],
-            beta1=beta1, beta2=beta2, weight_decay=0.0, eps=group["eps"], maximize=False,
-        )  # fmt: skip
-
-
-def _slots(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What the optimiser remembers of its one tensor; {} before the first step."""
-    return dict(optimizer.state_dict()["state"].get(0, {}))
-
-
-def _load_slots(optimizer: torch.optim.Optimizer, slots: Mapping[str, Any]) -> None:
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({**whole, "state": {0: dict(slots)} if slots else {}})

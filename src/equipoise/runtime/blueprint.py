@@ -26,6 +26,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
 from equipoise.nets import action_dims
+from equipoise.nets.threads import one_thread
 from equipoise.runtime import checkpoint
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
@@ -191,11 +192,14 @@ def making(program: Program) -> Making:
 
 
 def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
-    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays."""
+    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays.
+
+    One thread builds it, since orthogonal initialisation (a QR) rounds by the number of threads.
+    """
     policy = program.policies[name]
     if isinstance(policy, Frozen):
         return network(program, spec, policy.of)
-    with torch.random.fork_rng(devices=[]):
+    with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(program, "network", name))
         return policy.algorithm.network(spec.of(name))
 
