@@ -580,7 +580,7 @@ def chaos(
         kept_up = convert(seconds, float, "--seconds")
         from equipoise.chaos.faults import FAULTS
         from equipoise.chaos.matrix import chosen, matrix
-        from equipoise.runtime.files import json_bytes, write_atomic
+        from equipoise.files import json_bytes, write_atomic
         from equipoise.types import Inference
 
         acts: Inference = convert(inference, Inference, "--inference")

@@ -280,7 +280,7 @@ def test_a_full_disk_costs_the_capsule_only(tmp_path: Path, monkeypatch: pytest.
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capsules, "_write_synced", full)
+    monkeypatch.setattr(capsules, "write_synced", full)
     env = env_of("Faulty", 4, path=tmp_path)
     with pytest.warns(RuntimeWarning, match="no capsule of RuntimeError: .*No space left"):
         play(env, 60)
@@ -473,13 +473,13 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "env": ("CartPole-v1", "env: expected a JSON object, got 'CartPole-v1'"),
     "env.target": ("../../etc/passwd", "env.target: expected a name, no path"),
     "env.target ": ("os:system('x')", "env.target: expected a Gymnasium id, module:id or module:callable"),
-    "streams": ([-1], "streams: expected numbers from 0"),
-    "stream": (7, r"stream: expected one of \[0\] or null, got '7'"),
-    "seed": (-3, "seed: expected a number from 0"),
-    "kind": ("virus", "kind: expected one of exception, nonfinite"),
-    "step": ("4", "step: expected a whole number, got '4'"),
-    "start": ({"kind": "seed"}, "start.seed: expected a value, got 'none'"),
-    "start.kind": ("elsewhere", "start.kind: expected one of seed"),
+    "streams": ([-1], r"streams\[0\]: expected a whole number from 0"),
+    "stream": (7, r"stream: expected one of \[0\] or null, got 7"),
+    "seed": (-3, "seed: expected a whole number from 0"),
+    "kind": ("virus", "kind: expected one of 'exception', 'nonfinite'"),
+    "step": ("4", "step: expected a whole number from 0 .*, got '4'"),
+    "start": ({"kind": "seed"}, "start.seed: expected a value, got none"),
+    "start.kind": ("elsewhere", "start.kind: expected one of 'seed'"),
     "message": (None, "message: expected a text"),
     "pickle": ("gASV", "pickle: expected no such key"),
 }

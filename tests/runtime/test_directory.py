@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise import files
 from equipoise.balance.shares import Shares
-from equipoise.runtime import checkpoint, files
+from equipoise.runtime import checkpoint
 from equipoise.runtime.directory import SUMMARY_KEYS, RunDirectory, load_checkpoint, params_sha256
 from equipoise.runtime.report import Evaluation, Report
 from tests.runtime.test_program import Toy, program
@@ -40,6 +41,9 @@ def summary(**fields):
         "failures": {},
     }  # fmt: skip
     return given | fields
+
+
+META = {"version": 1, "env_steps": 64}
 
 
 def params(scale=1.0):
@@ -182,7 +186,7 @@ def test_a_file_that_cannot_be_replaced_keeps_its_old_content(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: "{", "run.json: expected JSON, got"),
+        (lambda run: "{", "run.json, line 1: expected JSON, got"),
         (lambda run: json.dumps([]), "run.json: expected a JSON object with the key 'program'"),
         (lambda run: json.dumps({"program": {**run["program"], "actorz": 1}}), "run.json: program: unknown key 'actorz'"),
     ],
@@ -375,11 +379,11 @@ def test_where_wandb_refuses_no_directory_is_left(tmp_path, wandb, monkeypatch):
 def test_a_checkpoint_there_and_back(tmp_path):
     made = RunDirectory.create(tmp_path / "run", program())
     given = params()
-    path = made.save_checkpoint(2048, given, {"version": 2, "lag": math.nan})
+    path = made.save_checkpoint(2048, given, META | {"version": 2, "lag": math.nan})
     assert path == tmp_path / "run" / "checkpoints" / "step_2048"
     assert sorted(os.listdir(path)) == ["manifest.json", "meta.json", "weights.safetensors"]
     loaded, meta = load_checkpoint(path)
-    assert meta == {"version": 2, "lag": None}
+    assert meta == {"version": 2, "env_steps": 64, "lag": None}
     assert set(loaded) == set(given)
     for name, tensor in given.items():
         assert loaded[name].dtype == tensor.dtype
@@ -394,7 +398,7 @@ def test_a_checkpoint_there_and_back(tmp_path):
 def test_parameters_that_are_views_of_one_buffer_are_saved(tmp_path):
     flat = torch.arange(10.0)
     given = {"a": flat[:4].view(2, 2), "b": flat[4:], "tied": flat[:4].view(2, 2).T, "grad": torch.ones(2, requires_grad=True)}
-    loaded, _ = load_checkpoint(checkpoint.save(tmp_path / "c", 1, given, {}))
+    loaded, _ = load_checkpoint(checkpoint.save(tmp_path / "c", 1, given, META))
     assert torch.equal(loaded["b"], flat[4:])
     assert torch.equal(loaded["tied"], flat[:4].view(2, 2).T)
 
@@ -402,7 +406,7 @@ def test_parameters_that_are_views_of_one_buffer_are_saved(tmp_path):
 def test_the_newest_checkpoint_that_verifies_is_the_latest(tmp_path):
     made = RunDirectory.create(tmp_path / "run", program())
     assert made.latest_checkpoint() is None
-    paths = {step: made.save_checkpoint(step, params(step), {"step": step}) for step in (900, 1000, 20_000)}
+    paths = {step: made.save_checkpoint(step, params(step), META | {"step": step}) for step in (900, 1000, 20_000)}
     assert made.latest_checkpoint() == paths[20_000]  # by number, not by name
     (paths[20_000] / "meta.json").write_text("{}")
     with pytest.warns(RuntimeWarning, match="step_20000/meta.json: expected .* bytes .*step_1000 is taken instead"):
@@ -440,13 +444,13 @@ def point_outside(path):
         ("weights.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1]), r"weights.safetensors: expected \d+ bytes"),
         ("weights.safetensors", lambda p: p.unlink(), "weights.safetensors: expected a plain file"),
         ("meta.json", lambda p: (p.rename(p.parent / "x"), p.symlink_to(p.parent / "x")), "meta.json: expected a plain file"),
-        ("manifest.json", lambda p: p.write_text("{"), "manifest.json: expected JSON"),
+        ("manifest.json", lambda p: p.write_text("{"), "manifest.json, line 1: expected JSON"),
         ("manifest.json", lambda p: p.write_text("{}"), "manifest.json: expected the files"),
         ("manifest.json", point_outside, "manifest.json: expected the files"),
     ],
 )
 def test_damage_is_refused_and_the_file_named(tmp_path, file, damage, message):
-    path = checkpoint.save(tmp_path / "c", 5, params(), {"a": 1})
+    path = checkpoint.save(tmp_path / "c", 5, params(), META)
     load_checkpoint(path)
     damage(path / file)
     with pytest.raises(ValueError, match=message) as caught:
@@ -463,10 +467,10 @@ def test_no_checkpoint_there(tmp_path):
 
 
 def test_the_same_step_again_replaces_it(tmp_path):
-    checkpoint.save(tmp_path, 5, params(1), {"n": 1})
-    path = checkpoint.save(tmp_path, 5, params(2), {"n": 2})
+    checkpoint.save(tmp_path, 5, params(1), META | {"n": 1})
+    path = checkpoint.save(tmp_path, 5, params(2), META | {"n": 2})
     loaded, meta = load_checkpoint(path)
-    assert meta == {"n": 2}
+    assert meta == META | {"n": 2}
     assert torch.equal(loaded["torso.weight"], params(2)["torso.weight"])
     assert os.listdir(tmp_path) == ["step_5"]
 
@@ -475,7 +479,7 @@ def test_the_same_step_again_replaces_it(tmp_path):
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step"])
 def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(tmp_path, monkeypatch, nth, again):
     """The nth of every mkdir, fsync and rename fails: what was there before, or what was being written, loads; no litter."""
-    checkpoint.save(tmp_path, 5, params(1), {"n": 1})
+    checkpoint.save(tmp_path, 5, params(1), META | {"n": 1})
     count = [0]
 
     def failing(function):
@@ -493,7 +497,7 @@ def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(tmp_path
         patch.setattr(Path, "mkdir", failing(Path.mkdir))
         failed = False
         try:
-            checkpoint.save(tmp_path, 5 if again else 6, params(2), {"n": 2})
+            checkpoint.save(tmp_path, 5 if again else 6, params(2), META | {"n": 2})
         except OSError:
             failed = True
     assert failed == (count[0] > nth)
@@ -502,25 +506,25 @@ def test_a_failure_at_any_file_operation_leaves_a_checkpoint_that_loads(tmp_path
     assert newest is not None
     loaded, meta = load_checkpoint(newest)
     assert torch.equal(loaded["torso.weight"], params(meta["n"])["torso.weight"])
-    assert failed or meta == {"n": 2}
-    checkpoint.save(tmp_path, 7, params(3), {"n": 3})
+    assert failed or meta == META | {"n": 2}
+    checkpoint.save(tmp_path, 7, params(3), META | {"n": 3})
     newest = checkpoint.latest(tmp_path)
     assert newest == tmp_path / "step_7"
     assert not (tmp_path / ".step_6.new").exists()
 
 
 def test_a_kill_between_the_two_renames_loses_nothing(tmp_path):
-    path = checkpoint.save(tmp_path, 5, params(1), {"n": 1})
-    checkpoint.save(tmp_path, 4, params(0), {"n": 0})
+    path = checkpoint.save(tmp_path, 5, params(1), META | {"n": 1})
+    checkpoint.save(tmp_path, 4, params(0), META | {"n": 0})
     shutil.copytree(path, tmp_path / ".step_5.new")
     path.rename(tmp_path / ".step_5.old")
     (tmp_path / ".step_3.new").mkdir()
     newest = checkpoint.latest(tmp_path)
     assert newest is not None
-    assert load_checkpoint(newest)[1] == {"n": 1}
-    checkpoint.save(tmp_path, 6, params(2), {"n": 2})
+    assert load_checkpoint(newest)[1] == META | {"n": 1}
+    checkpoint.save(tmp_path, 6, params(2), META | {"n": 2})
     assert sorted(os.listdir(tmp_path)) == ["step_4", "step_5", "step_6"]
-    assert load_checkpoint(tmp_path / "step_5")[1] == {"n": 1}
+    assert load_checkpoint(tmp_path / "step_5")[1] == META | {"n": 1}
 
 
 def test_everything_is_synced_before_the_rename_and_the_name_after(tmp_path, monkeypatch):

@@ -88,15 +88,13 @@ def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings:
     if made.steps != run.program.steps and made.schedule_steps is None:
         made = dataclasses.replace(made, schedule_steps=run.program.steps)
     check_resume(run.program, made)
-    source, summary = run.latest_checkpoint(whole=True), run.summary()
     check_program(made)
-    if source is not None:
-        at = step_of(load_checkpoint(source)[1])
-        solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
-        if solved and made.steps <= run.program.steps:
-            raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
-        if given.get("steps", at) < at:
-            raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
-        if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
-            raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
+    at, summary = step_of(load_checkpoint(run.whole_checkpoint())[1]), run.summary()
+    solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
+    if solved and made.steps <= run.program.steps:
+        raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
+    if given.get("steps", at) < at:
+        raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
+    if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
+        raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     return Run(made, on=on or run.run["on"], resume=run)

@@ -34,6 +34,8 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.envs.checks import Kind, WrongValue
+from equipoise.files import read_json, write_synced
+from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
 from equipoise.types import EnvFactory, OnNonfinite, Tree
 
 FORMAT = 2
@@ -138,8 +140,8 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
         arrays = {path: np.asarray(x) for path, x in tree.items(said)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        _write_synced(aside / ARRAYS, buffer.getvalue())
-        _write_synced(aside / RECORD, (json.dumps(to_json(capsule), indent=2, default=repr) + "\n").encode())
+        write_synced(aside / ARRAYS, buffer.getvalue())
+        write_synced(aside / RECORD, (json.dumps(to_json(capsule), indent=2, default=repr) + "\n").encode())
         return _named(aside, directory, cause, free)
     except OSError as failed:  # a full disk costs the capsule, not the run
         if aside is not None:
@@ -161,13 +163,6 @@ def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | 
             return target
     shutil.rmtree(aside)
     return None
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
@@ -227,54 +222,43 @@ def read(path: Path) -> Capsule:
             raise FileNotFoundError(f"{directory}: expected a capsule, a directory with {RECORD} and {ARRAYS}, got no {name}")
         if file.is_symlink():
             raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
-    try:
-        data = json.loads((directory / RECORD).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{directory / RECORD}: expected JSON, got {error}") from error
+    data = read_json(directory / RECORD)
     arrays = _arrays(directory / ARRAYS)
-    try:
-        return _capsule(data, arrays)
-    except _Wrong as error:
-        raise ValueError(f"{directory / RECORD}: {error}") from error
+    return _capsule(data, arrays, directory / RECORD)
 
 
-class _Wrong(ValueError):
-    pass
-
-
-TEXT, NUMBER, MAYBE_TEXT, MAYBE_NUMBER = (str,), (int,), (str, type(None)), (int, type(None))
-FIELDS: dict[str, tuple[type, ...]] = {
-    "format": NUMBER, "env": (dict,), "streams": (list,), "stream": MAYBE_NUMBER, "seed": NUMBER, "start": (dict,),
-    "kind": TEXT, "error": TEXT, "message": TEXT, "key": MAYBE_TEXT, "step": NUMBER, "wrappers": TEXT, "traceback": TEXT,
-    "versions": (dict,), "written": TEXT,
-}  # fmt: skip
-START: dict[str, tuple[type, ...]] = {
-    "kind": TEXT, "seed": MAYBE_NUMBER, "generator": (dict, type(None)), "resets": NUMBER, "born": MAYBE_NUMBER,
+NATURAL = Number(0, (1 << 63) - 1, whole=True)
+SCHEMA: dict[str, Schema] = {
+    "format": Number(whole=True),
+    "env": {"target": Text(1000), "kwargs": Each(Anything()), "action_mask": Text(1000)},
+    "streams": Items(NATURAL),
+    "stream": Maybe(NATURAL),
+    "seed": NATURAL,
+    "start": {
+        "kind": Text(among=("seed", "generator", "birth", "state", "lost")), "seed": Maybe(NATURAL),
+        "generator": Maybe(Each(Anything())), "resets": NATURAL, "born": Maybe(NATURAL),
+    },
+    "kind": Text(among=KINDS),
+    "error": Text(), "message": Text(), "key": Maybe(Text()), "step": NATURAL, "wrappers": Text(), "traceback": Text(),
+    "versions": Each(Maybe(Text())), "written": Text(),
 }  # fmt: skip
 TARGET = re.compile(r"(python:|envpool:)?([A-Za-z_][\w.]*:)?[\w./-]+")
-STARTS = ("seed", "generator", "birth", "state", "lost")
 
 
-def _capsule(data: Any, arrays: dict[str, Any]) -> Capsule:
-    _fields(data, FIELDS, "")
-    _fields(data["env"], {"target": TEXT, "kwargs": (dict,), "action_mask": TEXT}, "env.")
-    _fields(data["start"], START, "start.")
+def _capsule(data: Any, arrays: dict[str, Any], file: Path) -> Capsule:
+    if isinstance(data, dict):
+        _need(data.get("format") == FORMAT, file, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}",
+              data.get("format"))  # fmt: skip
+    check(data, SCHEMA, str(file))
     target, streams, start = data["env"]["target"], data["streams"], data["start"]
-    _need(data["format"] == FORMAT, "format", f"{FORMAT}, since this is equipoise {_version('equipoise')}", data["format"])
-    _need(TARGET.fullmatch(target), "env.target", "a Gymnasium id, module:id or module:callable", target)
-    _need(".." not in target and "/." not in target and target[:1] != "/", "env.target", "a name, no path", target)
-    _need(0 < len(streams) <= 1 << 20 and all(_natural(s) for s in streams), "streams", "numbers from 0", streams)
-    _need(data["stream"] is None or data["stream"] in streams, "stream", f"one of {streams} or null", data["stream"])
-    for name, number in (("seed", data["seed"]), ("step", data["step"]), ("start.resets", start["resets"])):
-        _need(_natural(number), name, "a number from 0", number)
-    for name in ("seed", "born"):
-        _need(start[name] is None or _natural(start[name]), f"start.{name}", "a number from 0 or null", start[name])
-    _need(data["kind"] in KINDS, "kind", f"one of {', '.join(KINDS)}", data["kind"])
-    _need(start["kind"] in STARTS, "start.kind", f"one of {', '.join(STARTS)}", start["kind"])
-    _need(start["kind"] != "seed" or start["seed"] is not None, "start.seed", "a number", None)
-    _need(start["kind"] != "generator" or start["generator"] is not None, "start.generator", "a generator's state", None)
-    _need("actions" in arrays, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
-    _need(start["kind"] != "state" or "state" in arrays, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
+    _need(TARGET.fullmatch(target), file, "env.target", "a Gymnasium id, module:id or module:callable", target)
+    _need(".." not in target and "/." not in target and target[:1] != "/", file, "env.target", "a name, no path", target)
+    _need(streams, file, "streams", "at least one stream", streams)
+    _need(data["stream"] is None or data["stream"] in streams, file, "stream", f"one of {streams} or null", data["stream"])
+    for kind in ("seed", "generator"):
+        _need(start["kind"] != kind or start[kind] is not None, file, f"start.{kind}", f"a {kind}", None)
+    _need("actions" in arrays, file, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
+    _need(start["kind"] != "state" or "state" in arrays, file, ARRAYS, "arrays state/...", f"{sorted(arrays)}")
     return Capsule(
         env=EnvFactory(target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]),
         streams=tuple(streams), stream=data["stream"],
@@ -284,25 +268,9 @@ def _capsule(data: Any, arrays: dict[str, Any]) -> Capsule:
     )  # fmt: skip
 
 
-def _fields(data: Any, kinds: Mapping[str, tuple[type, ...]], where: str) -> None:
-    _need(isinstance(data, dict), where.rstrip(".") or "capsule", "a JSON object", data)
-    for name in data:
-        _need(name in kinds, f"{where}{name}", f"no such key (known: {', '.join(kinds)})", "one")
-    for name, kind in kinds.items():
-        _need(name in data, f"{where}{name}", "a value", "none")
-        value = data[name]
-        right = isinstance(value, kind) and not (isinstance(value, bool) and bool not in kind)
-        words = {str: "a text", int: "a whole number", dict: "a JSON object", list: "a list", type(None): "null"}
-        _need(right, f"{where}{name}", " or ".join(words[one] for one in kind), value)
-
-
-def _need(right: object, name: str, expected: str, got: Any) -> None:
+def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None:
     if not right:
-        raise _Wrong(f"{name}: expected {expected}, got {str(got)[:200]!r}")
-
-
-def _natural(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        raise ValueError(f"{file}: {name}: expected {expected}, got {described(got)}")
 
 
 def _arrays(path: Path) -> dict[str, Any]:

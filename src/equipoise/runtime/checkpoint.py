@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.experience import journal
-from equipoise.runtime.files import json_bytes, read_json, sync_directory, write_synced
+from equipoise.files import json_bytes, parse_json, read_json, sync_directory, write_synced
+from equipoise.runtime import statefile
+from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +35,12 @@ STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was kil
 SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard's in a folder of its own there
 SEGMENT = re.compile(rf"(shard_\d{{1,6}}/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
+COUNT = Number(0, (1 << 63) - 1, whole=True)
+ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
+META_SCHEMA: Schema = {
+    "version": COUNT, "env_steps": COUNT, "status?": Text(100),
+    "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}), "*": Anything(),
+}  # fmt: skip
 
 
 def actor_file(index: int) -> str:
@@ -196,12 +204,13 @@ def _found(directory: Path) -> list[tuple[int, bool, Path]]:
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(params, meta) of a checkpoint; ValueError naming the file that is not as its manifest says."""
-    import safetensors.torch
+    return statefile.parse_weights(read(path, WEIGHTS), path / WEIGHTS), read_meta(path)
 
-    meta = json.loads(read(path, META))
-    if not isinstance(meta, dict):
-        raise ValueError(f"{path / META}: expected a JSON object, got {type(meta).__name__}")
-    return safetensors.torch.load(read(path, WEIGHTS)), meta
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself."""
+    meta: dict[str, Any] = check(parse_json(read(path, META), path / META), META_SCHEMA, str(path / META))
+    return meta
 
 
 def read(path: Path, name: str) -> bytes:
@@ -246,9 +255,8 @@ def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     named = manifest.get("segments", {})
     if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):
         raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
-    for said in (*files.values(), *named.values()):
-        if not isinstance(said, dict) or not isinstance(said.get("size"), int):
-            raise ValueError(f"{path / MANIFEST}: expected a size and a sha256 of every file, got {said!r}")
+    for name, said in (files | named).items():
+        check(said, ENTRY_SCHEMA, f"{path / MANIFEST}: {name}")
     return files, named
 
 

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import platform
-import re
 import shutil
 import socket
 import sys
@@ -22,14 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from equipoise.hints import hint, nearest
-from equipoise.runtime import checkpoint, wandb_log
+from equipoise.files import LARGEST_JSON, append_whole, json_bytes, parse_json, plain, read_json, write_atomic
+from equipoise.hints import hint
+from equipoise.runtime import checkpoint, paths, wandb_log
 from equipoise.runtime.checkpoint import Entry, params_sha256
-from equipoise.runtime.events import Events
-from equipoise.runtime.files import append_whole, json_bytes, plain, read_json, write_atomic
-from equipoise.runtime.program import algorithm_name, from_json, to_json
+from equipoise.runtime.events import Events, scalars
+from equipoise.runtime.paths import RUN
+from equipoise.runtime.program import from_json, to_json
+from equipoise.runtime.refusals import check as check_program
 from equipoise.runtime.report import Report, step_of
-from equipoise.types import Program, learning
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.types import Program
 
 try:
     import fcntl
@@ -41,13 +43,21 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "params_sha256"]
 
-RUN, METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "run.json", "metrics.jsonl", "summary.json", "checkpoints", "videos"
+METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "metrics.jsonl", "summary.json", "checkpoints", "videos"
 CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
     "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
+NATURAL = Number(0, (1 << 63) - 1, whole=True)
+RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
+    "on": Text(among=("serial", "process")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
+    "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
+}  # fmt: skip
+METRICS_SCHEMA: Schema = {"env_steps": NATURAL, "updates": NATURAL, "final": Flag(), "*": Anything()}
+SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
@@ -84,7 +94,7 @@ class RunDirectory:
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
-        directory = _make_default(program) if path is None else _make(Path(path).expanduser())
+        directory = paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
         run = {
             "program": data,
             "on": on,
@@ -117,13 +127,13 @@ class RunDirectory:
         ``extra``: as of ``create``, as it is now.
         """
         self._begin_writing()
-        told = [step_of(line) for line in self.metrics()]
         try:
+            told = [step_of(line) for line in self._readable_metrics()]
             self._begin_wandb(told=max(told, default=-1))
-        except Exception:
+            self.rewind(step)
+        except BaseException:
             self.close()
             raise
-        self.rewind(step)
         resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
         self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host(), **plain(extra or {})}
         self.run["resumed"] = [*self.run.get("resumed", []), resumed]
@@ -139,7 +149,7 @@ class RunDirectory:
 
     def rewind(self, step: int) -> None:
         """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there."""
-        whole = [line for line in self.metrics() if step_of(line) <= step and not line["final"]]
+        whole = [line for line in self._readable_metrics() if step_of(line) <= step and not line["final"]]
         write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -168,14 +178,18 @@ class RunDirectory:
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
             got = "one without" if directory.is_dir() else "no directory"
-            raise FileNotFoundError(f"{directory}: expected a run directory with a {RUN}, got {got}{_near_runs(directory)}")
+            raise FileNotFoundError(
+                f"{directory}: expected a run directory with a {RUN}, got {got}{paths.near_runs(directory)}"
+            )
         run = read_json(directory / RUN)
         if not isinstance(run, dict) or "program" not in run:
             raise ValueError(f"{directory / RUN}: expected a JSON object with the key 'program'")
         try:
             program = from_json(run["program"])
+            check_program(program)
         except ValueError as error:
             raise ValueError(f"{directory / RUN}: {error}") from error
+        check(run, RUN_SCHEMA, str(directory / RUN))
         return cls(directory, program, run)
 
     # -------------------------------------------------------------------------------------------------------- as it runs
@@ -205,11 +219,35 @@ class RunDirectory:
         """A checkpoint promises the reports up to it."""
         os.fsync(self._metrics.fileno())
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The reports so far; a last line that a crash cut short is left out."""
-        file = self.path / METRICS
-        lines = file.read_bytes().split(b"\n") if file.is_file() else []
-        return [json.loads(line) for line in lines[:-1] if line]  # every whole line ends in a newline
+    def metrics(self, *, damaged: list[str] | None = None) -> list[dict[str, Any]]:
+        """The reports so far; a last line that a crash cut short is left out.
+
+        A damaged line is a ValueError, or a sentence in ``damaged`` where that is given.
+        """
+        path, found = self.path / METRICS, []
+        if not path.is_file():
+            return []
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LARGEST_JSON), b""), 1):
+                try:
+                    if len(line) == LARGEST_JSON:
+                        raise ValueError(f"{path}, line {number}: expected at most {LARGEST_JSON:,} bytes, got more")
+                    if line.endswith(b"\n") and line != b"\n":  # as every whole line does
+                        found.append(check(parse_json(line[:-1], path, number), METRICS_SCHEMA, f"{path}, line {number}"))
+                except ValueError as error:
+                    if damaged is None:
+                        raise
+                    damaged.append(str(error))
+        return found
+
+    def _readable_metrics(self) -> list[dict[str, Any]]:
+        """The reports that can be read: a run that goes on does not need the others."""
+        damaged: list[str] = []
+        found = self.metrics(damaged=damaged)
+        if damaged:
+            more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
+            warnings.warn(f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3)
+        return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """summary.json with exactly the keys of ``SUMMARY_KEYS``; returns it as it was written."""
@@ -228,9 +266,15 @@ class RunDirectory:
         return data
 
     def summary(self) -> dict[str, Any] | None:
-        """None while the run has not ended."""
+        """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
         file = self.path / SUMMARY
-        data: dict[str, Any] | None = read_json(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        try:
+            data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{error}; the file is not needed, and is left out of account", RuntimeWarning, stacklevel=2)
+            return None
         return data
 
     def close(self) -> None:
@@ -276,8 +320,8 @@ class RunDirectory:
     def best_mean(self) -> float:
         """The mean return of that evaluation; -infinity where there was none."""
         found = self.best_checkpoint()
-        evaluation = json.loads(checkpoint.read(found, checkpoint.META)).get("evaluation") if found is not None else None
-        return -math.inf if evaluation is None else float(evaluation["mean"])
+        evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
+        return -math.inf if evaluation is None or evaluation["mean"] is None else float(evaluation["mean"])
 
     def complete_checkpoint(
         self, step: int, files: dict[str, Entry], segments: dict[str, Entry], driver: Any, meta: Mapping[str, Any]
@@ -295,15 +339,30 @@ class RunDirectory:
         """The newest whose every file is as its manifest says; ``whole``: that a run can go on from. Damage is warned of."""
         skipped: list[str] = []
         found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
-        for damage in skipped:
-            warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=2)
+        _warn(skipped, found)
+        return found
+
+    def whole_checkpoint(self) -> Path:
+        """The newest that a run can go on from; ValueError that says what is wrong with each where there is none."""
+        skipped: list[str] = []
+        found = checkpoint.latest(self.checkpoints, whole=True, skipped=skipped)
+        if found is None:
+            why = "".join(f"; {damage}" for damage in skipped[:KEPT])
+            raise ValueError(
+                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin anew with 'train', with "
+                "--init-from where its weights can be read"
+            )
+        _warn(skipped, found)
         return found
 
     def result_checkpoint(self) -> Path | None:
         """The weights to play with: those that solved a run that was solved, else the newest."""
-        summary = self.summary()
-        solved = self.best_checkpoint() if summary and summary["status"] == "solved" else None
-        return solved or self.latest_checkpoint()
+        summary, best = self.summary(), self.best_checkpoint()
+        if summary is not None:
+            solved = summary["status"] == "solved"
+        else:
+            solved = best is not None and checkpoint.read_meta(best).get("status") == "solved"
+        return best if solved and best is not None else self.latest_checkpoint()
 
     @property
     def videos(self) -> Path:
@@ -314,28 +373,14 @@ class RunDirectory:
         return self.path / CAPSULES
 
 
+def _warn(skipped: Sequence[str], found: Path | None) -> None:
+    for damage in skipped:
+        warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=3)
+
+
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(params, meta) of one checkpoint directory; a damaged file is refused by name."""
     return checkpoint.load(Path(path).expanduser())
-
-
-def scalars(report: Report) -> dict[str, float]:
-    """What TensorBoard and W&B draw of a report: finite numbers by slashed names."""
-    found: dict[str, float | None] = {
-        "speed/steps_per_s": report.steps_per_s,
-        "speed/updates_per_s": report.updates_per_s,
-        "episodes/return_mean": report.return_mean,
-        "episodes/length_mean": report.length_mean,
-        "lag/mean": report.lag_mean,
-        "lag/max": report.lag_max,
-        "evaluation/mean": report.evaluation.mean if report.evaluation else None,
-        **{f"learner/{name}": value for name, value in report.metrics.items()},
-        **{f"info/{name}": value for name, value in report.info.items()},
-    }
-    for worker, shares in report.balance.items():
-        for state in ("worked", "preempted", "starved", "blocked"):
-            found[f"balance/{worker.replace(' ', '_')}/{state}"] = shares.share(state)
-    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 # ------------------------------------------------------------------------------------------------------------ where it ran
@@ -356,42 +401,3 @@ def _version(package: str) -> str | None:
 def host() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine(), "cores": cores}
-
-
-# ------------------------------------------------------------------------------------------------------------------- paths
-
-
-def _make_default(program: Program) -> Path:
-    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
-    algorithm = "-".join(dict.fromkeys(algorithm_name(type(policy.algorithm)) for policy in learning(program).values()))
-    name = f"{program.env.target}-{algorithm}-{program.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
-    candidate, n = path, 1
-    while True:
-        try:
-            candidate.mkdir(parents=True)
-        except FileExistsError:
-            n += 1
-            candidate = path.with_name(f"{path.name}-{n}")
-        else:
-            return candidate
-
-
-def _make(directory: Path) -> Path:
-    if directory.exists() and not directory.is_dir():
-        raise NotADirectoryError(f"{directory}: expected a directory to write the run into, got a file")
-    if directory.is_dir() and (there := sorted(os.listdir(directory))):
-        what = "one that holds a run" if RUN in there else f"one that holds {', '.join(there[:3])}"
-        raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def _near_runs(path: Path) -> str:
-    """A hint at runs that do exist, by the name's likeness."""
-    places = [place for place in (path.parent, Path("runs")) if place.is_dir()]
-    runs = [str(run.parent) for place in places for run in place.glob(f"*/{RUN}")]
-    if not runs:
-        return "; 'equipoise train ENV' makes one"
-    near = nearest(str(path), runs)
-    return f"; did you mean {near!r}?" if near else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"

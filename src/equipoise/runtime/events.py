@@ -7,6 +7,7 @@ tensorflow/core/util/event.proto. The tests read the files with TensorBoard's ow
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import socket
 import struct
@@ -14,7 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from equipoise.runtime.files import append_whole
+from equipoise.files import append_whole
+from equipoise.runtime.report import Report
 
 VERSION = b"brain.Event:2"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
@@ -50,6 +52,25 @@ class Events:
         length = struct.pack("<Q", len(data))
         record = length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
         append_whole(self._file, record, self.path)
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """What TensorBoard and W&B draw of a report: finite numbers by slashed names."""
+    found: dict[str, float | None] = {
+        "speed/steps_per_s": report.steps_per_s,
+        "speed/updates_per_s": report.updates_per_s,
+        "episodes/return_mean": report.return_mean,
+        "episodes/length_mean": report.length_mean,
+        "lag/mean": report.lag_mean,
+        "lag/max": report.lag_max,
+        "evaluation/mean": report.evaluation.mean if report.evaluation else None,
+        **{f"learner/{name}": value for name, value in report.metrics.items()},
+        **{f"info/{name}": value for name, value in report.info.items()},
+    }
+    for worker, shares in report.balance.items():
+        for state in ("worked", "preempted", "starved", "blocked"):
+            found[f"balance/{worker.replace(' ', '_')}/{state}"] = shares.share(state)
+    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def field(number: int, wire: int, value: int | bytes) -> bytes:

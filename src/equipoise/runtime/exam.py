@@ -16,6 +16,7 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluating, Evaluation
+from equipoise.schema import Number, Schema
 from equipoise.seeds import derive_seed
 
 STREAMS = 100  # envs of an evaluation, at most
@@ -175,6 +176,13 @@ class Exam:
     def state(self) -> dict[str, int]:
         """An evaluation under way is not part of it: a resumed run begins it again."""
         return {"taken": self._taken, "examined": self._examined, "last_steps": self._last_steps}
+
+    def schema(self, version: int) -> Schema:
+        """What ``load`` takes, from a checkpoint of this version."""
+        return {
+            "taken": Number(0, 1 << 53, whole=True), "examined": Number(0, version, whole=True),
+            "last_steps": Number(0, self._blue.pace.steps(version), whole=True),
+        }  # fmt: skip
 
     def load(self, state: Mapping[str, int]) -> None:
         self._taken, self._examined, self._last_steps = state["taken"], state["examined"], state["last_steps"]

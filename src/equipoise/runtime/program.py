@@ -139,6 +139,8 @@ def from_json(data: Mapping[str, Any]) -> Program:
     _known(env, field_types(EnvFactory), "program.env", required=("target",))
     if not isinstance(policies, Mapping):
         raise ValueError(f"program.policies: expected a JSON object, got {policies!r}")
+    if not any(isinstance(policy, Mapping) and "of" not in policy for policy in policies.values()):
+        raise ValueError("program.policies: expected at least one policy that learns, got none")
     plain = {key: convert(value, kinds[key], f"program.{key}") for key, value in data.items() if key not in ("env", "policies")}
     return Program(
         env=EnvFactory(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import platform
 import time
 import weakref
@@ -16,6 +15,7 @@ from typing import Any, Literal, Protocol
 from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
+from equipoise.files import parse_json, plain
 from equipoise.runtime import acting, blueprint, build, checkpoint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -24,12 +24,12 @@ from equipoise.runtime.cut import Cut
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
-from equipoise.runtime.files import plain
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.program import differences
 from equipoise.runtime.refusals import check, check_processes
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
+from equipoise.schema import check as check_schema
 from equipoise.types import EnvSpec, Program, learning
 
 On = Literal["serial", "process"]
@@ -108,7 +108,7 @@ class Run:
                 f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
                 "--on serial does not (docs/platforms.md)"
             )
-        self._source = resume.latest_checkpoint(whole=True) if resume is not None else None
+        self._source = resume.whole_checkpoint() if resume is not None else None
         if resume is None:
             blue = blueprint.blueprint(program, weights=weights)
             if program.metrics:
@@ -119,8 +119,7 @@ class Run:
                 extra=_recorded(blue.dataset) | {acting.KEY: forward} | dict(chosen or {}),
             )  # fmt: skip
         else:
-            if self._source is None:
-                raise ValueError(f"{resume.path}: expected a whole checkpoint to go on from, got none; begin anew with 'train'")
+            assert self._source is not None
             blue = blueprint.blueprint(program, resume=self._source)
             _same(resume.run, blue.dataset)
             _, meta = checkpoint.load(self._source)
@@ -153,6 +152,7 @@ class Run:
 
     def close(self) -> None:
         self._reports.close()
+        self._files.close()
 
     def __enter__(self) -> Run:
         return self
@@ -161,8 +161,11 @@ class Run:
         self.close()
 
     def _run(self) -> Generator[Report]:
-        with Interrupt() as interrupt:
-            yield from self._train(interrupt)
+        try:
+            with Interrupt() as interrupt:
+                yield from self._train(interrupt)
+        finally:
+            self._files.close()
 
     def _begin(self, began: float) -> tuple[Runtime, Scribe, Exam]:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
@@ -172,7 +175,9 @@ class Run:
         exam = Exam(blue, runtime.shared)
         if self._source is not None:
             self._kept = int(checkpoint.load(self._source)[1]["version"])
-            driver = json.loads(checkpoint.read(self._source, checkpoint.DRIVER))
+            file = self._source / checkpoint.DRIVER
+            driver = parse_json(checkpoint.read(self._source, checkpoint.DRIVER), file)
+            check_schema(driver, {"scribe": scribe.schema(self._kept), "exam": exam.schema(self._kept)}, str(file))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
             scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec)}")
@@ -203,11 +208,7 @@ class Run:
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
-        try:
-            runtime, scribe, exam = self._begin(time.monotonic())
-        except BaseException:
-            self._files.close()
-            raise
+        runtime, scribe, exam = self._begin(time.monotonic())
         ring = _Ring(runtime, scribe, exam)
         for warning in self._warnings:
             scribe.note(warning)
@@ -340,17 +341,12 @@ class Run:
         if status == "solved" or not whole:
             self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
         self._sum_up(status, ring)
-        if status in ("interrupted", "failed"):
-            self._files.close()
 
     def _last_exam(self, ring: _Ring, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for who does not want to wait."""
         try:
             ring.exam.begin_final(self.program.evaluate_episodes)
             yield from self._examine(ring, interrupt, beside=False)
-        except BaseException:
-            self._files.close()
-            raise
         finally:
             ring.exam.close()
         status = "solved" if ring.exam.solved else "completed"

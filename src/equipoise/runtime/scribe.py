@@ -14,6 +14,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.exam import gave_up
 from equipoise.runtime.report import Evaluating, Evaluation, Report
+from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
 
 MOST_NOTES = 200  # of a run
 ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue, in the summary: the first is the sum of the others
@@ -71,7 +72,26 @@ class Scribe:
             "evaluation": self._evaluation, "notes": self._notes,
         }  # fmt: skip
 
+    def schema(self, version: int) -> Schema:
+        """What ``load`` takes, from a checkpoint of this version."""
+        count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
+        return {
+            "wall_s": Number(0, 1e12),
+            "record": {
+                "version": Number(0, version, whole=True), "lag_mean": Number(0, 1 << 53), "lag_max": count,
+                "metrics": Each(mean), "episodes": count, "return_mean": mean, "length_mean": mean, "aborted": count,
+                "info": Each(mean),
+            },
+            "lag": Row((Number(0, 1e300), Number(0, version, whole=True), count)),
+            "evaluation": Maybe({
+                "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
+                "policies": Each(mean),
+            }),
+            "notes": Items(Text(), MOST_NOTES),
+        }  # fmt: skip
+
     def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that fits ``schema``."""
         self._began -= state["wall_s"]
         self._record = state["record"]
         self._since = (time.monotonic(), self._record["version"])

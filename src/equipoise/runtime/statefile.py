@@ -5,15 +5,22 @@ The arrays are the file's tensors, numbered; the tree that they stand in is JSON
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import sys
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.numpy
 
+from equipoise.files import LARGEST_JSON, parse_json
 from equipoise.types import Tree
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEY = "tree"
 
@@ -46,26 +53,58 @@ def dump(tree: Tree) -> bytes:
     return safetensors.numpy.save(arrays, {KEY: json.dumps(skeleton)})
 
 
-def parse(data: bytes) -> Tree:
-    """The inverse. ValueError where the bytes are no state."""
-    try:
-        (length,) = struct.unpack("<Q", data[:8])
-        skeleton = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
+def parse(data: bytes, path: Path | str = "state") -> Tree:
+    """The tree that ``dump`` wrote; ValueError that names the file where the bytes are none."""
+    metadata = header(data, path).get("__metadata__")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
+        raise ValueError(f"{path}: expected a state written by this package, got a safetensors file without one")
+    skeleton = parse_json(metadata[KEY].encode("utf-8", "surrogatepass"), path, finite=False)
+    with _readable(path):
         arrays = safetensors.numpy.load(data)
-    except (struct.error, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
-        raise ValueError(f"expected a state written by this package, got {type(error).__name__}: {error}") from error
 
-    def decode(node: dict[str, Any]) -> Any:
-        ((kind, content),) = node.items()
-        if kind == "dict":
+    def decode(node: Any) -> Any:
+        kind, content = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, None)
+        if kind == "dict" and isinstance(content, dict):
             return {key: decode(value) for key, value in content.items()}
-        if kind == "value":
+        if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
             return content
+        if kind not in ("array", "tensor", "bfloat16") or not isinstance(content, str) or content not in arrays:
+            raise ValueError(f"{path}: expected a state written by this package, got a tree with {str(node)[:200]}")
         if kind == "array":
             return arrays[content]
         import torch
 
         tensor = torch.from_numpy(arrays[content])
-        return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor
+        return tensor.view(torch.bfloat16) if kind == "bfloat16" and tensor.dtype == torch.int16 else tensor
 
     return decode(skeleton)
+
+
+def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; ValueError that names the file where the bytes are none."""
+    import safetensors.torch
+
+    header(data, path)
+    with _readable(path):
+        return safetensors.torch.load(data)
+
+
+def header(data: bytes, path: Path | str) -> dict[str, Any]:
+    """What a safetensors file says of its tensors, looked at before anything is allocated by it."""
+    if len(data) < 8:
+        raise ValueError(f"{path}: expected a safetensors file, got {len(data)} bytes")
+    (length,) = struct.unpack("<Q", data[:8])
+    if length > min(len(data) - 8, LARGEST_JSON):
+        raise ValueError(f"{path}: expected a safetensors header within {len(data):,} bytes, got one that claims {length:,}")
+    found = parse_json(bytes(data[8 : 8 + length]), path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a safetensors header, a JSON object, got {type(found).__name__}")
+    return found
+
+
+@contextlib.contextmanager
+def _readable(path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except (safetensors.SafetensorError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: expected a safetensors file, got a damaged one: {error}") from error

@@ -1,4 +1,7 @@
-"""Writing files so that a reader, or the next start after a crash, sees the old one or the new one and nothing between."""
+"""Files: written so that a reader sees the old one or the new one and nothing between; JSON read with care.
+
+A JSON file may come from anywhere. ``parse_json`` bounds its size and its depth, and every error names the file and the line.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import errno
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 def plain(value: Any) -> Any:
@@ -40,12 +44,58 @@ def json_bytes(data: Any) -> bytes:
     return (json.dumps(plain(data), indent=2, allow_nan=False) + "\n").encode()
 
 
+LARGEST_JSON = 64 << 20  # bytes of a JSON file, or of a line of one
+DEEPEST_JSON = 64  # levels of lists and objects
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
+
+
 def read_json(path: Path) -> Any:
-    """ValueError that names the file where it is not JSON."""
+    """The value in a JSON file; ValueError with the file and the line where it is damaged, too large or too deep."""
+    return parse_json(read_bounded(path, LARGEST_JSON), path)
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a plain file; ValueError where it is none, or holds more than ``most``."""
+    if not path.is_file():
+        raise ValueError(f"{path}: expected a plain file, got {'another kind of file' if path.exists() else 'none'}")
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes, got {path.stat().st_size:,}")
+    return data
+
+
+def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = True) -> Any:
+    """The value that ``data`` of a file says; ``line``: the number of its first line there; ``finite``: without nan."""
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON, got {error}") from error
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        at = line + data.count(b"\n", 0, error.start)
+        raise ValueError(
+            f"{path}, line {at}: expected JSON, got the byte {data[error.start]:#04x}, which is no UTF-8"
+        ) from None
+    if text.count("[") + text.count("{") > DEEPEST_JSON:
+        _check_depth(text, path, line)
+    try:
+        return json.loads(text, parse_constant=_no_constant if finite else None)
+    except json.JSONDecodeError as error:
+        said = error.msg[:1].lower() + error.msg[1:]
+        raise ValueError(f"{path}, line {line + error.lineno - 1}: expected JSON, got {said}") from None
+    except ValueError as error:  # a number that JSON has not, or of thousands of digits
+        raise ValueError(f"{path}: expected JSON, got {error}") from None
+
+
+def _check_depth(text: str, path: Path | str, line: int) -> None:
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        if depth > DEEPEST_JSON:
+            at = line + text.count("\n", 0, found.start())
+            raise ValueError(f"{path}, line {at}: expected at most {DEEPEST_JSON} levels of lists and objects, got more")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is no number")
 
 
 def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:

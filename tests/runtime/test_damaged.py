@@ -1,0 +1,299 @@
+"""Damaged and foreign files: each is named in one sentence, and what a run does not need never stops it."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.files import parse_json, read_json
+from equipoise.runtime import checkpoint
+from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
+from tests.runtime.test_resume import go_on, program, train
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("damaged") / "run"
+    train(program(), out)
+    return out
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run of one's own to damage."""
+    import shutil
+
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def newest(run: Path) -> Path:
+    return max((run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
+
+
+def rewrite(place: Path, name: str, data: bytes) -> None:
+    """Write a file of a checkpoint, with a manifest that agrees."""
+    (place / name).write_bytes(data)
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
+def change(file: Path, edit: Callable[[Any], Any]) -> bytes:
+    data = json.loads(file.read_text())
+    return json.dumps(edit(data) or data).encode()
+
+
+# -------------------------------------------------------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"a": 1,\n "b": \xff}', r"line 2: expected JSON, got the byte 0xff, which is no UTF-8"),
+        (b'{"a": 1,\n "b": }', r"line 2: expected JSON, got expecting value"),
+        (b"[" * 200_000, r"line 1: expected at most 64 levels of lists and objects, got more"),
+        (b'{"a":' * 200_000, r"line 1: expected at most 64 levels"),
+        (b'{"a": NaN}', "expected JSON, got NaN, which is no number"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "expected JSON, got Exceeds the limit"),
+        (b"", "line 1: expected JSON, got expecting value"),
+    ],
+)
+def test_what_is_no_json_is_named_by_file_and_line(data: bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "some.json"
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=said) as caught:
+        read_json(file)
+    assert str(caught.value).startswith(str(file)) and len(str(caught.value)) < 500
+
+
+def test_brackets_within_texts_are_no_levels() -> None:
+    assert parse_json(json.dumps(["[" * 1000, '\\"{' * 500]).encode(), "x") == ["[" * 1000, '\\"{' * 500]
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.files.LARGEST_JSON", 1000)
+    (tmp_path / "x.json").write_text(json.dumps(list(range(1000))))
+    with pytest.raises(ValueError, match=r"x.json: expected at most 1,000 bytes, got"):
+        read_json(tmp_path / "x.json")
+
+
+SCHEMA = {"n": Number(0, 9, whole=True), "x?": Maybe(Number()), "t": Items(Text(3), 2), "m": Each(Row((Number(), Anything())))}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"n": 10}, r"f.json: n: expected a whole number from 0 to 9, got 10"),
+        ({"n": 1.0}, r"n: expected a whole number from 0 to 9, got 1.0"),
+        ({"n": True}, r"n: expected a whole number"),
+        ({"n": 10**4000}, r"got a whole number of more than 200 digits"),
+        ({"x": float("nan")}, r"f.json: x: expected a number, got nan"),
+        ({"x": 10**400}, r"f.json: x: expected a number, got a whole number of more"),
+        ({"t": ["abcd"]}, r"f.json: t\[0\]: expected a text of at most 3 letters, got 'abcd'"),
+        ({"t": ["a"] * 3}, r"t: expected at most 2 items, got 3"),
+        ({"m": {"k": [1]}}, r"f.json: m.k: expected 2 items, got 1"),
+        ({"m": {"k": ["1", 2]}}, r"m.k\[0\]: expected a number, got '1'"),
+        ({"m": []}, r"m: expected a JSON object, got \[\]"),
+        ({"y": 1}, r"f.json: y: expected no such key \(known: n, x, t, m\), got one"),
+    ],
+)
+def test_a_schema_names_the_place(value: dict[str, Any], said: str) -> None:
+    right = {"n": 3, "x": None, "t": ["abc"], "m": {"k": [1, None]}}
+    check(right, SCHEMA, "f.json")
+    with pytest.raises(ValueError, match=said):
+        check(right | value, SCHEMA, "f.json")
+    with pytest.raises(ValueError, match=r"f.json: n: expected a value, got none"):
+        check({}, SCHEMA, "f.json")
+
+
+# ----------------------------------------------------------------------------------------------------- what is not needed
+
+
+DAMAGE = {
+    "garbage": b"{",
+    "bytes": b"\xff\xfe",
+    "deep": b"[" * 200_000,
+    "kind": b"[]",
+    "status": b'{"status": 7}',
+    "none": None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*summary.json.*not needed")
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_summary_is_not_needed(how: str, run: Path) -> None:
+    before = RunDirectory.open(run).summary()
+    assert before is not None
+    data = DAMAGE[how]
+    (run / "summary.json").unlink() if data is None else (run / "summary.json").write_bytes(data)
+    assert api.evaluate(run, episodes=1).episodes == 1
+    assert go_on(run)["params_sha256"] == before["params_sha256"]
+
+
+def test_a_damaged_summary_is_told(run: Path) -> None:
+    (run / "summary.json").write_text("{")
+    with pytest.warns(RuntimeWarning, match=r"summary.json, line 1: expected JSON, .*; the file is not needed"):
+        assert RunDirectory.open(run).summary() is None
+
+
+@pytest.mark.parametrize("damage", [b"\xff\n", b"{\n", b"[]\n", b'{"final": 1}\n', b"[" * 100_000 + b"\n"])
+def test_a_damaged_line_of_reports_costs_that_line(damage: bytes, run: Path) -> None:
+    file = run / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0], damage, *lines[1:]]))
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: .*expected"):
+        RunDirectory.open(run).metrics()
+    with pytest.warns(RuntimeWarning, match=r"metrics.jsonl, line 2: .*; what is damaged is left out"):
+        go_on(run, steps=4096)
+    told = [line["env_steps"] for line in RunDirectory.open(run).metrics()]
+    assert told[0] == json.loads(lines[0])["env_steps"] and told == sorted(told) and told[-1] == 4096
+
+
+def test_no_path_leaves_the_reports_open(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a ResourceWarning, too
+        never = api.resume(run, steps=4096)
+        never.close()
+        with pytest.raises(StopIteration):
+            next(never)
+        again = api.resume(run, steps=4096)  # the lock is free
+        again.close()
+        for place in ("equipoise.runtime.run.start", "equipoise.runtime.directory.RunDirectory.rewind"):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, fail)
+                with pytest.raises(RuntimeError, match="no"):
+                    next(api.resume(run, steps=4096))
+        gc.collect()
+    api.resume(run, steps=4096).close()
+
+
+# --------------------------------------------------------------------------------------------------------- what is needed
+
+
+RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no policies": (lambda r: r["program"].update(policies={}), "program.policies: expected at least one policy that learns"),
+    "only frozen": (
+        lambda r: r["program"].update(policies={"a": {"of": "b"}}), "program.policies: expected at least one policy that learns"
+    ),
+    "negative": (lambda r: r["program"].update(actors=-1), "actors: expected at least 0, got -1"),
+    "kind": (lambda r: r["program"].update(steps="many"), "program.steps: expected a whole number, got 'many'"),
+    "unroll": (lambda r: r["program"]["policies"]["main"].update(unroll=-8), "unroll: expected at least 1, got -8"),
+    "gamma": (
+        lambda r: r["program"]["policies"]["main"]["algorithm"]["fields"].update(gamma=7), "gamma: expected .*, got 7"
+    ),
+    "on": (lambda r: r.update(on="moon"), "on: expected one of 'serial', 'process', got 'moon'"),
+    "tensorboard": (lambda r: r.update(tensorboard="yes"), "tensorboard: expected true or false, got 'yes'"),
+    "forward": (lambda r: r.update(forward={"main": []}), "forward.main: expected a JSON object"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RUNS)
+@pytest.mark.parametrize("command", [api.evaluate, api.resume, api.load])
+def test_a_run_json_that_cannot_be_is_named(what: str, command: Any, run: Path) -> None:
+    edit, said = RUNS[what]
+    (run / "run.json").write_bytes(change(run / "run.json", edit))
+    with pytest.raises(ValueError, match=rf"run.json: .*{said}"):
+        command(run)
+
+
+def test_a_checkpoint_that_is_lost_says_why_in_the_error(run: Path) -> None:
+    for place in (run / "checkpoints").glob("step_*"):
+        (place / "learner.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"whole checkpoint to go on from, got none; .*learner.safetensors: expected .* bytes"):
+        api.resume(run, steps=4096)
+
+
+def tensors(header: dict[str, Any] | bytes, length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text
+
+
+HEADERS = {
+    "length 2^62": tensors(b"{}", 1 << 62),
+    "length 4 TiB": tensors(b"{}", 4 << 40),
+    "tensor of 4 TiB": tensors({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}}),
+    "tensor of 2^62": tensors({"w": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}),
+    "overflow": tensors({"w": {"dtype": "F32", "shape": [1 << 63, 1 << 63], "data_offsets": [0, 4]}}),
+    "negative": tensors({"w": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}),
+    "deep": tensors(b"[" * 200_000),
+    "list": tensors(b"[]"),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("how", HEADERS)
+@pytest.mark.parametrize("name", ["weights.safetensors", "learner.safetensors"])
+def test_a_safetensors_header_that_lies_is_one_sentence(how: str, name: str, run: Path) -> None:
+    rewrite(newest(run), name, HEADERS[how])
+    read = (lambda: load_checkpoint(newest(run))) if name == "weights.safetensors" else lambda: go_on(run, steps=4096)
+    with pytest.raises(ValueError, match=rf"{name}.*: expected") as caught:
+        read()
+    assert "\n" not in str(caught.value)
+
+
+def worse(node: Any) -> Any:
+    """Every number 10^30 and every text of another kind."""
+    if isinstance(node, dict):
+        return {key: worse(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [worse(value) for value in node]
+    return 10**30 if isinstance(node, int | float) else ["text"] if isinstance(node, str) else node
+
+
+DRIVERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "everything": (worse, "driver.json: "),
+    "version": (
+        lambda d: d["scribe"]["record"].update(version=10**30),
+        "scribe.record.version: expected a whole number",
+    ),
+    "later": (lambda d: d["scribe"]["record"].update(version=10**6), "scribe.record.version: expected a whole number"),
+    "notes": (lambda d: d["scribe"].update(notes=[7]), r"scribe.notes\[0\]: expected a text"),
+    "wall": (lambda d: d["scribe"].update(wall_s=-1), "scribe.wall_s: expected a number from 0"),
+    "missing": (lambda d: d["scribe"].pop("lag") and None, "scribe.lag: expected a value, got none"),
+    "exam": (lambda d: d["exam"].update(taken="3"), "exam.taken: expected a whole number"),
+    "list": (lambda d: [d], "driver.json: expected a JSON object"),
+}
+
+
+@pytest.mark.parametrize("what", DRIVERS)
+def test_every_value_of_the_drivers_state_is_looked_at(what: str, run: Path) -> None:
+    edit, said = DRIVERS[what]
+    rewrite(newest(run), "driver.json", change(newest(run) / "driver.json", edit))
+    with pytest.raises(ValueError, match=rf"driver.json: .*{said.removeprefix('driver.json: ')}"):
+        go_on(run, steps=4096)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda m: m.update(version=-1), "meta.json: version: expected a whole number from 0"),
+        (lambda m: m.update(version=10**30), "meta.json: version: expected a whole number from 0"),
+        (lambda m: m.pop("env_steps") and None, "meta.json: env_steps: expected a value, got none"),
+        (lambda m: [m], "meta.json: expected a JSON object"),
+    ],
+)
+def test_every_value_of_meta_json_is_looked_at(edit: Callable[[Any], Any], said: str, run: Path) -> None:
+    rewrite(newest(run), "meta.json", change(newest(run) / "meta.json", edit))
+    with pytest.raises(ValueError, match=said):
+        api.resume(run, steps=4096)
+
+
+@pytest.mark.parametrize("size", [-1, True, "7", 10**30])
+def test_a_manifest_with_a_wrong_size_is_named(size: Any, run: Path) -> None:
+    place = newest(run)
+    (place / "manifest.json").write_bytes(change(place / "manifest.json", lambda m: m["files"]["meta.json"].update(size=size)))
+    with pytest.raises(ValueError, match=r"manifest.json: meta.json: size: expected a whole number"):
+        checkpoint.load(place)
