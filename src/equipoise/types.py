@@ -6,17 +6,30 @@ episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a work
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
-import numpy as np
+from equipoise.facts import (
+    FREE,
+    KEPT,
+    Count,
+    Flag,
+    Fraction,
+    Help,
+    NonNegative,
+    Positive,
+    Range,
+    Read,
+    Share,
+    Whole,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import gymnasium
+    import numpy as np
     import torch
     from torch import Tensor, nn
     from torch.nn import Parameter
@@ -225,34 +238,6 @@ class Worker(Protocol):
 # ---------------------------------------------------------------------------------------------------------- algorithms
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """What numbers make sense, beside a field's type: ``Annotated[float, Range(0, 1)]``; ``runtime.refusals`` reads it."""
-
-    low: float
-    high: float = math.inf
-    above: bool = False  # ``low`` itself makes no sense
-
-    def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.low:g}"
-        low = "more than" if self.above else "at least"
-        if self.high == math.inf:
-            return f"{low} {self.low:g}"
-        return f"more than {self.low:g} and at most {self.high:g}" if self.above else f"{self.low:g} to {self.high:g}"
-
-
-Share = Annotated[float, Range(0, 1)]
-NonNegative = Annotated[float, Range(0)]
-Positive = Annotated[float, Range(0, above=True)]
-Fraction = Annotated[float, Range(0, 1, above=True)]
-Count = Annotated[int, Range(1)]
-Whole = Annotated[int, Range(0)]
-
-
 class Network(Protocol):
     """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
 
@@ -277,34 +262,39 @@ class LossOutput:
 class Algorithm(ABC):
     """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
 
-    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. A field's ``Range``
-    says what numbers make sense: ``gamma: Share = 0.99``.
+    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. What a user should
+    know of a field stands in its annotation (``equipoise.facts``); a subclass that redeclares one inherits what it leaves out.
     """
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
 
-    learning_rate: NonNegative = 3e-4
-    anneal: bool = True  # learning rate linear to 0 over Program.schedule_steps
-    optimizer: Literal["adam", "rmsprop"] = "adam"
-    optimizer_epsilon: NonNegative = 1e-5
-    optimizer_decay: Share = 0.99  # RMSProp's smoothing constant
-    max_grad_norm: NonNegative = 0.5  # by the norm over a group, 0: off
-    epochs: Count = 1
-    minibatches: Count = 1  # per epoch; by rows for feed-forward nets, by streams for recurrent ones
-    target_every: Whole = 0  # updates from one copy of the network into the target network to the next, 0: there is none
-    tau: Fraction = 1.0  # how far a copy goes: 1 all the way, 0.005 as a soft target does
+    learning_rate: Annotated[NonNegative, Help("Learning rate at the start.")] = 3e-4
+    anneal: Annotated[bool, Help("Learning rate linear to 0 over schedule_steps (by default: steps).")] = True
+    optimizer: Annotated[Literal["adam", "rmsprop"], Help("The optimiser."), KEPT] = "adam"
+    optimizer_epsilon: Annotated[NonNegative, Help("Number added to the root of the second moment.")] = 1e-5
+    optimizer_decay: Annotated[Share, Help("Smoothing constant of RMSProp's second moment."), Read("optimizer", "rmsprop")] = (
+        0.99
+    )
+    max_grad_norm: Annotated[NonNegative, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
+    epochs: Annotated[Count, Help("Passes over a batch.")] = 1
+    minibatches: Annotated[
+        Count, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
+    ] = 1
+    target_every: Annotated[
+        Whole, Help("Updates from one copy of the network into the target network to the next. 0: there is no target network.")
+    ] = 0
+    tau: Annotated[
+        Fraction,
+        Help("How far a copy goes: 1 all the way, 0.005 for a soft target with target_every 1."),
+        Read("target_every", why="there is no target network"),
+    ] = 1.0
 
     @property
     def item_rows(self) -> int | None:
         """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
         return None
-
-    def unread(self) -> dict[str, str]:
-        """Fields that nothing reads while the others are as they are, each with the reason; a subclass adds its own."""
-        found = {} if self.optimizer == "rmsprop" else {"optimizer_decay": f"the optimizer is {self.optimizer}"}
-        return found if self.target_every else found | {"tau": "there is no target network (algorithm.target_every=0)"}
 
     @abstractmethod
     def network(self, spec: EnvSpec) -> nn.Module:
@@ -368,13 +358,22 @@ class Algorithm(ABC):
 # ------------------------------------------------------------------------------------------------------------- the run
 
 
+WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFactory:
     """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
 
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    action_mask: str = "auto"  # the observation's key "action_mask", if it has one; "info", "obs/KEY", "none"
+    action_mask: Annotated[
+        str, Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none.")
+    ] = "auto"
+
+
+Live = Read("actors", why="there is no live experience")
+Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,38 +384,56 @@ class Replay:
     samples per insert: ``updates * batch / (unroll * streams)``.
     """
 
-    capacity: Count = 1_000_000  # rows, of all streams together
-    memory: Whole = 0  # bytes of rows at most, instead of ``capacity``; 0: as the capacity says
-    file: str = ""  # a directory for the rows, mapped into memory, where they are more than memory holds; "": memory
-    codec: str = ""  # how large leaves are encoded: "delta", "lz4" or "zstd", or by path, "obs/image=delta,obs/map=zstd"
-    decode_threads: Count = 2  # that decode the rows of a batch
-    starts_at: Whole = 1_000  # rows before the first update
-    updates: Count = 1  # a round
-    selector: Literal["uniform", "prioritized", "fifo"] = "uniform"
-    alpha: Share = 0.6  # prioritized: the power of a priority
-    epsilon: NonNegative = 1e-6  # prioritized: added to a priority, so that nothing is out for ever
-    beta: Share = 0.4  # the power of the importance weights, linear to 1 over the run
-    relabel: Share = 0.0  # goal envs: items that are learned from as if another goal had been desired
-    strategy: Literal["future", "final", "episode"] = "future"  # relabel: which of the goals that the episode achieved
-    dataset: str = ""  # a Minari data set, by id or directory, whose rows are learned from as well, and never overwritten
-    dataset_share: Share = 0.5  # of a batch that is the data set's; where there are no actors all of it is
-    shards: Count = 1  # workers that keep the rows, each of every so-many-th actor; 1: the learner's process keeps them itself
-
-    def unread(self, actors: int) -> dict[str, str]:
-        """As ``Algorithm.unread``, in a run with so many actors."""
-        found = {"capacity": f"the rows are as many as fit in replay.memory={self.memory}"} if self.memory else {}
-        if self.selector != "prioritized":
-            found |= dict.fromkeys(("alpha", "beta", "epsilon"), f"nothing is prioritized (replay.selector={self.selector})")
-        if not self.encodes:
-            found["decode_threads"] = f"nothing is encoded (replay.codec={self.codec or 'none'})"
-        if not self.relabel:
-            found["strategy"] = "no goal becomes another (replay.relabel=0)"
-        if not self.dataset:
-            found["dataset_share"] = "there is no data set (replay.dataset)"
-        if not actors:
-            of_live = ("capacity", "memory", "starts_at", "updates", "dataset_share", "shards")
-            found |= dict.fromkeys(of_live, "there is no live experience (actors=0)")
-        return found
+    capacity: Annotated[
+        Count,
+        Help("Rows that are kept, of all streams together."),
+        Live,
+        Read("memory", 0, why="as many rows are kept as fit"),
+    ] = 1_000_000
+    memory: Annotated[
+        Whole,
+        Help("Bytes of rows at most, such as 2GiB, instead of capacity. 0: as the capacity says."),
+        Live,
+        Flag(WHAT, "BYTES", name="replay-memory"),
+    ] = 0
+    file: Annotated[
+        str, Help("A directory for the rows, mapped into memory, where they are more than memory holds. Empty: memory.")
+    ] = ""
+    codec: Annotated[
+        str,
+        Help("How large leaves are encoded: delta, lz4 or zstd, or by path (obs/image=delta,obs/map=zstd). Empty: not."),
+    ] = ""
+    decode_threads: Annotated[
+        Count,
+        Help("Threads that decode the rows of a batch."),
+        Read("codec", "", "none", unless=True, why="nothing is encoded"),
+    ] = 2
+    starts_at: Annotated[Whole, Help("Rows before the first update."), Live] = 1_000
+    updates: Annotated[Count, Help("Updates of a round."), Live] = 1
+    selector: Annotated[Literal["uniform", "prioritized", "fifo"], Help("How the items of a batch are chosen.")] = "uniform"
+    alpha: Annotated[Share, Help("Power of a priority."), Prioritized] = 0.6
+    epsilon: Annotated[NonNegative, Help("Number added to a priority, so that every item is seen again."), Prioritized] = 1e-6
+    beta: Annotated[Share, Help("Power of the importance weights at first; linear to 1 over the run."), Prioritized] = 0.4
+    relabel: Annotated[
+        Share, Help("Goal envs: share of the items that are learned from as if another goal had been desired.")
+    ] = 0.0
+    strategy: Annotated[
+        Literal["future", "final", "episode"],
+        Help("Which of the goals that the episode achieved relabel draws from."),
+        Read("relabel", why="no goal becomes another"),
+    ] = "future"
+    dataset: Annotated[
+        str,
+        Help("A Minari data set, by id or directory, whose rows are learned from as well. Empty: none."),
+    ] = ""
+    dataset_share: Annotated[
+        Share, Help("Share of a batch that is the data set's."), Read("dataset", why="there is no data set"), Live
+    ] = 0.5
+    shards: Annotated[
+        Count,
+        Help("Workers that keep the rows, each of its own actors. 1: the learner's process keeps them."),
+        Live,
+    ] = 1
 
     @property
     def encodes(self) -> bool:
@@ -431,10 +448,14 @@ class Replay:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     algorithm: Algorithm
-    unroll: Count  # T
-    batch: Count  # envs' windows a learner step consumes (an env's is one of each of its agents); with a replay: items
+    unroll: Annotated[Count, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
+    batch: Annotated[
+        Count,
+        Help("Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a replay: sampled items."),
+        Flag(WHAT, "B"),
+    ]
     replay: Replay | None = None  # None: a queue, and every row is learned from once
-    publish_every: Count = 1  # updates; with a replay: rounds
+    publish_every: Annotated[Count, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,41 +466,115 @@ class Frozen:
     drawn, each with the same chance. At first it is version 0.
     """
 
-    of: str  # the policy whose past it plays
-    every: Count = 50  # updates
-    pool: Count = 10  # versions
+    of: Annotated[str, Help("The policy whose past versions are played.")]
+    every: Annotated[Count, Help("Updates from one version that joins the pool to the next.")] = 50
+    pool: Annotated[Count, Help("Versions in the pool.")] = 10
+
+
+Central = Read("inference", "central")
+Overlapping = Read("max_lag", 0, unless=True, why="in lockstep each group of envs is acted for by itself")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A run as data. ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work."""
+    """A run as data. ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work.
+
+    A field without ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    """
 
     env: EnvFactory
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
-    actors: Whole = 1  # 0: none, and no env: replay.dataset is all there is, and ``steps`` are updates
-    envs_per_actor: Count = 16
-    learners: Count = 1
-    inference: Inference = "local"  # who chooses actions: each actor, or workers of their own for all of them (central)
-    inference_workers: Count = 1  # central: the actors are dealt to them as evenly as it goes
-    inference_batch: Whole = 0  # central: streams that are acted for at once, at most; 0: all that wait
-    inference_wait_ms: NonNegative = 0.0  # central: for half of the groups of envs to wait for actions; 0: acts for who waits
-    max_lag: Whole | None = 0  # versions between the start of an unroll and its use; 0 lockstep, None free-running
-    device: str = "cpu"
-    precision: Precision = "fp32"  # of convolutions and matrix products, in learner and actors (nets/precision.py)
-    acting: Acting = "fp32"  # weights that actors act with, rounded to this; what it changes is reported (actors/forward.py)
-    compile: bool = False  # torsos of images with torch.compile: a minute at the start
-    threads: Count = 1  # of the learner; an actor has one
-    steps: Count = 500_000  # env steps after frame skip, rounded up to whole batches
-    schedule_steps: Count | None = None  # None: steps; kept when a finished run is extended
-    seed: Whole = 0
-    stop_at: float | None = None  # evaluated return that ends the run
-    evaluate_episodes: Whole = 20
-    evaluate_every: Count | None = None  # env steps between evaluations beside training; None: near stop_at, and at the end
-    deadline_s: Positive = 120.0  # a worker whose tick takes longer hangs: it is killed and replaced
-    checkpoint_every: Whole | None = None  # env steps, rounded up to whole updates; 0: at the end only; None: every two minutes
-    on_nonfinite: OnNonfinite = "stop"  # nan or an infinity from an env: end the run, its episode, or make it finite
-    metrics: tuple[str, ...] = ()  # numbers of the env's info that are reported: keys, or paths of keys ("episode/r")
+    actors: Annotated[
+        Whole,
+        Help("Workers that step envs and choose actions. 0 with replay.dataset: recorded rows alone."),
+        Flag(WHERE),
+    ] = 1
+    envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE)] = 16
+    learners: Annotated[Count, Help("Learners; more than one is not there yet.")] = 1
+    inference: Annotated[
+        Inference,
+        Help(
+            "Where actions are chosen: in each actor (local), or in workers for all of them (central). "
+            "auto measures both for some seconds."
+        ),
+        Flag(WHERE, "local|central|auto"),
+    ] = "local"
+    inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
+    inference_batch: Annotated[
+        Whole, Help("Streams that an inference worker acts for at once, at most. 0: all that wait."), Central, Overlapping, FREE
+    ] = 0
+    inference_wait_ms: Annotated[
+        NonNegative,
+        Help("How long an inference worker waits for half of its env groups before it acts. 0: act at once."),
+        Central,
+        Overlapping,
+        FREE,
+    ] = 0.0
+    max_lag: Annotated[
+        Whole | None,
+        Help(
+            "How many versions old experience may be: 0 is lockstep (reproducible), more lets actors "
+            "and learner overlap, none is unbounded."
+        ),
+        Flag(WHERE, "K|none"),
+    ] = 0
+    device: Annotated[str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]"), FREE] = "cpu"
+    precision: Annotated[
+        Precision,
+        Help(
+            "Numbers of convolutions and matrix products, in learner and actors. On new processors medium pays for "
+            "wide MLPs, bf16 for images."
+        ),
+        Flag(WHERE, "fp32|medium|bf16"),
+        FREE,
+    ] = "fp32"
+    acting: Annotated[Acting, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE] = (
+        "fp32"
+    )
+    compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
+    threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE), FREE] = 1
+    steps: Annotated[
+        Count,
+        Help("Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --actors 0."),
+        Flag(LONG),
+        FREE,
+    ] = 500_000
+    schedule_steps: Annotated[
+        Count | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
+    ] = None
+    seed: Annotated[Whole, Help("Seed of every random number."), Flag(WHAT)] = 0
+    stop_at: Annotated[float | None, Help("Stop when evaluation reaches this mean return."), Flag(LONG, "RETURN"), FREE] = None
+    evaluate_episodes: Annotated[
+        Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG), FREE
+    ] = 20
+    evaluate_every: Annotated[
+        Count | None,
+        Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
+        Flag(LONG, "STEPS"),
+        FREE,
+    ] = None
+    deadline_s: Annotated[
+        Positive, Help("Seconds that a tick of a worker may take; a worker that takes longer is killed and replaced."), FREE
+    ] = 120.0
+    checkpoint_every: Annotated[
+        Whole | None,
+        Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
+        Flag(OUT, "STEPS"),
+        FREE,
+    ] = None
+    on_nonfinite: Annotated[
+        OnNonfinite,
+        Help(
+            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
+        ),
+        Flag(WHERE, "stop|drop|clamp"),
+    ] = "stop"
+    metrics: Annotated[
+        tuple[str, ...],
+        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
+        Flag(OUT, "NAME[,NAME]"),
+    ] = ()
 
     @property
     def halves(self) -> int:
@@ -503,11 +598,15 @@ def learning(program: Program) -> dict[str, Policy]:
 
 def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """[E] int64, the envs of one group; where an env has one agent they are its streams."""
+    import numpy as np
+
     return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)
 
 
 def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) -> np.ndarray[Any, np.dtype[np.int64]]:
     """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the ``agents`` of an env."""
+    import numpy as np
+
     return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from equipoise import api
 from equipoise.algorithms.ppo import PPO
+from equipoise.facts import facts
 from equipoise.hints import hint, nearest
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
-from equipoise.runtime.settings import apply_settings, convert, field_types, whole
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range, Replay
+from equipoise.runtime.settings import apply_settings, convert, whole
+from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,7 +416,7 @@ def test_a_resume_refuses_to_change_what_nothing_reads() -> None:
     given = program()
     for setting, why in (
         ("algorithm.tau=0.5", "algorithm.tau, since there is no target network"),
-        ("algorithm.optimizer_decay=0.5", "algorithm.optimizer_decay, since the optimizer is adam"),
+        ("algorithm.optimizer_decay=0.5", "algorithm.optimizer_decay, since algorithm.optimizer is adam"),
     ):
         with pytest.raises(ValueError, match=f"expected settings that change something, got {why}"):
             check_resume(given, apply_settings(given, [setting]))
@@ -427,10 +428,10 @@ UNREAD = {
     "replay.alpha=0.7": "nothing is prioritized", "replay.beta=0.4": "nothing is prioritized",
     "replay.selector=fifo replay.updates=1 replay.epsilon=0.1": r"nothing is prioritized \(replay.selector=fifo",
     "replay.strategy=final": "no goal becomes another", "replay.dataset_share=0.3": "there is no data set",
-    "replay.memory=1GiB replay.capacity=1M": r"the rows are as many as fit in replay.memory=1073741824",
+    "replay.memory=1GiB replay.capacity=1M": r"as many rows are kept as fit \(replay.memory=1073741824\)",
     "replay.dataset=d-v0 actors=0 replay.starts_at=5": "there is no live experience",
-    "algorithm.kappa=0.5": "the distribution is none",
-    "algorithm.distribution=c51 algorithm.error=mse": "the distribution is c51",
+    "algorithm.kappa=0.5": "algorithm.distribution is none",
+    "algorithm.distribution=c51 algorithm.error=mse": "algorithm.distribution is c51",
     "algorithm.epsilon_steps=0 algorithm.epsilon_start=0.5": "epsilon does not change",
 }  # fmt: skip
 
@@ -460,8 +461,8 @@ def test_what_an_algorithm_does_not_read_is_its_own_to_say(algorithm: str, setti
 def test_every_field_that_may_be_unread_is_one() -> None:
     for name in algorithm_names():
         cls = algorithm_class(name)
-        assert set(cls().unread()) <= {field.name for field in fields(cls)}
-    assert set(Replay(memory=5).unread(0)) <= {field.name for field in fields(Replay)}
+        for fact in facts(cls).values():
+            assert all(hasattr(cls(), read.setting) for read in fact.reads)
 
 
 def test_what_one_of_several_policies_reads_is_read() -> None:
@@ -470,7 +471,9 @@ def test_what_one_of_several_policies_reads_is_read() -> None:
     rms = replace(one, algorithm=replace(one.algorithm, optimizer="rmsprop"))
     both = replace(given, policies={"a": one, "b": rms})
     check_read(both, ["algorithm.optimizer_decay", "policies.b.algorithm.optimizer_decay"])
-    with pytest.raises(ValueError, match=r"got policies\.a\.algorithm\.optimizer_decay, since the optimizer is adam"):
+    with pytest.raises(
+        ValueError, match=r"got policies\.a\.algorithm\.optimizer_decay, since policies\.a\.algorithm\.optimizer is adam"
+    ):
         check_read(both, ["policies.a.algorithm.optimizer_decay"])
 
 
@@ -511,9 +514,11 @@ ANY = ("log_std", "v_min", "v_max")  # fields of which every number makes sense
 @pytest.mark.parametrize("name", algorithm_names())
 def test_no_algorithm_loses_the_range_of_a_field(name):
     """An annotation of one's own takes the place of the base's, and its range with it."""
-    base, mine = field_types(Algorithm, ranges=True), field_types(algorithm_class(name), ranges=True)
-    assert not [field for field in base if hasattr(base[field], "__metadata__") and not hasattr(mine[field], "__metadata__")]
-    assert not [field for field, kind in mine.items() if kind in (int, float) and field not in ANY], "without a range"
+    base, mine = facts(Algorithm), facts(algorithm_class(name))
+    assert not [field for field in base if base[field].limits and not mine[field].limits]
+    numbers = {field for field, fact in mine.items() if fact.kind in (int, float)}
+    assert not [field for field in numbers if field not in ANY and not mine[field].limits], "without a range"
+    assert not [field for field, fact in mine.items() if not fact.help], "without help"
 
 
 def test_a_target_network_that_nobody_reads_is_refused():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic, RunningNorm
 from equipoise.returns import running_returns
 from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree
@@ -18,23 +19,29 @@ NORMALIZED_REWARD = 10.0  # the bound of a normalised reward, in deviations of t
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(Algorithm):
-    hidden: tuple[Count, ...] = (64, 64)
-    activation: Literal["tanh", "relu"] = "tanh"
-    shared: bool = False  # one torso for policy and value; images always share theirs
-    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
-    core: Literal["none", "lstm", "gru"] = "none"
-    core_size: Count = 64
-    squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
-    log_std: float = 0.0  # of Box actions, at first
-    gamma: Share = 0.99
-    normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
-    clip_obs: Positive = 10.0  # of these, in deviations
-    normalize_reward: bool = False  # in the targets, by the running deviation of the discounted return; reports stay raw
-    clip_reward: NonNegative = 0.0  # learn from rewards within this of 0, after they are normalised; 0: off (10 if they are)
-
-    def unread(self) -> dict[str, str]:
-        why = "observations stay as they are (algorithm.normalize_obs=false)"
-        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
+    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "tanh"
+    shared: Annotated[bool, Help("One torso for policy and value; images always share theirs."), KEPT] = False
+    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    core: Annotated[Literal["none", "lstm", "gru"], Help("Memory, between one torso and the heads."), KEPT] = "none"
+    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
+    squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
+    log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
+    gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
+    normalize_obs: Annotated[
+        bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
+    ] = False
+    clip_obs: Annotated[
+        Positive,
+        Help("Bound of a normalised observation, in deviations."),
+        Read("normalize_obs", why="observations stay as they are"),
+    ] = 10.0
+    normalize_reward: Annotated[
+        bool, Help("Divide rewards by the running deviation of the discounted return, in the targets; reports stay raw."), KEPT
+    ] = False
+    clip_reward: Annotated[
+        NonNegative, Help("Learn from rewards within this of 0, after they are normalised. 0: off, but 10 where they are.")
+    ] = 0.0
 
     def network(self, spec: EnvSpec) -> nn.Module:
         net = ActorCritic(

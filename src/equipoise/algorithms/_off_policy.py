@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.facts import KEPT, Help
 from equipoise.nets.q import any_of, greedy
 from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
 
@@ -20,17 +21,19 @@ class OffPolicyAlgorithm(Algorithm):
     has_target: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = True
 
-    hidden: tuple[Count, ...] = (256, 256)
-    activation: Literal["tanh", "relu"] = "relu"
-    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
-    gamma: Share = 0.99
-    n_step: Count = 1  # rewards of the return before it goes on with a value
-    clip_reward: NonNegative = 0.0  # learn from rewards within this of 0; 0: off
+    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
+    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
+    n_step: Annotated[
+        Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
+    ] = 1
+    clip_reward: Annotated[NonNegative, Help("Learn from rewards within this of 0; reports stay raw. 0: off.")] = 0.0
     anneal: bool = False
     optimizer_epsilon: NonNegative = 1e-8
     max_grad_norm: NonNegative = 0.0
-    epochs: Annotated[int, Range(1, 1)] = 1  # how often an item is learned from is the replay's: updates
-    minibatches: Annotated[int, Range(1, 1)] = 1
+    epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
+    minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 
     @property
     def item_rows(self) -> int | None:

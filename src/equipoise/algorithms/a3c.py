@@ -13,20 +13,21 @@ The loss is a mean over real rows; torch's RMSProp has epsilon outside the root.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
+from equipoise.facts import Help
 from equipoise.returns import lambda_returns
 from equipoise.types import Batch, LossOutput, NonNegative, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
-    lambda_: Share = 1.0  # 1: the paper's n-step returns
-    entropy: NonNegative = 0.01
-    value: NonNegative = 0.5  # weight of the value loss
+    lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
+    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
     learning_rate: NonNegative = 7e-4
     optimizer: Literal["adam", "rmsprop"] = "rmsprop"
 

@@ -18,12 +18,13 @@ Deviations: Adam for centred RMSProp; the oldest rows leave when there is no roo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
 from equipoise.algorithms._off_policy import epsilon_greedy, ladder
 from equipoise.algorithms.dqn import DQN
+from equipoise.facts import Help
 from equipoise.types import Array, Count, NonNegative, Share, Trajectory, Tree, Whole
 
 
@@ -31,9 +32,9 @@ from equipoise.types import Array, Count, NonNegative, Share, Trajectory, Tree, 
 class ApexDQN(DQN):
     dueling: bool = True
     n_step: Count = 3
-    epsilon: Share = 0.4  # share of actions at random in the first env; the others' are powers of it
-    epsilon_alpha: NonNegative = 7.0  # the last env's power is 1 and this
-    epsilon_steps: Whole = 0  # env steps from ``epsilon_start`` to the env's own, linearly
+    epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
+    epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
+    epsilon_steps: Annotated[Whole, Help("Env steps from epsilon_start to the env's own share, linearly.")] = 0
     max_grad_norm: NonNegative = 40.0
     target_every: Count = 2500
 

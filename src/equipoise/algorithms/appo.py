@@ -23,6 +23,7 @@ import torch
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
+from equipoise.facts import Help
 from equipoise.returns import vtrace
 from equipoise.types import Batch, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
 
@@ -31,16 +32,19 @@ from equipoise.types import Batch, Count, LossOutput, NonNegative, Range, Share,
 class APPO(ActorCriticAlgorithm):
     has_target: ClassVar[bool] = True
 
-    lambda_: Share = 0.95
-    clip: NonNegative = 0.2  # of the probability ratio
-    clip_rho: NonNegative = 1.0
-    clip_c: NonNegative = 1.0
-    # How much likelier than under the target policy an action that was taken may count as.
-    clip_worker: Annotated[float, Range(1)] = 2.0
-    kl: NonNegative = 0.0  # weight of the KL divergence from the target policy; above 0 it costs a pass of the target network
-    entropy: NonNegative = 0.01
-    value: NonNegative = 0.5  # weight of the value loss
-    normalize_advantage: bool = True
+    lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 0.95
+    clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
+    clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
+    clip_c: Annotated[NonNegative, Help("Bound of the importance weights of a trace (c).")] = 1.0
+    clip_worker: Annotated[
+        float, Range(1), Help("How much likelier than under the target policy an action that was taken may count as.")
+    ] = 2.0
+    kl: Annotated[
+        NonNegative, Help("Weight of the KL divergence from the target policy; above 0 it costs a pass of the target network.")
+    ] = 0.0
+    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
     target_every: Count = 1
     epochs: Count = 2
     minibatches: Count = 4

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
 from equipoise.types import Algorithm, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Range, Trajectory, Tree
 
@@ -27,26 +28,28 @@ class BC(Algorithm):
     needs_replay: ClassVar[bool] = True
     needs_dataset: ClassVar[bool] = True
 
-    hidden: tuple[Count, ...] = (256, 256)
-    activation: Literal["tanh", "relu"] = "relu"
-    torso: str = "auto"  # auto, mlp, nature, resnet, or module:Class for one of your own (nets/vision.py)
-    squash: bool = False  # Box actions by tanh into their bounds, instead of clipped to them
-    log_std: float = 0.0  # of Box actions, at first
-    normalize_obs: bool = False  # by the running mean and deviation of each number of a Box
-    clip_obs: Positive = 10.0  # of these, in deviations
-    entropy: NonNegative = 0.0
+    hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
+    torso: Annotated[str, Help("Torso: auto, mlp, nature, resnet, or module:Class for one of your own."), KEPT] = "auto"
+    squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
+    log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
+    normalize_obs: Annotated[
+        bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
+    ] = False
+    clip_obs: Annotated[
+        Positive,
+        Help("Bound of a normalised observation, in deviations."),
+        Read("normalize_obs", why="observations stay as they are"),
+    ] = 10.0
+    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
     anneal: bool = False
     optimizer_epsilon: NonNegative = 1e-8
-    epochs: Annotated[int, Range(1, 1)] = 1  # how often an item is learned from is the replay's: updates
-    minibatches: Annotated[int, Range(1, 1)] = 1
+    epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
+    minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 
     @property
     def item_rows(self) -> int | None:
         return 1
-
-    def unread(self) -> dict[str, str]:
-        why = "observations stay as they are (algorithm.normalize_obs=false)"
-        return super().unread() | ({} if self.normalize_obs else {"clip_obs": why})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(

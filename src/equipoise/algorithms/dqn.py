@@ -22,7 +22,7 @@ stand on one torso; exploration is by epsilon, not by noisy layers; the loss is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,34 +30,34 @@ from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, weighed
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree, Whole
+
+C51, QUANTILE = Read("distribution", "c51"), Read("distribution", "quantile")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DQN(OffPolicyAlgorithm):
-    double: bool = True
-    dueling: bool = False
-    distribution: Literal["none", "c51", "quantile"] = "none"
-    atoms: Count = 51  # c51
-    v_min: float = -10.0  # c51: the lowest return
-    v_max: float = 10.0
-    quantiles: Count = 200  # quantile
-    kappa: Positive = 1.0  # quantile: where the Huber function becomes linear
-    error: Literal["huber", "mse"] = "huber"  # without a distribution
-    epsilon_start: Share = 1.0  # of actions at random, at first
-    epsilon: Share = 0.05  # at last
-    epsilon_steps: Whole = 50_000  # env steps from the one to the other, linearly
+    double: Annotated[bool, Help("The learning network chooses the action that the target network judges.")] = True
+    dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = False
+    distribution: Annotated[
+        Literal["none", "c51", "quantile"], Help("Learn the distribution of returns instead of their mean."), KEPT
+    ] = "none"
+    atoms: Annotated[Count, Help("Atoms of the distribution."), C51, KEPT] = 51
+    v_min: Annotated[float, Help("The lowest return."), C51] = -10.0
+    v_max: Annotated[float, Help("The highest return."), C51] = 10.0
+    quantiles: Annotated[Count, Help("Quantiles of the distribution."), QUANTILE, KEPT] = 200
+    kappa: Annotated[Positive, Help("Where the Huber function becomes linear."), QUANTILE] = 1.0
+    error: Annotated[Literal["huber", "mse"], Help("Function of the TD error."), Read("distribution", "none")] = "huber"
+    epsilon_start: Annotated[
+        Share, Help("Share of random actions at first."), Read("epsilon_steps", why="epsilon does not change")
+    ] = 1.0
+    epsilon: Annotated[Share, Help("Share of random actions at last, in every env.")] = 0.05
+    epsilon_steps: Annotated[Whole, Help("Env steps from the one share to the other, linearly.")] = 50_000
     learning_rate: NonNegative = 1e-4
     max_grad_norm: NonNegative = 10.0
     target_every: Count = 250
-
-    def unread(self) -> dict[str, str]:
-        readers = {"none": ("error",), "c51": ("atoms", "v_min", "v_max"), "quantile": ("quantiles", "kappa")}
-        why = f"the distribution is {self.distribution} (algorithm.distribution)"
-        others = (name for kind, names in readers.items() if kind != self.distribution for name in names)
-        found = super().unread() | dict.fromkeys(others, why)
-        return found if self.epsilon_steps else found | {"epsilon_start": "epsilon does not change (algorithm.epsilon_steps=0)"}
 
     def network(self, spec: EnvSpec) -> nn.Module:
         if self.distribution == "c51" and not (self.v_min < self.v_max and self.atoms > 1):

@@ -7,23 +7,24 @@ depend on the size of a batch; the defaults are for small control problems, the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
+from equipoise.facts import Help
 from equipoise.returns import vtrace
 from equipoise.types import Batch, LossOutput, NonNegative, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
-    lambda_: Share = 1.0
-    clip_rho: NonNegative = 1.0
-    clip_c: NonNegative = 1.0
-    clip_pg_rho: NonNegative = 1.0
-    entropy: NonNegative = 0.01
-    value: NonNegative = 0.5  # weight of the value loss
+    lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 1.0
+    clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
+    clip_c: Annotated[NonNegative, Help("Bound of the importance weights of a trace (c).")] = 1.0
+    clip_pg_rho: Annotated[NonNegative, Help("Bound of the importance weight of the policy's gradient.")] = 1.0
+    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
+    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
     learning_rate: NonNegative = 6e-4
 
     def loss(

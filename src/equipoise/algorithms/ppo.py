@@ -8,25 +8,26 @@ batch, not by the actors; value clipping is off by default.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
+from equipoise.facts import Help
 from equipoise.returns import gae
 from equipoise.types import Batch, Count, LossOutput, NonNegative, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
-    lambda_: Share = 0.95
-    clip: NonNegative = 0.2  # of the probability ratio
-    anneal_clip: bool = False  # linear to 0 with the learning rate's schedule
-    value_clip: NonNegative = 0.0  # around the value at the start of the batch, 0: off
-    entropy: NonNegative = 0.0
-    value: NonNegative = 0.5  # weight of the value loss
-    normalize_advantage: bool = True
+    lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
+    clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
+    anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = False
+    value_clip: Annotated[NonNegative, Help("Bound of a new value around the value at the start of the batch. 0: off.")] = 0.0
+    entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
+    value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
+    normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
     epochs: Count = 10
     minibatches: Count = 4
 

@@ -21,13 +21,14 @@ real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, ladder
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.returns import nstep, rescale, retrace, unscale
 from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Share, Trajectory, Tree, Whole
@@ -36,21 +37,27 @@ from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegativ
 @dataclass(frozen=True, kw_only=True)
 class R2D2(OffPolicyAlgorithm):
     hidden: tuple[Count, ...] = (128,)
-    dueling: bool = True
-    core: Literal["lstm", "gru", "none"] = "lstm"
-    core_size: Count = 128
-    core_span: Whole = 0  # rows that a fresh core remembers, about; 0: two or three
-    burn_in: Whole = 40  # rows of a window that only bring the recurrent state up to date
-    length: Count = 80  # rows that are learned from; windows begin every ``unroll`` rows, so half of it overlaps by half
-    stored_state: bool = True  # windows begin with the state that the actor had; false: with zeros
+    dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = True
+    core: Annotated[Literal["lstm", "gru", "none"], Help("Memory, between the torso and the heads."), KEPT] = "lstm"
+    core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 128
+    core_span: Annotated[
+        Whole, Help("Rows that a fresh memory remembers, about. 0: two or three."), Read("core", "none", unless=True)
+    ] = 0
+    burn_in: Annotated[Whole, Help("Rows of a window that only bring the recurrent state up to date."), KEPT] = 40
+    length: Annotated[
+        Count,
+        Help("Rows of a window that are learned from; windows begin every unroll rows."),
+        KEPT,
+    ] = 80
+    stored_state: Annotated[bool, Help("Windows begin with the state that the actor had. false: with zeros.")] = True
     gamma: Share = 0.997
     n_step: Count = 5
-    target: Literal["nstep", "retrace"] = "nstep"
-    lambda_: Share = 0.95  # retrace
-    rescale: bool = True  # learn h(Q) in place of Q
-    eta: Share = 0.9  # the greatest error's share of a priority; the rest is the mean's
-    epsilon: Share = 0.4  # share of actions at random in the first env; the others' are powers of it
-    epsilon_alpha: NonNegative = 7.0  # the last env's power is 1 and this
+    target: Annotated[Literal["nstep", "retrace"], Help("The returns that are learned.")] = "nstep"
+    lambda_: Annotated[Share, Help("Lambda of Retrace."), Read("target", "retrace")] = 0.95
+    rescale: Annotated[bool, Help("Learn h(Q) in place of Q.")] = True
+    eta: Annotated[Share, Help("Share of the greatest error in a priority; the rest is the mean's.")] = 0.9
+    epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
+    epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
     learning_rate: NonNegative = 1e-4
     optimizer_epsilon: NonNegative = 1e-5
     max_grad_norm: NonNegative = 1.0

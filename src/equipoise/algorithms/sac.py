@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from gymnasium import spaces
@@ -30,6 +30,7 @@ from torch.nn import Parameter
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, normal
 from equipoise.nets.distributions import Categorical
 from equipoise.nets.q import any_of
@@ -72,16 +73,16 @@ class SoftActorCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicyAlgorithm):
-    temperature: Positive = 1.0  # at first; for good where it is not learned
-    learn_temperature: bool = True
-    target_entropy: float | None = None  # nats; none: -dim for a Box, 0.98 log(actions) for a Discrete
-    random_steps: Whole = 1_000  # env steps of uniform actions at the start
+    temperature: Annotated[Positive, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
+    learn_temperature: Annotated[bool, Help("Follow the target entropy with the temperature."), KEPT] = True
+    target_entropy: Annotated[
+        float | None,
+        Help("Entropy to aim at, in nats. none: -dim for a Box, 0.98 log(actions) for a Discrete."),
+        Read("learn_temperature", why="the temperature stays as it is"),
+    ] = None
+    random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
     target_every: Count = 1
     tau: Fraction = 0.005
-
-    def unread(self) -> dict[str, str]:
-        why = "the temperature stays as it is (algorithm.learn_temperature=false)"
-        return super().unread() | ({} if self.learn_temperature else {"target_entropy": why})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return SoftActorCritic(

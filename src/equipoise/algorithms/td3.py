@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from torch.nn import Parameter
 
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.facts import Help, Read
 from equipoise.nets.actor import Bounds, DeterministicActor, normal
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, NonNegative, Trajectory, Tree, Whole
@@ -47,16 +48,15 @@ class ActorAndCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TD3(OffPolicyAlgorithm):
-    delay: Count = 2  # updates of the critics to one of the actor
-    noise: NonNegative = 0.1  # deviation of what explores, in halves of the Box
-    target_noise: NonNegative = 0.2  # of what smooths the target
-    noise_clip: NonNegative = 0.5  # at most so much of that
-    random_steps: Whole = 1_000  # env steps of uniform actions at the start
+    delay: Annotated[Count, Help("Updates of the critics to one of the actor.")] = 2
+    noise: Annotated[NonNegative, Help("Deviation of the noise that explores, in halves of the Box.")] = 0.1
+    target_noise: Annotated[NonNegative, Help("Deviation of the noise that smooths the target.")] = 0.2
+    noise_clip: Annotated[
+        NonNegative, Help("Bound of the noise that smooths the target."), Read("target_noise", why="there is none")
+    ] = 0.5
+    random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
     target_every: Count = 2
     tau: Fraction = 0.005
-
-    def unread(self) -> dict[str, str]:
-        return super().unread() | ({} if self.target_noise else {"noise_clip": "there is none (algorithm.target_noise=0)"})
 
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorAndCritic(spec, hidden=self.hidden, activation=self.activation, torso=self.torso)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
+from equipoise.facts import facts
 from equipoise.hints import hint
+from equipoise.runtime import fields
+from equipoise.runtime.fields import why_unread
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
 from equipoise.runtime.settings import out_of_range
 from equipoise.types import (
@@ -332,54 +334,24 @@ def _theirs(program: Program) -> str:
 
 def _unread(program: Program, key: str) -> str:
     """Why nothing reads a setting; empty where something does, or may."""
-    if key.startswith("inference_") and program.inference == "local":
-        return "inference is local"
-    if key in ("inference_batch", "inference_wait_ms") and program.max_lag == 0:
-        return "with max_lag=0 each group of envs is acted for by itself (expected max_lag=1 or none)"
-    found = []
-    for policy, one in learning(program).items():
-        short = key.removeprefix(f"policies.{policy}.")
-        if short == key and key.startswith("policies."):
-            continue  # another's
-        unread = {f"algorithm.{name}": why for name, why in one.algorithm.unread().items()}
-        if one.replay is not None:
-            unread |= {f"replay.{name}": why for name, why in one.replay.unread(program.actors).items()}
-        found.append(unread.get(short, ""))
-    return found[0] if found and all(found) else ""
+    reasons = [why_unread(program, setting) for setting in fields.named(program, key)]
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 # ----------------------------------------------------------------------------------------------------------------- resume
-
-# What a run that goes on may change: how long, where and how it is watched, and how it learns; not what its state is of.
-SCHEDULE = ("steps", "stop_at", "evaluate_episodes", "evaluate_every", "checkpoint_every", "deadline_s")
-FREE: tuple[str, ...] = (
-    *SCHEDULE, "threads", "device", "precision", "acting", "compile", "inference_batch", "inference_wait_ms",
-)  # fmt: skip
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
-    kept = [key for key in changes if key not in (*FREE, "schedule_steps") and ".algorithm." not in f".{key}"]
-    refused = [*kept, *(key for key in changes if f".{key}".endswith(".algorithm.optimizer") or _of_items(old, new, key))]
+    settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
+    refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
+        free = [name for name, fact in facts(Program).items() if fact.rule == "free"]
         raise ValueError(
-            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(FREE)}, "
+            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
             "algorithm.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
         )
     check_read(new, changes)
     return changes
-
-
-def _of_items(old: Program, new: Program, key: str) -> bool:
-    """Does this setting decide how many rows an item of a replay has? Those that were saved have as many as they had."""
-    room, separator, name = key.rpartition("algorithm.")
-    if not separator:
-        return False
-    for policy, one in learning(old).items():
-        if room in ("", f"policies.{policy}.") and one.replay is not None and hasattr(one.algorithm, name):
-            changed = dataclasses.replace(one.algorithm, **{name: getattr(learning(new)[policy].algorithm, name)})
-            if changed.item_rows != one.algorithm.item_rows:
-                return True
-    return False

@@ -16,8 +16,9 @@ from functools import partial
 from typing import Annotated, Any, Literal, Union
 
 from equipoise.envs.wrong import FALSE_WORDS, TRUE_WORDS
+from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Range, Replay, learning
+from equipoise.types import EnvFactory, Frozen, Policy, Program, Replay, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
 NONE_WORDS = ("none", "null")
@@ -150,33 +151,26 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     return of_algorithm | of_replay | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
-def field_types(
-    cls: type[Policy] | type[Replay] | type[Frozen] | type[Program] | type[Algorithm] | type[Any], *, ranges: bool = False
-) -> dict[str, Any]:
-    """The init fields of a dataclass and their types, annotations resolved; with their ``Range`` where ``ranges``."""
-    try:
-        hints = typing.get_type_hints(cls, include_extras=ranges)
-    except NameError as error:
-        raise ValueError(
-            f"{cls.__module__}.{cls.__qualname__}: expected field annotations that can be read at run time, got {error}; "
-            "import that name outside TYPE_CHECKING"
-        ) from error
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+def field_types(cls: type[Any]) -> dict[str, Any]:
+    """The init fields of a dataclass and their types."""
+    return {name: fact.kind for name, fact in facts(cls).items()}
 
 
 def out_of_range(instance: Any, before: str = "") -> list[str]:
     """A sentence for each field of a dataclass whose number is outside the ``Range`` of its annotation."""
     return [
         f"{before}{name}: expected {limit}, got {value}"
-        for name, kind in field_types(type(instance), ranges=True).items()
-        for value, limit in _beyond(getattr(instance, name), kind)
+        for name, fact in facts(type(instance)).items()
+        for value, limit in _beyond(getattr(instance, name), fact.annotated)
     ]
 
 
 def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated and isinstance(value, int | float):
-        yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+    if origin is Annotated:
+        if isinstance(value, int | float):
+            yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+        yield from _beyond(value, args[0])
     elif origin in (Union, types.UnionType):
         yield from (found for arg in args for found in _beyond(value, arg))
     elif origin is tuple and isinstance(value, tuple):
