@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from equipoise.console.help import OneLineErrors, Sections, leaving, one_line, plain_errors, printable
+from equipoise.console.options import TrainHelp, read, settings_options
+from equipoise.types import OUT, WHAT, WHERE
 
 if TYPE_CHECKING:
     from equipoise.console.terminal import View
     from equipoise.runtime.run import Run
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parent.glob("algorithms/[!_]*.py")))
-
-WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
 
 app = typer.Typer(
@@ -65,7 +65,7 @@ def equipoise(
 
 
 @app.command(
-    cls=Sections,
+    cls=TrainHelp,
     epilog="""Examples:
   equipoise train CartPole-v1                      PPO, with the tuned settings
   equipoise train CartPole-v1 --stop-at 475        until it is solved
@@ -74,6 +74,7 @@ def equipoise(
   equipoise train my_package.envs:make_env         a function of your own
   equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
 )
+@settings_options()
 @leaving()
 def train(
     env: Annotated[
@@ -105,113 +106,12 @@ def train(
     recipe: Annotated[
         bool, typer.Option(help="Begin with the tuned settings for this env, where there are some.", rich_help_panel=WHAT)
     ] = True,
-    unroll: Annotated[
-        str | None, typer.Option(metavar="T", help="Steps of an env that go to the learner together.", rich_help_panel=WHAT)
-    ] = None,
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="B",
-            help="Unrolls that a learner step takes, a multiple of --envs-per-actor; items where there is a replay.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    replay_memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="At most so much for a replay, such as 2GiB, where an algorithm has one.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="N", help="Of everything that is random. Default 0.", rich_help_panel=WHAT)
-    ] = None,
     on: Annotated[
         str,
         typer.Option(
             metavar="serial|process", help="All in one thread, or each actor in a process of its own.", rich_help_panel=WHERE
         ),
     ] = "process",
-    actors: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Workers that step envs and choose actions; 0 with --set replay.dataset=ID.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    envs_per_actor: Annotated[
-        str | None, typer.Option(metavar="N", help="Envs that an actor steps side by side.", rich_help_panel=WHERE)
-    ] = None,
-    inference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="local|central|auto",
-            help="Who chooses actions: each actor, or a worker for all of them. auto measures both for some seconds.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    max_lag: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K|none",
-            help="How many versions old experience may be: 0 is lockstep (reproducible), more lets actors and learner "
-            "overlap, none is unbounded.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    threads: Annotated[
-        str | None, typer.Option(metavar="N", help="Of the learner. An actor has one.", rich_help_panel=WHERE)
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="cpu|cuda[:N]", help="Of the learner.", rich_help_panel=WHERE)] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="fp32|medium|bf16",
-            help="Of convolutions and matrix products. On new processors medium pays for wide MLPs, bf16 for images.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    on_nonfinite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="stop|drop|clamp",
-            help="What nan or an infinity from an env ends: the run, its episode (drop), or nothing (clamp makes it finite). "
-            "Default stop.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Env steps in all, such as 500000, 500k or 1M; updates with --actors 0.", rich_help_panel=LONG
-        ),
-    ] = None,
-    stop_at: Annotated[
-        str | None,
-        typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.", rich_help_panel=LONG),
-    ] = None,
-    evaluate_episodes: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Fresh episodes of an evaluation; 'evaluate' has --episodes.", rich_help_panel=LONG),
-    ] = None,
-    evaluate_every: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEPS",
-            help="Evaluate that often, beside training. Default: near --stop-at, and at the end.",
-            rich_help_panel=LONG,
-        ),
-    ] = None,
-    checkpoint_every: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEPS",
-            help="Save the whole run that often. Default: every two minutes; 0: at the end only.",
-            rich_help_panel=OUT,
-        ),
-    ] = None,
     init_from: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Begin with the weights of that run; nothing else of it.", rich_help_panel=WHAT),
@@ -224,14 +124,6 @@ def train(
             rich_help_panel=OUT,
         ),
     ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[,NAME]",
-            help="Numbers of the env's info to report: keys, or paths of keys such as episode/r.",
-            rich_help_panel=OUT,
-        ),
-    ] = None,
     tensorboard: Annotated[bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)] = True,
     wandb: Annotated[
         str | None,
@@ -241,6 +133,7 @@ def train(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
     debug: Debug = False,
+    **options: str | None,
 ) -> None:
     """Train a policy on ENV; watch the ring; Ctrl-C saves and stops.
 
@@ -250,48 +143,23 @@ def train(
         from equipoise.runtime.settings import convert
 
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-        given = numbers(
-            unroll=unroll, batch=batch, seed=seed, actors=actors, envs_per_actor=envs_per_actor, max_lag=max_lag,
-            threads=threads, device=device, steps=steps, stop_at=stop_at, evaluate_episodes=evaluate_episodes,
-            evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, metrics=metrics,
-            precision=precision, inference=inference,
-        )  # fmt: skip
-        measured = given.get("inference") == "auto"
-        if measured:
-            del given["inference"]
+        measured = options["inference"] == "auto"
+        given, more = read(options | {"inference": None} if measured else options)
         if where == "process":
             from equipoise.runtime.forkserver import prepare
 
-            prepare(central=inference in ("central", "auto"))  # its import of torch runs beside ours, which is next
+            prepare(central=options["inference"] in ("central", "auto"))  # its import of torch runs beside ours, which is next
         from equipoise import api
         from equipoise.console.terminal import View
 
         if policies:
             given["policies"] = policies
-        of_replay = [] if replay_memory is None else [f"replay.memory={replay_memory}"]
         made = api.measurable if measured else api.program
-        program = made(env, algorithm, settings=(*(settings or ()), *of_replay), recipe=recipe, **given)
+        program = made(env, algorithm, settings=(*(settings or ()), *more), recipe=recipe, **given)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
         run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb, **auto)
         view = View(run.program, on=run.on, quiet=quiet)
     sys.exit(watch(run, view, "train"))
-
-
-def numbers(**texts: str | None) -> dict[str, Any]:
-    """The options that were given, read by the types of their fields."""
-    from equipoise.runtime.settings import convert
-    from equipoise.types import AskedInference, Precision
-
-    kinds: dict[str, Any] = {  # the others: int
-        "max_lag": int | None, "device": str, "stop_at": float, "on_nonfinite": Literal["stop", "drop", "clamp"],
-        "precision": Precision, "inference": AskedInference,
-        "metrics": tuple[str, ...],
-    }  # fmt: skip
-    return {
-        name: convert(text, kinds.get(name, int), f"--{name.replace('_', '-')}")
-        for name, text in texts.items()
-        if text is not None
-    }
 
 
 @app.command(
@@ -301,14 +169,10 @@ def numbers(**texts: str | None) -> dict[str, Any]:
   equipoise resume runs/NAME --steps 2M        further than it was to go
   equipoise resume runs/NAME --on serial --debug""",
 )
+@settings_options(resume=True)
 @leaving()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
-    steps: Annotated[str | None, typer.Option(metavar="N", help="Env steps in all; more than before extends the run.")] = None,
-    stop_at: Annotated[
-        str | None, typer.Option(metavar="RETURN", help="Stop when evaluation reaches this mean return.")
-    ] = None,
-    checkpoint_every: Annotated[str | None, typer.Option(metavar="STEPS", help="Save the whole run that often.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
@@ -318,6 +182,7 @@ def resume(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
     debug: Debug = False,
+    **options: str | None,
 ) -> None:
     """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
 
@@ -329,12 +194,12 @@ def resume(
         where: Literal["serial", "process"] | None = None
         if on is not None:
             where = convert(on, Literal["serial", "process"], "--on")
-        given = numbers(steps=steps, stop_at=stop_at, checkpoint_every=checkpoint_every)
+        given, more = read(options)
         from equipoise import api
         from equipoise.console.terminal import View
 
         try:
-            run = api.resume(directory, on=where, settings=tuple(settings or ()), **given)
+            run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **given)
         except api.NothingToDo as done:
             print(done)
             sys.exit(0)

@@ -129,7 +129,7 @@ class Fact:
         """The range in words, or the choices; "" where every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
         choices = dict.fromkeys(said(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
-        return ", ".join((*choices, *ranges))
+        return ", ".join((" or ".join(choices), *ranges) if choices else ranges)
 
 
 def said(value: Any) -> str:

@@ -392,7 +392,7 @@ class Replay:
     ] = 1_000_000
     memory: Annotated[
         Whole,
-        Help("Bytes of rows at most, such as 2GiB, instead of capacity. 0: as the capacity says."),
+        Help("Bytes of a replay's rows at most, such as 2GiB, instead of replay.capacity. 0: not set."),
         Live,
         Flag(WHAT, "BYTES", name="replay-memory"),
     ] = 0

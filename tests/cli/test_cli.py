@@ -119,7 +119,7 @@ def test_without_options_the_api_is_given_none(api):
         ("--actors 4", "fields", {"actors": 4}),
         ("--envs-per-actor 8", "fields", {"envs_per_actor": 8}),
         ("--max-lag 0", "fields", {"max_lag": 0}),
-        ("--max-lag none", "fields", {"max_lag": None}),
+        ("--max-lag none", "settings", ("max_lag=none",)),
         ("--unroll 16", "fields", {"unroll": 16}),
         ("--batch 64", "fields", {"batch": 64}),
         ("--steps 500k", "fields", {"steps": 500_000}),
@@ -229,7 +229,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
         ("train A B", "equipoise train: got unexpected extra argument"),
         ("train A --actors two", "equipoise train: --actors: expected a whole number, got 'two'"),
-        ("train A --stop-at high", "equipoise train: --stop-at: expected a number, got 'high'"),
+        ("train A --stop-at high", "equipoise train: --stop-at: expected a number or none, got 'high'"),
         ("evaluate A --episodes 1.5", "equipoise evaluate: --episodes: expected a whole number, got '1.5'"),
         ("train A --seed", "equipoise train: option '--seed' requires an argument."),
         ("train A --on proces", "--on: expected one of 'serial', 'process', got 'proces' (did you mean 'process'?)"),
@@ -337,6 +337,20 @@ def test_help_is_for_a_newcomer():
         assert f"{option} " in text or f"{option}\n" in text, option
 
 
+def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
+    text = " ".join(run("train", "--help").stdout.split())
+    assert "Other settings, by --set KEY=VALUE: learners" in text and "deadline_s Seconds that a tick" in text
+    assert "algorithm.gamma Discount" not in text
+    for arguments in (("--algorithm", "dqn", "--help"), ("--help", "--algorithm=dqn")):
+        text = " ".join(run("train", *arguments).stdout.split())
+        assert "algorithm.gamma Discount of a step. (0 to 1; default 0.99)" in text
+        assert "algorithm.error Function of the TD error. (huber or mse; default huber)" in text
+        assert "replay.alpha Power of a priority." in text
+    assert "replay.alpha" not in run("train", "--algorithm", "ppo", "--help").stdout
+    unknown = run("train", "--algorithm", "dqnn", "--help")
+    assert unknown.exit_code == 2 and "did you mean 'dqn'?" in unknown.stderr
+
+
 def test_the_two_names_of_the_episodes_of_an_evaluation_name_each_other():
     assert "'evaluate' has --episodes" in " ".join(run("train", "--help").stdout.split())
     assert "of 'train' it is --evaluate-episodes" in " ".join(run("evaluate", "--help").stdout.split())
@@ -396,6 +410,14 @@ def test_resume_passes_on_what_is_to_change(api):
         "directory": Path("runs/old"), "on": "serial", "settings": ("algorithm.entropy=0",), "fields": {"steps": 2000},
     }  # fmt: skip
     assert "changed: steps 1000 -> 2000" in result.output
+
+
+def test_a_resume_has_an_option_for_each_setting_that_it_may_change(api):
+    result = run("resume", "runs/old", "--threads", "2", "--evaluate-every", "5k", "--stop-at", "-95")
+    assert result.exit_code == 0, result.output
+    assert api.asked["fields"] == {"threads": 2, "evaluate_every": 5000, "stop_at": -95.0}
+    refused = run("resume", "runs/old", "--actors", "2")
+    assert refused.exit_code == 2 and "no such option '--actors'" in refused.stderr
 
 
 def test_a_resume_that_would_do_nothing_says_so(api):

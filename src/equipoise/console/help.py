@@ -5,7 +5,6 @@ Plain text, since typer's own rich panels cost 0.2 s of imports, which is most o
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import sys
 from collections.abc import Iterator
@@ -74,16 +73,15 @@ class OneLineErrors(TyperGroup):
 
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
+    from equipoise.console.options import setting_named
     from equipoise.hints import hint, nearest
-    from equipoise.types import Program
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
     if message.startswith("No such option") and command is not None:
         name = error.option_name
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
-        settings = {field.name for field in dataclasses.fields(Program)} - {"env", "policies", "route"}
-        if (key := name.lstrip("-").replace("-", "_")) in settings and command.name == "train":
+        if command.name == "train" and (key := setting_named(name)) is not None:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import Fact, Read, facts, said
-from equipoise.types import Frozen, Policy, Program
+from equipoise.types import EnvFactory, Frozen, Policy, Program, Replay
 
-__all__ = ["Setting", "named", "settings", "why_unread"]
+__all__ = ["Setting", "named", "rooms", "settings", "why_unread"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,11 @@ class Setting:
     @property
     def value(self) -> Any:
         return getattr(self.part, self.fact.name)
+
+
+def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
+    """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
+    return [("", Program), ("", EnvFactory), ("policy.", Policy), *([("replay.", Replay)] if replay else [])]
 
 
 def settings(program: Program) -> Iterator[Setting]:

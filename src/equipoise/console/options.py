@@ -1,0 +1,156 @@
+"""Options and help of the settings of a run, made from the annotations of their fields.
+
+A setting with a ``Flag`` is an option of ``train``, and of ``resume`` where a run that goes on may change it. Each other one is
+listed with its ``--set`` key; with ``--algorithm NAME`` the help of ``train`` lists those of the algorithm as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.console.help import Sections, plain_errors
+from equipoise.facts import Fact, facts, said
+from equipoise.runtime.fields import rooms
+from equipoise.types import LONG, OUT, WHAT, WHERE, Replay
+
+__all__ = ["TrainHelp", "read", "settings_options"]
+
+SECTIONS = (WHAT, WHERE, LONG, OUT)
+
+
+def flags() -> dict[str, tuple[Fact, str]]:
+    """By the name of their option: the settings that have one, each with its ``--set`` key."""
+    return {_name(fact): (fact, key) for key, fact in _all() if fact.flag is not None}
+
+
+def _name(fact: Fact) -> str:
+    assert fact.flag is not None
+    return fact.flag.name or fact.name.replace("_", "-")
+
+
+def _all() -> Iterator[tuple[str, Fact]]:
+    for room, cls in rooms(replay=True):
+        yield from ((f"{room}{name}", fact) for name, fact in facts(cls).items() if fact.help)
+
+
+def _others() -> list[tuple[str, Fact]]:
+    """The settings of every run that have no option."""
+    return [(key, fact) for key, fact in _all() if fact.flag is None and not key.startswith("replay.")]
+
+
+def settings_options(*, resume: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with an option for each setting that has a flag; ``resume``: for those that a run may change as it goes on.
+
+    The command takes them as keywords, as texts, None where an option was not given. Options are grouped by their sections.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        made = [_option(name, fact) for name, (fact, _) in flags().items() if not resume or fact.rule == "free"]
+        both = sorted((one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)), key=_section)
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**given)
+
+        run.__signature__ = signature.replace(parameters=both)  # type: ignore[attr-defined]  # where typer looks
+        run.__annotations__ = {one.name: one.annotation for one in both}
+        return run
+
+    return decorate
+
+
+def _option(name: str, fact: Fact) -> inspect.Parameter:
+    assert fact.flag is not None
+    option = typer.Option(f"--{name}", metavar=fact.flag.metavar, help=fact.help, rich_help_panel=fact.flag.section)
+    kind = Annotated[str | None, option]
+    return inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _section(parameter: inspect.Parameter) -> int:
+    """Arguments first, then the options by section, then those without one."""
+    info = parameter.annotation.__metadata__[0]
+    if isinstance(info, typer.models.ArgumentInfo):
+        return -1
+    return SECTIONS.index(info.rich_help_panel) if info.rich_help_panel in SECTIONS else len(SECTIONS)
+
+
+def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
+    """The options that were given, read by the types of their fields -> fields of a run, and settings."""
+    from equipoise.runtime.settings import convert
+
+    fields: dict[str, Any] = {}
+    settings: list[str] = []
+    for name, (fact, key) in flags().items():
+        if (text := texts.get(name.replace("-", "_"))) is None:
+            continue
+        value = text if key.startswith("replay.") else convert(text, fact.kind, f"--{name}")
+        if value is None or key.startswith("replay."):  # None would be "not given"; an algorithm may have no replay
+            settings.append(f"{key}={text}")
+        else:
+            fields[fact.name] = value
+    return fields, settings
+
+
+def setting_named(option: str) -> str | None:
+    """The ``--set`` key of a setting without an option, for a user who typed one."""
+    name = option.lstrip("-").replace("-", "_")
+    return next(
+        (key for key, fact in _all() if fact.flag is None and name == fact.name and not key.startswith("replay.")), None
+    )
+
+
+class TrainHelp(Sections):
+    """Help that ends with the settings that have no option, and with an algorithm's where one is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["algorithm"] = _after("--algorithm", args)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        named = ctx.meta.get("algorithm")
+        for title, settings in _listed(named).items():
+            with formatter.section(title):
+                formatter.write_dl([(key, described(fact)) for key, fact in settings], col_max=28)
+        if named is None:
+            with formatter.indentation():
+                formatter.write_text("With --algorithm NAME, --help lists the settings of that algorithm as well.")
+
+
+def _after(option: str, args: list[str]) -> str | None:
+    for at, word in enumerate(args):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and at + 1 < len(args):
+            return args[at + 1]
+    return None
+
+
+def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
+    others = _others()
+    listed = {"Other settings, by --set KEY=VALUE": others}
+    if algorithm is None:
+        return listed
+    from equipoise.runtime.program import algorithm_class
+
+    with plain_errors("equipoise train", debug=False):
+        cls = algorithm_class(algorithm)
+        listed[f"Settings of {algorithm}"] = [(f"algorithm.{name}", fact) for name, fact in facts(cls).items()]
+    if cls.needs_replay:
+        listed["Settings of the replay"] = [(f"replay.{name}", fact) for name, fact in facts(Replay).items()]
+    return listed
+
+
+def described(fact: Fact) -> str:
+    """Help, values and default of a setting, in one text."""
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", ()) else f"default {said(fact.default)}"
+    values = "; ".join(part for part in (fact.limits, default) if part)
+    return f"{fact.help} ({values})" if values else fact.help
