@@ -461,7 +461,19 @@ def chaos(
     sys.exit(0 if passed else 1)
 
 
+def look_here_last() -> None:
+    """Let ``my_envs:make_env`` be found where the command is typed, after all that is installed.
+
+    A random.py of the user's must not take the place of Python's, which torch imports.
+    """
+    here = os.getcwd()
+    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]):  # by python -c and -m
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
+
+
 def main() -> None:
-    sys.path.insert(0, os.getcwd())  # my_envs:make_env is looked for where the command is typed, as by python -m
+    look_here_last()
     warnings.formatwarning = one_line
     app(prog_name="equipoise")

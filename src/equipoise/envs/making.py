@@ -138,7 +138,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
             f"env {target!r}: expected a class or a function that makes an env, got {type(found).__name__} {found!r}"
         )
     names = [key for key, value in vars(imported).items() if callable(value) and not key.startswith("_")]
-    raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}")
+    raise wrong.unknown("env", name, [*names, *gymnasium.registry], f" in module {module!r}{wrong.hidden(module)}")
 
 
 def make_registered(found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str) -> SyncEnv:

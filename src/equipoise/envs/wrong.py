@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import pkgutil
@@ -65,6 +66,16 @@ def looked() -> str:
     here = os.getcwd()
     place = here if {"", here} & set(sys.path) else sys.path[0]
     return f" Modules are looked for in {place} and among the installed packages."
+
+
+def hidden(module: str) -> str:
+    """The end of an error where a file of the working directory has the name of a module that is found elsewhere."""
+    top = module.partition(".")[0]
+    found, mine = sys.modules.get(top), importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
+    if found is None or mine is None or mine.origin is None or mine.origin == getattr(found, "__file__", None):
+        return ""
+    where = getattr(found, "__file__", None) or "a part of Python"
+    return f"; {top!r} is {where}, which comes before {mine.origin}: give yours another name"
 
 
 def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.algorithms.impala"]
 ENV_PRELOAD = ["equipoise.runtime.stepping"]
 
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
+
 _envs = forkserver.ForkServer()
 
 
@@ -38,9 +40,19 @@ def prepare(*, central: bool = False) -> None:
 
 
 def _ensure_running(central: bool) -> None:
-    forkserver.ensure_running()
-    if central:
-        _envs.ensure_running()
+    # The servers are started with -c, which looks for Python's own modules in the working directory first: a random.py there
+    # would take the place of Python's.
+    said = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = said or OURS
+    try:
+        forkserver.ensure_running()
+        if central:
+            _envs.ensure_running()
+    finally:
+        if said is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = said
 
 
 def release() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from setproctitle import setproctitle
 
 from equipoise.runtime.board import Board, Meter
+from equipoise.runtime.forkserver import OURS, SAFE_PATH
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.types import Tick, Worker
 
@@ -58,6 +59,8 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
     # SIG_IGN, which programs that an env starts would inherit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    if os.environ.get(SAFE_PATH) == OURS:  # which the server needed: programs that an env starts look for modules as always
+        del os.environ[SAFE_PATH]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from equipoise import algorithms
-from equipoise.envs.wrong import looked
+from equipoise.envs.wrong import hidden, looked
 from equipoise.hints import hint
 from equipoise.runtime.settings import convert, field_types
 from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay
@@ -65,7 +65,7 @@ def _outside(name: str) -> type[Algorithm]:
     for part in qualname.split("."):
         if not hasattr(value, part):
             known = [key for key, member in vars(value).items() if _is_algorithm(member)]
-            raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}")
+            raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}{hidden(module_name)}")
         value = getattr(value, part)
     if not _is_algorithm(value):
         raise ValueError(f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {value!r}")
