@@ -555,7 +555,9 @@ class Program:
         FREE,
     ] = None
     deadline_s: Annotated[
-        Positive, Help("Seconds that a tick of a worker may take; a worker that takes longer is killed and replaced."), FREE
+        Positive,
+        Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),
+        FREE,
     ] = 120.0
     checkpoint_every: Annotated[
         Whole | None,

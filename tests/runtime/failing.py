@@ -11,6 +11,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+COMPUTES_S = 3.0
+
+
+def compute(seconds: float) -> None:
+    """Take so many seconds of a core."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
 
 class Failing(gymnasium.Env[Any, Any]):
     """Fine for ``after`` steps of its process, then ``how``."""
@@ -36,6 +45,10 @@ class Failing(gymnasium.Env[Any, Any]):
                 os.kill(os.getpid(), signal.SIGSTOP)
             if self.how == "hang":
                 time.sleep(10_000)
+            if self.how == "loop":
+                compute(10_000)
+            if self.how == "compute" and self.left == -1:
+                compute(COMPUTES_S)
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from equipoise.envs.replay import replay
 from equipoise.runtime.directory import load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
 from tests.conftest import descendants
+from tests.runtime import failing as failures
 from tests.runtime.ruling import Doomed, program
 
 
@@ -132,6 +134,22 @@ def test_a_worker_that_hangs_is_replaced_and_says_where(how: str, said: str, tmp
     exhaust(run)
     assert run.summary["status"] == "completed"
     assert [n for n in run.summary["notes"] if "actor 0 did nothing for" in n and (said in n or "failing.py" in n)]
+
+
+def test_a_worker_in_an_endless_loop_is_replaced_and_says_where(tmp_path: Path) -> None:
+    run = failing("loop", "process", tmp_path / "run", after=100, steps=1500, settings=["deadline_s=1"])
+    exhaust(run)
+    assert run.summary["status"] == "completed"
+    (note, *_) = [n for n in run.summary["notes"] if re.search(r"actor 0 computed for \d+ s without an end of its tick", n)]
+    assert "failing.py" in note and "compute" in note
+
+
+def test_a_worker_that_computes_for_long_does_not_hang(tmp_path: Path) -> None:
+    """Its step takes three times ``deadline_s`` on a core, and longer where others want the core, too."""
+    settings = [f"deadline_s={failures.COMPUTES_S / 3}"]
+    run = failing("compute", "process", tmp_path / "run", after=100, steps=1500, settings=settings, max_lag=1)
+    exhaust(run)
+    assert run.summary["status"] == "completed" and not [n for n in run.summary["notes"] if "replaced" in n]
 
 
 def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(tmp_path: Path) -> None:

@@ -22,12 +22,13 @@ from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut, together
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
+from equipoise.runtime.hangs import Watch
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.types import learning
 from equipoise.weights.device import CudaIpc, Share
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
-STACK_S = 1.0  # for a worker that hangs to say where
+STACK_S = 3.0  # for a worker that hangs to say where
 BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
@@ -75,6 +76,7 @@ class _Child:
     outbox: Outbox
     stack: Pipe
     process: Any = None
+    watch: Watch | None = None  # of that process
     incarnation: int = 0  # processes before that had begun to act
     replaced: int = 0
     said: str = ""  # the traceback that it sent
@@ -163,7 +165,7 @@ class ProcessRuntime:
             process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
         with _without_main(self._blue):
             process.start()
-        child.process = process
+        child.process, child.watch = process, Watch(process.pid, time.perf_counter())
 
     def _rows(self, child: _Child) -> int:
         """What an actor's streams have come to: its next unroll begins there; of a shard, how many it took in."""
@@ -239,7 +241,7 @@ class ProcessRuntime:
     # ------------------------------------------------------------------------------------------------------- supervision
 
     def _look_for_hangs(self) -> None:
-        """SIGKILL for a worker whose last tick is too long ago; it is asked for its stack before."""
+        """SIGKILL for a worker that hangs (``hangs.py`` says when); it is asked for its stack before."""
         now = time.perf_counter()
         if now - self._looked < LOOK_S:
             return
@@ -248,14 +250,15 @@ class ProcessRuntime:
         for child in self._children:
             if child.start_at is not None or child.process.exitcode is not None:
                 continue
+            assert child.watch is not None
             if overslept:
                 self.shared.board.touch(child.name)
-            elif (idle := now - self.shared.board.touched(child.name)) > self._blue.program.deadline_s:
+            elif how := child.watch.look(now, self.shared.board.touched(child.name), self._blue.program.deadline_s):
                 stack = self._ask_for_stack(child)
                 child.process.kill()  # also ends a stopped one
                 child.process.join()
                 child.said = stack
-                self._lost(child, f"did nothing for {idle:.0f} s" + ("" if stack else " and does not answer signals"))
+                self._lost(child, how + ("" if stack else " and does not answer signals"))
 
     def _ring_beside(self, child: _Child) -> None:
         """Wake those with whom the worker exchanged rows and actions."""
