@@ -18,15 +18,15 @@ A hold costs one ignored inference and a row of all B streams, for each step in 
 return ends there and goes on with a value. That is next to nothing where all clocks strike together; where they do not, and B
 is no longer small beside an episode's steps, up to half of the rows. NEXT_STEP costs one row of one stream instead.
 
-Where the env gives no final observation, a truncation counts as a termination, and a note says so: of Gymnasium's own vector
-envs it is known that they do, of others the first truncation tells.
+Where the env gives no final observation, a truncation counts as a termination, and a note says so. For Gymnasium's own vector
+envs this is known before; for others the first truncation tells.
 
 Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch`` names: on the row that ends an
 episode they are those of ``final_info`` in SAME_STEP.
 
 One stream of a vector env cannot be made anew. Where its episode has to be aborted (``on_nonfinite`` "drop", a value that is
 invalid) its rows are masked until its next episode begins: ``valid`` False, ``first`` True, reward 0, a harmless observation.
-An exception cannot be told to be one stream's, so it is raised.
+An exception cannot be attributed to one stream, so it is raised.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
-OTHER_ACTIONS = 1 << 26  # bytes of actions since its birth that are kept of any other; after that, no capsule of it replays
+OTHER_ACTIONS = (
+    1 << 26
+)  # bytes of actions kept for an env that is not exact, since it was made; beyond it a capsule cannot replay
 
 
 class GymnasiumEnv(SyncEnv):
-    """``env`` of B streams, seeded from (``seed``, stream): each stream's where it takes several, else the first's."""
+    """A vector env of B streams, seeded from (``seed``, stream): each stream's where it takes several, else the first's."""
 
     def __init__(
         self,
@@ -81,13 +83,18 @@ class GymnasiumEnv(SyncEnv):
             action_mask=action_mask,
         )
         count = len(streams)
-        self._waiting, self._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)  # aborted; and its row was a last one
+        self._waiting, self._ended = (
+            np.zeros(count, np.bool_),
+            np.zeros(count, np.bool_),
+        )  # streams whose episode was aborted; streams whose last row ended an episode
         self._any_waiting = False
         self._done = np.zeros(count, np.bool_)  # an episode ended in this row (SAME_STEP)
         self._held = np.zeros(count, np.bool_)  # it was truncated: the reset is shown in the next row
-        self._aside: Tree = tree.map(np.zeros_like, self.ts.obs) if self.same_step else {}  # those resets
+        self._aside: Tree = (
+            tree.map(np.zeros_like, self.ts.obs) if self.same_step else {}
+        )  # the reset observations of held streams
         self.mend: Callable[[Tree, Array], None] | None = None  # called with obs and first of every row, to write over obs
-        self._actions: list[Any] = []  # since ``_from``
+        self._actions: list[Any] = []  # actions since ``_from``
         self._from: Tree | None = None  # a state with an action sent; None: birth
         self._played = True  # can this env be brought to ``_from``
         seeds = stream_seeds(seed, streams)
@@ -152,7 +159,7 @@ class GymnasiumEnv(SyncEnv):
             self.mend(ts.obs, ts.first)
 
     def _end(self, info: Any) -> None:
-        """SAME_STEP: where an episode ended, what was observed is the next one's. Hold it back where a clock cut this one."""
+        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP shows it in the same row)."""
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
         ts.valid.fill(True)
@@ -165,7 +172,7 @@ class GymnasiumEnv(SyncEnv):
         np.copyto(ts.first, ts.terminated)
 
     def _tell_finals(self, given: bool) -> None:
-        """A truncation came, with its final observation or without: that is known from now on."""
+        """Remember, at the first truncation, whether the env gives final observations."""
         others = tuple(one for one in self.spec.notes if one not in (final.UNKNOWN, final.TRUNCATION))
         if not given and final.TRUNCATION not in self.spec.notes:
             self.spec = replace(self.spec, notes=(*others, final.TRUNCATION))
@@ -177,7 +184,7 @@ class GymnasiumEnv(SyncEnv):
             self.spec = replace(self.spec, notes=others)
 
     def _go_on(self) -> None:
-        """The row after a hold: the episodes that were held back begin, and no env is stepped."""
+        """Answer the row after a hold: the episodes that were held back begin, and no env is stepped."""
         ts, held = self.ts, self._held
         for array in (ts.reward, ts.terminated, ts.truncated, ts.valid):
             array.fill(0)
@@ -189,7 +196,7 @@ class GymnasiumEnv(SyncEnv):
             self._judge()
 
     def _show(self, rows: Any) -> None:
-        """The resets of ``rows`` (a mask or indices), which are held no longer."""
+        """Show the resets of ``rows`` (a mask or indices) and stop holding them."""
 
         def put(to: Any, aside: Any) -> None:
             to[rows] = aside[rows]
@@ -199,11 +206,11 @@ class GymnasiumEnv(SyncEnv):
 
     def _inform(self, infos: Infos, info: dict[str, Any]) -> None:
         infos.read_all(info)
-        if self.same_step and self._done.any():  # what ``info`` itself says there is of the next episode
+        if self.same_step and self._done.any():  # ``info`` itself belongs to the next episode there
             infos.read_all(info.get("final_info", {}), self._done)
 
     def _mask(self) -> None:
-        """Streams whose episode was aborted: nothing of them is told until the next one begins."""
+        """Mask the streams whose episode was aborted, until their next one begins."""
         ts, waiting, ended = self.ts, self._waiting, self._ended
         done = ts.terminated | ts.truncated
         begun = waiting & (done if self.same_step else ended)  # this row's observation begins an episode
@@ -285,7 +292,7 @@ def observe(target: Tree, obs: Any, key: str = "obs") -> None:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """What the env says in ``metadata["autoreset_mode"]``; ValueError where it says nothing, or that it never resets."""
+    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env never resets."""
     said = env.metadata.get("autoreset_mode")
     modes: dict[Any, AutoresetMode] = {name: mode for mode in AutoresetMode for name in (mode, mode.value)}
     if (mode := modes.get(said)) is None:

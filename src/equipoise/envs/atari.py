@@ -41,9 +41,9 @@ CLIP = "rewards are never clipped by the env, so that returns are the game's: se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtariSpec:
-    """Names are ALE's. The defaults are Machado et al. 2018 (arXiv:1709.06009), what the v5 ids stand for, with no-ops."""
+    """The choices that make an Atari env, by ALE's names. Defaults: Machado et al. 2018 (arXiv:1709.06009), with no-ops."""
 
-    repeat_action_probability: float = 0.25  # sticky actions: a frame goes on with the action before
+    repeat_action_probability: float = 0.25  # sticky actions: the chance that a frame repeats the previous action
     noop_max: int = 30  # no-ops after a reset: 0 to noop_max - 1, the FIRE counted
     use_fire_reset: bool = True  # press FIRE after a reset, in games that have it
     episodic_life: bool = False  # a lost life ends the episode, and the next one is a new game
@@ -73,7 +73,7 @@ class AtariSpec:
 
     @property
     def observation(self) -> spaces.Box:
-        """[stack, H, W] uint8, or [stack, H, W, 3]."""
+        """The observation space: [stack, H, W] uint8, or [stack, H, W, 3]."""
         colours = () if self.grayscale else (3,)
         return spaces.Box(0, 255, (self.stack_num, self.img_height, self.img_width, *colours), np.uint8)
 
@@ -119,7 +119,7 @@ class Game:
         return AtariGame(self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode)  # it has one
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
-        """``num_threads``: of the vector env of this worker, 1 where it is not said; a Python env has one."""
+        """Make the env. ``num_threads``: threads of this worker's vector env, default 1; a Python env has one."""
         target = f"python:{self.id}" if python else self.id
         made: SyncEnv
         spec = parse(target, kwargs, ("render_mode", "num_threads") if python else ("num_threads",))
@@ -162,7 +162,7 @@ class AtariVector(GymnasiumEnv):
 
 
 def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[[Array, Array], None] | None:
-    """What turns the ``native`` padding of a vector env's stacks into the spec's; None where they are the same.
+    """A function that turns a vector env's ``native`` stack padding into the spec's; None where they are the same.
 
     Called with obs [B, stack, ...] and first [B] of every row, it writes over the frames before each episode's first.
     """
@@ -184,7 +184,7 @@ def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[[Array, Ar
 
 
 def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -> tuple[AtariSpec, dict[str, Any], list[str]]:
-    """The spec, EnvPool's own arguments for it, and in which points it cannot be kept."""
+    """The spec, EnvPool's own arguments for it, and the points in which EnvPool cannot keep it."""
     target = f"envpool:{task}"
     spec = parse(target, kwargs, tuple(name for name in accepted if name in ("num_threads", "thread_affinity_offset")))
     if not spec.maxpool:
@@ -211,7 +211,7 @@ def of_pool(task: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]) -
 
 
 class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One game with ALE's Python interface, row for row what ALE's vector env makes of it."""
+    """One game with ALE's Python interface; its rows equal those of ALE's vector env."""
 
     snapshot_attributes = ("frames", "screens", "lives", "elapsed")
 
@@ -315,7 +315,7 @@ def _weighed(x: Array, size: int) -> Array:
 
 @functools.cache
 def _cells(n: int, size: int) -> list[tuple[Array, Array]]:
-    """Of each of ``size`` cells its first, second, ... source index and that one's share of it; 0 where it has no more."""
+    """For each of ``size`` cells: the index of each source row and the share it contributes; 0 where there are no more."""
     scale = 1.0 / (size / n)
     cells = []
     for cell in range(size):

@@ -1,4 +1,4 @@
-"""What all envs that run in the worker share: buffers, the order of ``send`` and ``recv``, and the rows of a reset."""
+"""The base of all envs that run in the worker: buffers, the order of ``send`` and ``recv``, and the rows of a reset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESUMES: tuple[Resume, ...] = ("exact", "replay", "restart")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 
-LOOK_EVERY = 64  # steps, at the bounds of floats; the check for finite numbers is in every step
+LOOK_EVERY = 64  # steps between two checks of float bounds; finite numbers are checked in every step
 
 
 class SyncEnv:
@@ -34,8 +34,8 @@ class SyncEnv:
     them. A subclass has ``_reset`` and ``_step``, which fill ``ts``, ``_close``, and, unless its resume is restart,
     ``_capture`` and ``_restore``.
 
-    What a ``load`` came to is read from ``resumed``, how many streams were brought back "exact", by "replay", or "restart";
-    ``restarted`` [B] bool, the last of these; and ``restarts``, {stream: why}.
+    After a ``load``: ``resumed`` counts the streams brought back "exact", by "replay", or "restart"; ``restarted`` [B] bool
+    marks the last kind; ``restarts`` is {stream: why}.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SyncEnv:
         notes: tuple[str, ...] = (),
         action_mask: str = "auto",
     ) -> None:
-        """``action_mask``: where in the observation it stands, as in ``masks.CHOICES``, "info" being dealt with already."""
+        """``action_mask``: its place in the observation, as in ``masks.CHOICES``; the caller has dealt with "info"."""
         self.form = ActionForm(action, len(streams))
         self.ts: Any  # a TimeStep of numpy arrays
         self.ts, floats = timestep(observation_spec(observation), streams)
@@ -59,17 +59,17 @@ class SyncEnv:
         self.checks = Checks(observation, self.ts, floats, every=LOOK_EVERY, masks=tuple(arrays))
         self.failures: Failures | None = None  # None: whatever goes wrong is raised
         self.infos: Infos | None = None  # None: information dicts are not touched
-        self.origin = (EnvFactory(target=type(self).__name__), 0)  # what ``make`` made this of, and the run's seed
+        self.origin = (EnvFactory(target=type(self).__name__), 0)  # the factory that ``make`` was given, and the run's seed
         self.action = self.form.zeros()  # [B, ...] the last one, in the env's dtypes
-        self.restarted = np.zeros(len(streams), np.bool_)  # by the last load
+        self.restarted = np.zeros(len(streams), np.bool_)  # streams that the last load restarted
         self.restarts: dict[int, str] = {}
         self.resumed: dict[str, int] = {}
         self._phase = RESET
-        self._unsaid = False  # the streams that a load restarted are still to be told so
+        self._unsaid = False  # restarted streams still have to show their reset row
         self._closed = False
 
     def watch(self, names: Sequence[str]) -> None:
-        """Before the first ``recv``: from now on ``ts.info`` has these numbers of the env's ``info``."""
+        """Put these numbers of the env's ``info`` into ``ts.info``; call it before the first ``recv``."""
         self.infos = Infos(names, len(self.ts.stream))
         self.ts = replace(self.ts, info=self.infos.value)
 
@@ -85,7 +85,7 @@ class SyncEnv:
             self._end_restarted()
 
     def recv(self) -> TimeStep:
-        """The outcome of the last action; at first the reset that construction began."""
+        """Return the outcome of the last action; the first call returns the reset that construction began."""
         if self._phase == SENT:
             self._step()
         elif self._phase == RESET:
@@ -101,14 +101,14 @@ class SyncEnv:
         return False
 
     def state(self) -> Tree:
-        """{} where a resume makes the env anew, else everything that its next rows depend on."""
+        """Everything that the next rows depend on; {} where a resume makes the env anew."""
         if self.spec.resume == "restart" or self._phase == RESET:  # before the first reset, a new one is the same
             return {}
         rows = {key: copied(getattr(self.ts, key)) for key in ROWS}
         return {"rows": rows, "action": tree.map(np.array, self.action), "phase": np.array(self._phase), "env": self._capture()}
 
     def load(self, state: Tree) -> None:
-        """The inverse, into an env from the same ``make``; ValueError names what does not fit.
+        """Restore a state into an env from the same ``make``; ValueError names what does not fit.
 
         Afterwards ``ts`` holds the rows that were told last, and the env waits for what it waited for. A stream that could
         not be brought back ends there: its next action is ignored and answered by a reset row, as at an episode's end
@@ -134,7 +134,7 @@ class SyncEnv:
         self.resumed = {kind: kinds.count(kind) for kind in RESUMES}
 
     def _end_restarted(self) -> None:
-        """Their last row, which was told, ends an episode now: the step that comes resets them."""
+        """End the episode of restarted streams: their last row was told already, and the next step resets them."""
         np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
         self._unsaid = False
 

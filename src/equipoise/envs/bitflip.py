@@ -89,7 +89,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Any, Any]):
         return _observation(self.bits, self.goal), reward, terminated, truncated, {}
 
     def _start(self) -> None:
-        """Where the last step ended an episode."""
+        """Begin a new episode where the last step ended one."""
         if count := int(self.done.sum()):
             self.bits[self.done], self.goal[self.done] = _drawn(self.np_random, count, self.bits.shape[1])
             self.t[self.done] = 0
@@ -103,7 +103,7 @@ def _spaces(bits: int) -> tuple[Any, Any]:
 
 
 def _drawn(rng: np.random.Generator, count: int, bits: int) -> tuple[Array, Array]:
-    """Bits and goals [count, n] that differ."""
+    """Draw bits and goals [count, n] that differ."""
     start = rng.integers(2**bits, size=count)
     numbers = np.stack([start, start ^ rng.integers(1, 2**bits, size=count)])
     both = (numbers[..., None] >> np.arange(bits) & 1).astype(np.int8)

@@ -48,11 +48,11 @@ KINDS = ("exception", "nonfinite", "invalid", "outside", "cast")
 
 
 class EnvFailed(RuntimeError):
-    """An env that does not work at all, however often it is made anew."""
+    """The error of an env that fails however often it is made anew."""
 
 
 class ProcessExhausted(RuntimeError):
-    """An env that cannot work in this process any more, which has run out of files or memory; in a new one it may."""
+    """The error of a process that has run out of files or memory; the env may work in a new process."""
 
 
 def exhausted(error: BaseException) -> bool:
@@ -61,7 +61,7 @@ def exhausted(error: BaseException) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Failures:
-    """What a run does about its envs' failures, and how often it did: ``counts`` [3] int64 as in ``COUNTED``."""
+    """The rule for env failures in a run, and how often each kind came: ``counts`` [3] int64 as in ``COUNTED``."""
 
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
@@ -75,7 +75,7 @@ class Failures:
         return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"
 
     def warn_once(self, error: WrongValue) -> bool:
-        """For what is odd but can be learned from -> whether this was the time."""
+        """Warn, the first time, of something odd that can be learned from -> was this the first time?"""
         first = error.key not in self.warned
         if first:
             self.warned.add(error.key)
@@ -98,27 +98,27 @@ class Start:
     seed: int | None = None
     generator: dict[str, Any] | None = None
     resets: int = 1
-    born: int | None = None  # the seed of the env's first reset
+    born: int | None = None  # seed of the env's first reset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capsule:
-    """One failure. ``streams``: whose env it is; ``stream``: the one that failed, None where a vector env cannot say."""
+    """One failure. ``streams``: the streams of the env; ``stream``: the one that failed, None where a vector env cannot say."""
 
     env: EnvFactory
     streams: tuple[int, ...]
     stream: int | None
-    seed: int  # of the run
+    seed: int  # seed of the run
     start: Start
     kind: Kind
     error: str  # its type
     message: str
-    key: str | None  # of a wrong value
-    step: int  # of the episode, the failing one included, 0: its reset; of a vector env since ``start``
+    key: str | None  # the key of a wrong value
+    step: int  # steps of the episode, the failing one included (0: the reset); for a vector env, steps since ``start``
     wrappers: str
     traceback: str
     versions: Mapping[str, str | None]
-    actions: Tree  # [n, ...] of the stream since ``start``, [n, B, ...] of a vector env
+    actions: Tree  # [n, ...] actions of the stream since ``start``; [n, B, ...] for a vector env
     observations: Tree
     state: Tree
 
@@ -127,7 +127,7 @@ class Capsule:
 
 
 def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | None:
-    """The capsule's directory, or None where its cause has its ``LIMIT`` already (or the disk is full: that is warned of)."""
+    """Write the capsule -> its directory; None where this cause has ``LIMIT`` already, or the disk is full (with a warning)."""
     cause = cause_of(capsule.kind, capsule.key, error)
     if not (free := [n for n in range(1, LIMIT + 1) if not (directory / f"{cause}-{n:02d}").exists()]):
         return None
@@ -151,7 +151,7 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
 
 
 def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | None:
-    """Other workers write here, too: a name is had by whoever renames first, since no directory replaces a full one."""
+    """Rename to the first free name. Other workers write here too; the first rename wins: no directory replaces a full one."""
     for n in free:
         target = directory / f"{cause}-{n:02d}"
         try:
@@ -166,7 +166,7 @@ def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | 
 
 
 def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
-    """What two failures share when they are the same one: kind, type and place; never the message, which may hold numbers."""
+    """The key that equal failures share: kind, type and place; not the message, which may hold numbers."""
     where = key or ""
     if not where and (frames := traceback.extract_tb(error.__traceback__)):
         where = f"{Path(frames[-1].filename).name}-{frames[-1].lineno}"
@@ -197,7 +197,7 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
 
 
 def versions(env: Any) -> dict[str, str | None]:
-    """Of what decides what an env does; ``env``'s own package too, where it has one."""
+    """Versions of every package that decides how an env behaves, the package of ``env`` included."""
     module = type(getattr(env, "unwrapped", env)).__module__.partition(".")[0]
     names = dict.fromkeys(("equipoise", "gymnasium", "numpy", module))
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
@@ -274,7 +274,7 @@ def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Numbers only, of a bearable size; nothing is unpacked to the disk."""
+    """Read the arrays: numbers only, of a bounded size; nothing is unpacked to the disk."""
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())

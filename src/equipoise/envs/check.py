@@ -35,8 +35,8 @@ from equipoise.types import Array, EnvFactory, Tree
 
 STEPS = 1500  # beyond the time limits of most envs
 STREAMS = 2
-KEPT_BYTES = 256 * 2**20  # of the rows that walks are compared by
-STALL_S, STALL_RATIO = 0.05, 20.0  # what makes a 99th percentile worth a note
+KEPT_BYTES = 256 * 2**20  # most bytes of rows that are kept to compare walks
+STALL_S, STALL_RATIO = 0.05, 20.0  # a 99th percentile beyond both is noted
 
 IRREPRODUCIBLE = (
     "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, and what went wrong once cannot "
@@ -73,10 +73,10 @@ class Times:
 class Report:
     target: str
     findings: tuple[Finding, ...]  # errors first
-    facts: dict[str, str]  # in the order in which to read them
+    facts: dict[str, str]  # in reading order
     step_s: Times | None = None
     reset_s: Times | None = None  # None, too, where a vector env resets within its steps
-    streams: int = 1  # that one call steps
+    streams: int = 1  # streams that one call steps
 
     @property
     def ok(self) -> bool:
@@ -84,7 +84,7 @@ class Report:
 
 
 def check_env(factory: EnvFactory, *, steps: int = STEPS, seed: int = 0) -> Report:
-    """``steps`` of each walk. What ``make`` refuses (an unknown id, a wrong argument) is refused here: ValueError, ImportError.
+    """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make`` (unknown id, wrong argument).
 
     Whatever else is wrong with the env is a finding. The global random generators are left as they were.
     """
@@ -102,7 +102,7 @@ def check_env(factory: EnvFactory, *, steps: int = STEPS, seed: int = 0) -> Repo
 
 
 class _Check:
-    """A check on its way: what it has found so far is a report at any moment."""
+    """A check under way; its findings so far make a report at any moment."""
 
     def __init__(self, factory: EnvFactory, steps: int, seed: int, stack: contextlib.ExitStack) -> None:
         self.factory, self.steps, self.seed, self.stack = factory, steps, seed, stack
@@ -172,7 +172,7 @@ class _Check:
     # --------------------------------------------------------------------------------------------------- before any step
 
     def look(self, made: SyncEnv) -> None:
-        """At what is known without a step: the spaces, what the adapter says, what has to reach a worker process."""
+        """Look at what is known without a step: spaces, the adapter's notes, what has to reach a worker process."""
         found, spec = self.found, made.spec
         judge_spaces(found, spec.observation, spec.action)
         for name, space in (("observation_space", spec.observation), ("action_space", spec.action)):
@@ -207,13 +207,13 @@ class _Check:
     # ---------------------------------------------------------------------------------------------------------- the walks
 
     def first_walk(self, probe: Probe, actions: Tree, *, same_step: bool) -> tuple[Rows, Endings]:
-        """Everything that can be said of single rows, of neighbours, and of times; returns the rows to compare others with."""
+        """Judge single rows, neighbouring rows and times; return the rows that other walks are compared with."""
         endings = Endings(self.found, probe.env, streams=probe.streams, vector=not probe.python, same_step=same_step)
         spaces_of = dict(leaves(probe.space))
         rows: Rows = []
         names: set[str] = set()  # in its info
-        before: Flat = {}  # what the env gave last
-        held: Flat = {}  # what stood in it
+        before: Flat = {}  # the env's last answer
+        held: Flat = {}  # a copy of that answer
         for answer in probe.walk(actions):
             (self.reset_s if answer.reset else self.step_s).append(answer.seconds)
             if isinstance(answer.info, dict) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
@@ -243,7 +243,7 @@ class _Check:
         return rows, endings
 
     def judge_finals(self, given: bool | None, *, known: bool) -> None:
-        """Of a SAME_STEP env: does a truncated episode show its last observation? ``known``: that it does, without a look."""
+        """Does a truncated episode of a SAME_STEP env show its last observation? ``known``: it does, no look needed."""
         if given is False:
             self.found.note(final.TRUNCATION, "the adapter", "expected info['final_obs'] in SAME_STEP, got none", CLOCK)
             self.facts["autoreset"] = "SAME_STEP without info['final_obs']: truncated, too, ends the return there"
@@ -262,7 +262,7 @@ class _Check:
                 self.found.note(f"{place} is overwritten in place", where, seen, cost)
 
     def same_again(self, rows: Rows, actions: Tree) -> bool:
-        """A fresh env, the same seed, the same actions."""
+        """Compare with a fresh env, given the same seed and actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
         severity: Severity = "note" if getattr(probe.env.spec, "nondeterministic", False) else "error"  # it may say so itself
@@ -300,7 +300,7 @@ class _Check:
         return theirs
 
     def begins_anew(self, probe: Probe, rows: Rows, actions: Tree, *, ignores: bool) -> None:
-        """The first env, used by now, seeded again."""
+        """Compare with the first env, used by now and seeded again."""
         if (parted := difference(rows, probe.rows(actions))) is None:
             return
         if ignores:
@@ -311,7 +311,7 @@ class _Check:
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
 
     def seams_ignore_actions(self, rows: Rows, actions: Tree, endings: Endings, space: Any) -> None:
-        """In NEXT_STEP the action after an end is ignored: other actions there must give the same rows."""
+        """Check that NEXT_STEP ignores the action after an end: other actions there must give the same rows."""
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:
             if step < self.compared:
@@ -338,7 +338,7 @@ def is_same_step(made: SyncEnv) -> bool:
 
 
 def numbers(row: Flat, place: str, streams: int) -> Array:
-    """[B] of one outcome; 0 where the env gave nothing that can be read (which is a finding already)."""
+    """Numbers [B] of one outcome; 0 where the env gave nothing readable (which is a finding already)."""
     array = row.get(place, np.zeros(0))
     return array.reshape(-1) if array.size == streams else np.zeros(streams)
 

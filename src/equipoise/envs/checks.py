@@ -1,4 +1,4 @@
-"""Are the rows that an env gave fit to learn from? One look a step at all of them; which one, where and why only if not.
+"""Checks of an env's rows: one cheap look a step at all of them; which row, where and why only when one is wrong.
 
 Four things can be wrong with a value:
 
@@ -24,13 +24,13 @@ from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
-SMALL = np.float32(1e-20)  # times the largest float32, and summed over any number of them, it overflows nothing
-ROUNDING = 1e-5  # of a bound: what float64 to float32 and sums of cosines may add
+SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
+ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
 FLAGS = ("terminated", "truncated")
 
 
 class WrongValue(RuntimeError):
-    """A value from an env that cannot be learned from; ``index`` is the stream's place in the batch."""
+    """The error of a value that cannot be learned from; ``index`` is the stream's place in the batch."""
 
     def __init__(self, kind: Kind, index: int, key: str, expected: str, got: str) -> None:
         super().__init__(f"{key}: expected {expected}, got {got}")
@@ -38,7 +38,7 @@ class WrongValue(RuntimeError):
         self.where = ""
 
     def placed(self, where: str) -> WrongValue:
-        """The same, with the env and the stream in its message, where nobody has said them yet."""
+        """The same error with the env and the stream in the message, where they are not in it yet."""
         if not self.where:
             self.where, self.args = where, (f"{where}: {self.args[0]}",)
         return self
@@ -46,7 +46,7 @@ class WrongValue(RuntimeError):
 
 @dataclass(slots=True, kw_only=True)
 class Leaf:
-    """One array of the rows, and what its values may be."""
+    """One array of the rows, with the values that it may hold."""
 
     key: str
     array: Any  # [B, ...]
@@ -60,7 +60,7 @@ class Leaf:
 
     def __post_init__(self) -> None:
         slack = 0.0 if self.integers else ROUNDING
-        with np.errstate(over="ignore"):  # of the dtype's own limits
+        with np.errstate(over="ignore"):  # the dtype's own limits may overflow
             low, high = (np.asarray(x, self.array.dtype) for x in (self.low, self.high))
             floor = low if self.integers else np.maximum(low - slack * np.maximum(1, np.abs(low)), np.finfo(low.dtype).min)
             ceiling = high if self.integers else np.minimum(high + slack * np.maximum(1, np.abs(high)), np.finfo(low.dtype).max)
@@ -68,14 +68,14 @@ class Leaf:
         self.scratch = np.zeros(self.array.shape, np.bool_), np.zeros(self.array.shape, np.bool_)
 
     def within(self) -> Any:
-        """Bool, like the array, the same one each time; False for nan as well."""
+        """Return a bool array of the array's shape, the same one each time; False for nan as well."""
         one, other = self.scratch
         np.greater_equal(self.array, self.floor, one)
         np.less_equal(self.array, self.ceiling, other)
         return np.logical_and(one, other, one)
 
     def clip(self, i: int) -> None:
-        """nan to 0, infinities to the largest finite value of the bounds or the dtype."""
+        """Turn nan into 0, and infinities into the largest finite value of the bounds or the dtype."""
         self.array[i] = np.clip(np.nan_to_num(self.array[i], nan=0.0), self.low, self.high)
 
 
@@ -93,13 +93,13 @@ class Mask:
 
 
 class Checks:
-    """Looks at the rows of one ``TimeStep``, whose arrays stay the same. ``every``: at bounds in each so many steps."""
+    """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between two checks of bounds."""
 
     def __init__(
         self, space: spaces.Space[Any], ts: TimeStep, floats: Any, *, every: int = 1, masks: Sequence[tuple[str, Any, Any]] = ()
     ) -> None:
-        """``floats`` [n] float32: what the rewards and the observations that are floats are views of. ``masks``: (key, array
-        [B, n], where each choice begins) of what stands in ``ts.obs`` as an action mask."""
+        """``floats`` [n] float32: the memory that rewards and float observations are views of. ``masks``: (key, array [B, n],
+        where each choice begins) of each action mask in ``ts.obs``."""
         self.reward = leaf("reward", ts.reward, None)
         self.observation = list(leaves(space, ts.obs))
         self.masks = [Mask(key=key, array=array, begins=begins) for key, array, begins in masks]
@@ -107,13 +107,13 @@ class Checks:
         self.every, self._steps = every, 0
         self._bounded = [one for one in self.observation if one.bounded and not one.integers]
         self._integers = [one for one in self.observation if one.bounded and one.integers]
-        self._more = bool(self._integers or self.masks)  # is there more to look at in every step than floats
+        self._more = bool(self._integers or self.masks)  # every step has more than floats to check
         self._dot, self._small = floats.dot, np.full(floats.shape, SMALL)
 
     def fine(self, *, begins: bool = False) -> bool:
         """Is every number finite, every integer one of its space, and, if it is time to look, every float within its bounds?
 
-        It is time each ``every`` steps, and where ``begins`` says that a row begins an episode.
+        Bounds are checked each ``every`` steps, and where ``begins`` says that a row begins an episode.
 
         A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it becomes one of them.
         """
@@ -163,7 +163,7 @@ class Checks:
         return sorted(found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind))
 
     def clamp(self, i: int) -> int:
-        """Make the rows of stream ``i`` finite -> how many numbers were not."""
+        """Make the rows of stream ``i`` finite -> the number of values that were not."""
         count = 0
         for one in (self.reward, *self.observation):
             if not one.integers and (bad := ~np.isfinite(one.array[i])).any():
@@ -172,7 +172,7 @@ class Checks:
         return count
 
     def fill(self, rows: Any) -> None:
-        """Something harmless that the space has for ``rows`` (a mask or indices): what is nearest to 0."""
+        """Write the value of the space that is nearest to 0 into ``rows`` (a mask or indices)."""
         for one in self.observation:
             one.array[rows] = np.clip(np.zeros((), one.array.dtype), one.low, one.high)
         for mask in self.masks:
@@ -208,7 +208,7 @@ def leaf(key: str, array: Any, space: spaces.Space[Any] | None) -> Leaf:
 
 
 def uniform(bound: Any, array: Any) -> Any:
-    """A scalar where all bounds are equal, else one for each value: both compare several times faster than a broadcast."""
+    """Return a scalar where all bounds are equal, else one bound a value: both compare faster than a broadcast."""
     bound = np.asarray(bound, array.dtype)
     if (bound == bound.flat[0]).all():
         return bound.flat[0]
@@ -223,7 +223,7 @@ def bounds_of(one: Leaf) -> str:
 
 
 def misfit(space: spaces.Space[Any], index: int, obs: Any, reward: Any = 0.0, flags: tuple[Any, Any] = (False, False)) -> Any:
-    """Why these cannot become a row of arrays: a WrongValue, or None. Casts within a kind (float64 to float32) are allowed."""
+    """Return a WrongValue where these cannot become a row of arrays, else None. Casts within a kind of dtype are allowed."""
     for key, value in zip(("reward", *FLAGS), (reward, *flags), strict=True):
         kinds = "biuf" if key == "reward" else "biufO"
         if not scalar(value, kinds):
@@ -263,7 +263,7 @@ def ill_formed(spec: Tree, index: int, obs: Any, key: str) -> WrongValue | None:
 
 
 def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> WrongValue | None:
-    """Of a well-formed observation: the first array that is none, or not of its Box's dtype. Learned from, once it is cast."""
+    """Find the first part of a well-formed observation that has to be cast: no array, or not of its Box's dtype."""
     if (inside := tree.branches(space)) is not None:
         found = (uncast(inner, index, member(obs, name), f"{key}/{name}") for name, inner in inside.items())
         return next((wrong for wrong in found if wrong is not None), None)
@@ -274,7 +274,7 @@ def uncast(space: spaces.Space[Any], index: int, obs: Any, key: str = "obs") -> 
 
 
 def described(value: Any) -> str:
-    """A value from an env in a few words, whatever it is."""
+    """Describe any value from an env in a few words."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}"
     try:

@@ -15,7 +15,7 @@ CLOCKS = ("_max_episode_steps", "max_episode_steps", "max_steps", "time_limit", 
 
 
 class Endings:
-    """Of the B streams of one walk: told every row, it says what is wrong with the ends among them, and sums them up."""
+    """The episode ends of one walk of B streams: told every row, it says what is wrong with them and sums them up."""
 
     def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool) -> None:
         self.found, self.vector, self.same_step = found, vector, same_step
@@ -36,7 +36,7 @@ class Endings:
         self.length[:] = 0
 
     def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Any) -> None:
-        """[B] each."""
+        """Take in one row; every argument is [B]."""
         seam = self.over if self.vector and not self.same_step else np.zeros_like(self.over)
         self.seams += [(self.steps, int(b)) for b in np.flatnonzero(seam)]
         self.steps += 1
@@ -63,7 +63,7 @@ class Endings:
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
 
     def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
-        """The row after an end is the reset's: nothing was done, so nothing may be earned or end."""
+        """Check the row after an end: it is the reset's, so it may earn no reward and end nothing."""
         cost = "The autoreset mode in its metadata is not what it does: the first step of every episode is thrown away."
         wrong = seam & self.over
         unearned = seam & (reward != 0) & (not self.wrapped)  # a wrapper of rewards does not know of seams
@@ -77,7 +77,7 @@ class Endings:
             self.found.error("a reward comes with the row after an end", where, seen, cost)
 
     def judge(self, *, limited: bool) -> None:
-        """Of the walk as a whole; ``limited``: is it known that episodes end some day."""
+        """Judge the whole walk; ``limited``: is it known that episodes end some day?"""
         for name, times in self.clocked.items():
             if times >= 2 and times == self.kinds["terminated"]:
                 seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
@@ -100,6 +100,6 @@ class Endings:
 
 
 def clocks(env: Any) -> dict[str, int]:
-    """Limits that the env itself keeps, by the attribute that says so."""
+    """Find the limits that the env itself keeps, by attribute name."""
     found = {name: getattr(env.unwrapped, name, None) for name in CLOCKS}
     return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}

@@ -1,4 +1,4 @@
-"""The last observation of an episode, which a SAME_STEP env gives in ``info`` or nowhere: the row has the next one's first."""
+"""Final observations of a SAME_STEP env: ``info`` holds them or nothing does, since the row shows the next episode's first."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from equipoise.envs.checks import WrongValue
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Tree
 
-KEYS = ("final_obs", "final_observation")  # Gymnasium's since 1.0, and before
+KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
 TRUNCATION = "truncation treated as termination"
 UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"  # until the first truncation tells
 
 
 def note(env: VectorEnv[Any, Any, Any]) -> tuple[str, ...]:
-    """What is to be said of a SAME_STEP env before its first truncation."""
+    """The note on a SAME_STEP env before its first truncation."""
     return () if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) else (UNKNOWN,)
 
 
 def read(target: Tree, info: Mapping[str, Any], rows: Array) -> Array:
-    """Write what ``info`` has as the last observations of ``rows`` [B] bool into ``target`` [B, ...] -> [B] bool, which it had.
+    """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B] bool, which were there.
 
-    Gymnasium's own is an array of objects, each an observation of one env or None. Others may give observations [B, ...] in
-    the form of those that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean anything.
+    Gymnasium gives an array of objects, each one env's observation or None. Others may give observations [B, ...] in
+    the form that ``step`` returns. ``_final_obs`` [B] bool, where it is there, says which rows mean anything.
     WrongValue where one is not of the observation's shape.
     """
     there = given(info, rows)
@@ -42,7 +42,7 @@ def read(target: Tree, info: Mapping[str, Any], rows: Array) -> Array:
 
 
 def given(info: Any, rows: Array) -> Array:
-    """[B] bool: of which of ``rows`` [B] bool ``info`` has the last observation."""
+    """[B] bool: the rows among ``rows`` [B] bool whose last observation is in ``info``."""
     if (key := named(info)) is None:
         return np.zeros_like(rows)
     value, there = info[key], np.array(rows)
@@ -54,7 +54,7 @@ def given(info: Any, rows: Array) -> Array:
 
 
 def named(info: Any) -> str | None:
-    """The key that has them."""
+    """Return the key of ``info`` that holds them."""
     return next((key for key in KEYS if isinstance(info, Mapping) and info.get(key) is not None), None)
 
 

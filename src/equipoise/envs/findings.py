@@ -1,4 +1,4 @@
-"""What can be wrong with one answer of an env: its form, its values against its spaces. Each thing found is said once.
+"""Findings: what is wrong with an env's answers (form, values against spaces), each said once.
 
 A place is "obs" or "obs/key", "reward", "terminated", "truncated". ``lead`` is the shape in front of one stream's: () for
 an env of one stream, (B,) for a vector env.
@@ -27,7 +27,7 @@ POISON = "It would reach the loss and from there every weight: a run stops at it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """error: training or a resume goes wrong. note: it works and costs something."""
+    """One finding. error: training or a resume goes wrong; note: it works and costs something."""
 
     severity: Severity
     what: str  # names the place
@@ -38,11 +38,11 @@ class Finding:
 
 
 class Broken(Exception):
-    """The env cannot be stepped any further; what is wrong is among the findings."""
+    """Raised where the env cannot be stepped any further; the reason is among the findings."""
 
 
 class Findings:
-    """In the order of their discovery; the same ``what`` again is only counted, and once ``closed`` not even that."""
+    """The findings in order of discovery. The same ``what`` again is only counted; once ``closed`` it is ignored."""
 
     def __init__(self) -> None:
         self._found: dict[str, Finding] = {}
@@ -63,7 +63,7 @@ class Findings:
         self.add("note", what, where, seen, cost)
 
     def all(self) -> tuple[Finding, ...]:
-        """Errors first."""
+        """Return all findings, errors first."""
         return tuple(sorted(self._found.values(), key=lambda f: f.severity))
 
 
@@ -123,7 +123,7 @@ def _judge_bounds(found: Findings, place: str, space: spaces.Box) -> None:
 
 
 def flatten(found: Findings, space: spaces.Space[Any], obs: Any, where: str, place: str = "obs") -> Flat:
-    """place -> what stands there, as the env gave it; Broken if a key of the space is missing."""
+    """Return {place: value} as the env gave it; Broken if a key of the space is missing."""
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
             got = f"{len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
@@ -157,7 +157,7 @@ def as_array(found: Findings, place: str, value: Any, where: str) -> Array:
 
 
 def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any, lead: tuple[int, ...]) -> None:
-    """An ``Answer`` of one call; ``obs`` is its observation, flat."""
+    """Judge the ``Answer`` of one call; ``obs`` is its flat observation."""
     for place, space in spaces_of.items():
         judge_observation(found, space, place, obs[place], lead, answer.where)
     if not answer.reset:
@@ -168,7 +168,7 @@ def judge_row(found: Findings, spaces_of: dict[str, Any], obs: Flat, answer: Any
 
 
 def judge_observation(found: Findings, space: Any, place: str, value: Any, lead: tuple[int, ...], where: str) -> None:
-    """One leaf against its space."""
+    """Judge one leaf of an observation by its space."""
     array = as_array(found, place, value, where)
     target = np.dtype(observation_spec(space).dtype)
     expected = (*lead, *space.shape)

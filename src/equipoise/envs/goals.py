@@ -1,7 +1,7 @@
-"""Goal envs: what another goal would have been worth.
+"""Goal envs: the reward that another goal would have given.
 
 The convention is Gymnasium-Robotics': a Dict observation with ``observation``, ``achieved_goal`` and ``desired_goal``, and
-``compute_reward(achieved_goal, desired_goal, info)`` of rows at once. ``compute_terminated``, where the env has it, is all that
+``compute_reward(achieved_goal, desired_goal, info)`` of rows at once. ``compute_terminated``, where the env has it, alone
 says whether an episode ends at a row; where it takes one row only it is asked row by row. ``info`` is {}.
 """
 
@@ -19,15 +19,15 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.spaces import observation_spec
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
-EPISODE = 200  # steps that are compared at most
+EPISODE = 200  # most steps that are compared
 Array = np.ndarray[Any, Any]
 
 
 class Goals:
-    """The rules of one goal env, asked of an instance that does nothing else; an episode of it shows that they hold."""
+    """The rules of one goal env, asked of an instance kept for that; one episode shows that they hold."""
 
     def __init__(self, env: Any) -> None:
-        """``env`` from ``make``; ValueError says what is missing, or wrong."""
+        """Take an ``env`` from ``make``; ValueError says what is missing or wrong."""
         self._env, space = env, env.spec.observation
         missing = [key for key in KEYS if not isinstance(space, spaces.Dict) or key not in space.spaces]
         if missing:
@@ -48,7 +48,7 @@ class Goals:
         self._try()
 
     def reward(self, achieved: Array, desired: Array) -> Array:
-        """[k, ...] each -> [k] float32."""
+        """Rewards [k] float32 for k rows; each argument is [k, ...]."""
         reward = np.asarray(self._ask("compute_reward", self._reward, achieved, desired), np.float32)
         if reward.shape != (len(achieved),):
             raise ValueError(
@@ -60,7 +60,7 @@ class Goals:
         return reward
 
     def terminated(self, achieved: Array, desired: Array) -> Array | None:
-        """[k] bool; None where the env does not say."""
+        """Terminated [k] bool; None where the env does not say."""
         if self._terminated is None:
             return None
         if self._at_once:
@@ -83,10 +83,10 @@ class Goals:
             ) from error
 
     def _try(self) -> None:
-        """An episode, or its beginning: are its rewards what ``compute_reward`` says of its steps?"""
+        """Play up to an episode: do its rewards equal what ``compute_reward`` says of its steps?"""
         raw = _raw(self._env)
         told: list[list[Array]] = []
-        raw.action_space.seed(1)  # another than the env's, or both may draw the same
+        raw.action_space.seed(1)  # not the env's seed, or both may draw the same
         raw.reset(seed=0)
         while len(told) < EPISODE:
             obs, reward, terminated, truncated, _ = raw.step(raw.action_space.sample())
@@ -94,7 +94,7 @@ class Goals:
             told.append([np.array(x) for x in (obs["achieved_goal"], obs["desired_goal"], reward)])
             if np.any(terminated) or np.any(truncated):
                 break
-        # Of a vector env the one row; at least two goals, since more than one are judged at once.
+        # The one row of a vector env; at least two goals, since several are judged at once.
         steps = told if len(told) > 1 else told * 2
         achieved, desired, rewards = (np.stack(x) for x in zip(*steps, strict=True))
         if isinstance(self._env, GymnasiumEnv):
@@ -123,7 +123,7 @@ def _raw(env: LoopEnv | GymnasiumEnv) -> Any:
 
 
 def _method(env: LoopEnv | GymnasiumEnv, name: str) -> Callable[..., Any] | None:
-    """Of the outermost wrapper that has it."""
+    """The method of the outermost wrapper that has it."""
     raw = _raw(env)
     if isinstance(env, LoopEnv):
         return raw.get_wrapper_attr(name) if raw.has_wrapper_attr(name) else None

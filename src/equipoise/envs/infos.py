@@ -1,7 +1,7 @@
 """Numbers from an env's ``info``, by name, as one array a step: what ``Program.metrics`` asks for.
 
-A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is found, too. Where a name is
-absent (or None) in a step stands nan. Nothing of an ``info`` dict is kept.
+A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is found, too. A name that is
+absent (or None) in a step gives nan. Nothing of an ``info`` dict is kept.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _ABSENT: Any = object()
 
 
 class NoNumber(ValueError):
-    """A name that was asked for is something else than a number."""
+    """The error of a metric name whose value is no number."""
 
 
 class Infos:
-    """``value`` [B, M] float64 of B streams and the M ``names``: those of the last step."""
+    """The last step's numbers: ``value`` [B, M] float64 for B streams and the M ``names``."""
 
     def __init__(self, names: Sequence[str], streams: int) -> None:
         self.names = tuple(names)
         self.value = np.full((streams, len(self.names)), np.nan)
-        self.seen: set[str] | None = None  # where somebody asks: every name that appeared
+        self.seen: set[str] | None = None  # every name that appeared; None: not collected
 
     def read_one(self, i: int, info: Mapping[str, Any]) -> None:
-        """The row of stream ``i`` from its own ``info``; NoNumber where a name is something else."""
+        """Read the row of stream ``i`` from its own ``info``; NoNumber where a value is no number."""
         if self.seen is not None:
             self.seen.update(paths(info))
         for j, name in enumerate(self.names):
@@ -37,7 +37,7 @@ class Infos:
             self.value[i, j] = np.nan if found is _ABSENT or found is None else _number(found, name)
 
     def read_all(self, info: Mapping[str, Any], rows: Any = None) -> None:
-        """All rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], ``_key`` their masks."""
+        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays [B], with ``_key`` as masks."""
         if self.seen is not None:
             self.seen.update(paths(info))
         for j, name in enumerate(self.names):
@@ -47,7 +47,7 @@ class Infos:
 
 
 def paths(info: Mapping[Any, Any], before: str = "") -> Iterator[str]:
-    """The names of an ``info``, nested ones by their paths; the masks of vector envs left out."""
+    """Return the names of an ``info``, nested ones as paths, without the masks of vector envs."""
     for key, value in info.items():
         if not isinstance(key, str) or (key[:1] == "_" and key[1:] in info):
             continue
@@ -66,7 +66,7 @@ def _find(info: Mapping[str, Any], name: str) -> Any:
 
 
 def _column(info: Mapping[str, Any], name: str) -> tuple[Any, Any]:
-    """The array behind a name, and which of its rows mean anything (None: all); absent: (``_ABSENT``, None)."""
+    """Return the array behind a name and the mask of its valid rows (None: all); absent: (``_ABSENT``, None)."""
     if name in info:
         return info[name], info.get(f"_{name}")
     head, _, rest = name.partition("/")
@@ -88,7 +88,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _numbers(found: Any, mask: Any, count: int, name: str) -> Any:
-    """[B] float64, nan where absent."""
+    """Return [B] float64, nan where absent."""
     if found is _ABSENT or found is None:
         return np.nan
     array = np.asarray(found)

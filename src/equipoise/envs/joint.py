@@ -1,6 +1,6 @@
 """A PettingZoo parallel env as one Gymnasium env.
 
-Nothing here imports PettingZoo: an env is known by what it has.
+Nothing here imports PettingZoo: an env is recognised by its attributes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ALLOWED = "at least one action allowed (who cannot act leaves env.agents, or is 
 
 
 def is_parallel(env: object) -> bool:
-    """A ``pettingzoo.ParallelEnv``, or something that offers the same."""
+    """Is it a ``pettingzoo.ParallelEnv``, or something with the same methods?"""
     methods = ("reset", "step", "observation_space", "action_space")
     return hasattr(env, "possible_agents") and not is_turns(env) and all(callable(getattr(env, m, None)) for m in methods)
 
 
 def is_turns(env: object) -> bool:
-    """A ``pettingzoo.AECEnv``, whose agents act in turns."""
+    """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
     return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
 
 
 class Joint(gymnasium.Env[Any, Any]):
     """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of all their actions.
 
-    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again whatever the env makes of
-    seeds that it is not given. An env with ``get_state``, a tree of arrays, and ``set_state`` is restored exactly.
+    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again even if the env draws a
+    seed of its own where it is given none. An env with ``get_state``, a tree of arrays, and ``set_state`` is restored exactly.
 
-    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. One that allows nothing is a failure of the env
-    where the agent's next action counts; the mask of an agent that is absent, or whose episode ended, is not read.
+    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. A mask that allows nothing is a failure of the env
+    where the agent's next action counts; the mask of an agent that is absent or has ended its episode is not read.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -62,7 +62,7 @@ class Joint(gymnasium.Env[Any, Any]):
         self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
         self._index = {agent: i for i, agent in enumerate(self.ids)}
         self._blank = [blank(space) for space in self.observations.values()]
-        self.parts, at = [], 0  # of the joint action: an agent's numbers, their shape and dtype
+        self.parts, at = [], 0  # the joint action by agent: its numbers, their shape and dtype
         for space in self.actions.values():
             size = size_of(space)
             self.parts.append((slice(at, at + size), tuple(space.shape or ()), np.dtype(space.dtype)))
@@ -76,7 +76,7 @@ class Joint(gymnasium.Env[Any, Any]):
             }
         )
         self.action_space = spaces.Box(-np.inf, np.inf, (at,), np.float64)
-        self._live = [False] * count  # whose next action counts
+        self._live = [False] * count  # agents with a next action that counts
         self._flags, self._reward = np.zeros((4, count), np.uint8), np.zeros(count, np.float32)
         if resume.offers_state(self.env):
             self.get_state, self.set_state = self._get_state, self._set_state
@@ -122,7 +122,7 @@ class Joint(gymnasium.Env[Any, Any]):
                 try:
                     allowed = np.logical_or.reduceat(np.ravel(reduce(member, path, rows[name])) != 0, begins)
                 except (KeyError, IndexError, TypeError, ValueError):
-                    continue  # no mask at all: whoever takes the whole observation says what is wrong with it
+                    continue  # no mask at all: the check of the whole observation says what is wrong
                 if not allowed.all():
                     which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
                     key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
@@ -163,7 +163,7 @@ class Joint(gymnasium.Env[Any, Any]):
 
 
 def blank(space: spaces.Space[Any]) -> Any:
-    """What the row of an agent that is not there shows."""
+    """The observation in the row of an agent that is absent."""
     if isinstance(space, spaces.Dict):
         return {
             key: np.ones(inner.shape or (), inner.dtype) if key == "action_mask" else blank(inner)
@@ -186,7 +186,7 @@ def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[A
 
 
 def size_of(action: spaces.Space[Any]) -> int:
-    """The numbers of an agent's action."""
+    """Count the numbers of an agent's action."""
     spec = action_spec(action)
     if not isinstance(spec, ArraySpec):
         raise wrong.UnsupportedSpace(f"action space {action} of an agent is not supported: expected one array, not several")

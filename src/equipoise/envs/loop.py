@@ -4,7 +4,7 @@ Like Gymnasium's ``SyncVectorEnv`` in NEXT_STEP mode, row for row (tested), and 
 on spaces, no information dicts, no second copy. One place holds each env's step, so a failing env costs its own episode:
 
     obs    o0  o1  p0  p1     its step after o1 raised: the env is made anew, and the row looks like a seam whose
-    first  x       x          predecessor did not end, so whoever reads it bootstraps from o1 and passes nothing on
+    first  x       x          predecessor did not end, so a reader bootstraps from o1 and passes nothing on
     valid      x       x
 """
 
@@ -31,14 +31,14 @@ from equipoise.envs.spaces import member
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
-PATIENCE = 3  # failures of a stream in a row, without one step that worked
+PATIENCE = 3  # failures of one stream in a row without a working step
 MASKED = f". Its info has an {KEY!r} that nobody asked for: with --set action_mask=info only allowed actions are taken"
 
 
 class LoopEnv(SyncEnv):
     """``makers[i]`` makes the env of ``streams[i]``, which is seeded from (``seed``, stream) once and never again.
 
-    ``made`` is what the first maker returned already. An env that fails is closed, made anew and seeded from (``seed``,
+    ``made`` is the env that the first maker already returned. An env that fails is closed, made anew and seeded from (``seed``,
     stream, how often it was made anew).
     """
 
@@ -65,13 +65,16 @@ class LoopEnv(SyncEnv):
         self._reward: list[Any] = [0.0] * count
         self._terminated: list[Any] = [False] * count
         self._truncated: list[Any] = [False] * count
-        self._incarnation, self._barren = [0] * count, [0] * count  # times made anew; failures since its last real step
-        self._troubled = False  # is any of those not 0
+        self._incarnation, self._barren = (
+            [0] * count,
+            [0] * count,
+        )  # times that each env was made anew; failures since its last real step
+        self._troubled = False  # any of these counts is not 0
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
         self.log = Log(self.ts)
-        self._masked = False  # did a failed env have a mask in its info that nobody asked for
-        self.strict = False  # is a first observation that had to be cast an error
+        self._masked = False  # a failed env had a mask in its info that was not asked for
+        self.strict = False  # a first observation that has to be cast is an error
 
     def _reset(self) -> None:
         self._lost.clear()
@@ -122,7 +125,7 @@ class LoopEnv(SyncEnv):
             self._troubled = any(self._barren)
 
     def _look_at_resets(self, seam: list[bool]) -> None:
-        """Tell of first observations that were cast; with nobody to tell, only a replay minds."""
+        """Warn of first observations that were cast; without a rule for failures only a replay refuses them."""
         for i, began in enumerate(seam):
             if began and (wrong := uncast(self.spec.observation, i, self._obs[i])) is not None:
                 if self.failures is not None:
@@ -131,7 +134,7 @@ class LoopEnv(SyncEnv):
                     raise wrong.placed(self._where(i))
 
     def _gather(self) -> None:
-        """Everybody's answers into the rows; an answer that does not fit is its env's failure."""
+        """Copy every env's answer into the rows; an answer that does not fit is a failure of that env."""
         try:
             self._place()
         except Exception:
@@ -140,7 +143,7 @@ class LoopEnv(SyncEnv):
                 wrong = misfit(self.spec.observation, i, self._obs[i], self._reward[i], flags)
                 if wrong is not None:
                     self._abort(i, wrong)
-            self._place()  # raises again what is nobody's in particular
+            self._place()  # raises again an error that belongs to no single env
 
     def _place(self) -> None:
         ts = self.ts
@@ -152,11 +155,11 @@ class LoopEnv(SyncEnv):
     def _abort(self, i: int, error: Exception) -> None:
         """Make the env of stream ``i`` anew, at the beginning of an episode; the capsule says why.
 
-        Raises where nobody minds failures, where the run shall end, and after ``PATIENCE`` failures without a real step.
+        Raises without a rule for failures, where the run shall end, and after ``PATIENCE`` failures without a real step.
         """
         failures, error = self.failures, self._placed(i, error)
         if failures is None:
-            if not isinstance(error, WrongValue):  # which says it in its message
+            if not isinstance(error, WrongValue):  # a WrongValue says it in its message
                 error.add_note(f"in {self._where(i)}")
             raise error
         if exhausted(error):  # no env made anew mends that, and there may be no file to write a capsule into
@@ -183,7 +186,7 @@ class LoopEnv(SyncEnv):
         raise error
 
     def _placed(self, i: int, error: Exception) -> Exception:
-        """Also a wrong value that a wrapper of ours raised, which does not know whose env it is in."""
+        """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""
         return error.placed(self._where(i)) if isinstance(error, WrongValue) else error
 
     def _close_one(self, i: int, error: Exception) -> None:
@@ -213,7 +216,7 @@ class LoopEnv(SyncEnv):
         ts = self.ts
         put(ts.obs, i, self._obs[i])
         ts.reward[i], ts.terminated[i], ts.truncated[i] = 0.0, False, False
-        clamped = self.failures is not None and self.failures.on_nonfinite == "clamp"  # then the caller mends what is left
+        clamped = self.failures is not None and self.failures.on_nonfinite == "clamp"  # the caller mends the rest then
         for wrong in self.checks.wrong([i]):
             if wrong.kind == "invalid" or (wrong.kind == "nonfinite" and not clamped):
                 raise wrong
@@ -230,10 +233,10 @@ class LoopEnv(SyncEnv):
         return self.envs[i or 0]
 
     def begin_as(self, start: Start) -> None:
-        """The next ``recv``, the first, answers the reset that ``start`` tells of (one stream only)."""
+        """Let the first ``recv`` answer the reset that ``start`` describes (one stream only)."""
         env = self.envs[0]
         if start.generator is not None:
-            for n in range(start.resets - 1):  # what an env counts besides its generator
+            for n in range(start.resets - 1):  # an env may count its resets
                 env.reset(seed=start.born if n == 0 else None)
             env.unwrapped.np_random = snapshot.generator_of(start.generator)
         self._seeds = [start.seed]
@@ -261,7 +264,7 @@ class LoopEnv(SyncEnv):
 
 
 class Log:
-    """What the envs were told and what they showed: enough to write a capsule of a failure.
+    """The envs' latest actions and observations: enough to write a capsule of a failure.
 
     A step adds one array and copies one. A generator's state costs more than a reset of CartPole, so it is kept only at the
     first reset ``SPAN`` steps after the last one kept: a capsule may hold a few episodes before the one that failed.
@@ -276,17 +279,17 @@ class Log:
         self._ts, self._count = ts, 0
         self._actions: deque[Tree] = deque()
         self._append = self._actions.append
-        self._episode = [0] * count  # the number of the first action of each stream's episode
-        self._begin = [0] * count  # and of the first that is kept
+        self._episode = [0] * count  # number of the first action of each stream's episode
+        self._begin = [0] * count  # number of the first action that is kept
         self._seed: list[int | None] = [None] * count
         self._generator: list[dict[str, Any] | None] = [None] * count
-        self._resets, self._since = [0] * count, [0] * count  # of the env so far, and when the first action was kept
-        self._born = [0] * count  # the seed of the first of them
+        self._resets, self._since = [0] * count, [0] * count  # resets of the env so far, and when the first action was kept
+        self._born = [0] * count  # seed of the env's first reset
         small = sum(x.nbytes for x in tree.leaves(ts.obs)) <= self.SMALL
         self._rings = [(x, np.zeros((self.SHOWN, *x.shape), x.dtype)) for x in tree.leaves(ts.obs)] if small else []
 
     def begin(self, i: int, env: Any, seed: int | None = None) -> None:
-        """The env of stream ``i`` is about to be reset."""
+        """Note that the env of stream ``i`` is about to be reset."""
         self._episode[i] = self._count
         self._resets[i] += 1
         if seed is None and self._count - self._begin[i] < self.SPAN:
@@ -297,7 +300,7 @@ class Log:
             self._resets[i], self._since[i], self._born[i] = 1, 1, seed
 
     def act(self, action: Tree) -> None:
-        """``action`` [B, ...], kept as it is, is about to be done."""
+        """Note that ``action`` [B, ...], kept without a copy, is about to be sent."""
         row = self._count % self.SHOWN
         for now, ring in self._rings:
             ring[row] = now
@@ -320,17 +323,17 @@ class Log:
         return Start(kind=kind, seed=seed, generator=generator, resets=resets, born=born)
 
     def step(self, i: int) -> int:
-        """Steps of stream ``i``'s episode."""
+        """Return the steps of stream ``i``'s episode so far."""
         return self._count - self._episode[i]
 
     def actions_of(self, i: int) -> Tree:
-        """[n, ...] of stream ``i`` since ``start``, those that were ignored between two episodes included."""
+        """Actions [n, ...] of stream ``i`` since ``start``, including those ignored between two episodes."""
         n = min(self._count - self._begin[i], len(self._actions))
         rows = [tree.index(row, i) for row in list(self._actions)[len(self._actions) - n :]]
         return tree.stack(rows) if rows else np.zeros((0,))
 
     def observations_of(self, i: int) -> Tree:
-        """[k, ...] that the last actions of the episode were chosen from."""
+        """Observations [k, ...] from which the episode's last actions were chosen."""
         if not self._rings:
             return tree.map(lambda x: np.array(x[i : i + 1]), self._ts.obs)
         rows = np.arange(max(self._episode[i], self._count - self.SHOWN), self._count) % self.SHOWN

@@ -42,21 +42,21 @@ from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
 PETTINGZOO = "pettingzoo:"
-FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, what makes them
+FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (  # ids, the module that registers them, the function that makes them
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
 )
-GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # of gymnasium.make itself
+GYMNASIUM_ARGUMENTS = ("max_episode_steps", "render_mode")  # arguments of gymnasium.make itself
 
 
 def make(
     factory: EnvFactory, *, streams: Streams, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
 ) -> SyncEnv:
-    """``streams`` [B] int64: this worker's; stream i's env is seeded from (``seed``, i), whoever runs it.
+    """Make an env of ``streams`` [B] int64. The env of stream i is seeded from (``seed``, i), whichever worker runs it.
 
-    Of a PettingZoo env they are the numbers of whole envs, whose agents ``pettingzoo.dealt`` makes streams.
+    For a PettingZoo env these are the numbers of whole envs; ``pettingzoo.dealt`` makes their agents streams.
 
-    ``failures`` says what an env's failure costs; without it whatever an env raises, and every wrong value, is raised.
+    ``failures`` says what an env's failure costs; without it every exception and every wrong value is raised.
     ``metrics``: names of the env's ``info`` whose numbers are told in ``TimeStep.info``.
     ValueError names the nearest valid target, argument or module; ImportError the extra to install.
     """
@@ -95,7 +95,7 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
 
 
 def parallel(name: str, **kwargs: Any) -> Any:
-    """An env of PettingZoo's registry."""
+    """Make an env of PettingZoo's registry."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import PettingZooRegistryError
 
@@ -109,7 +109,7 @@ def parallel(name: str, **kwargs: Any) -> Any:
 
 
 def resolve(target: str) -> Registered | Callable[..., Any]:
-    """What a target names; ValueError with the nearest if it names nothing."""
+    """Find what a target names; ValueError with the nearest name if there is none."""
     module, _, name = target.rpartition(":")
     if not module:
         for prefixes, family, _ in FAMILIES:
@@ -126,7 +126,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
-            raise  # the module is there, and lacks one itself; or an extra is not
+            raise  # the module exists and lacks a dependency, or an extra is not installed
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
         raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):
@@ -196,14 +196,14 @@ def make_called(
 
 
 def vector(env: Any, offer: dict[str, Any], mask: str) -> GymnasiumEnv:
-    """``env`` as it is; with ``mask`` "info" the masks become a part of its observations."""
+    """Adapt a vector env; with ``mask`` "info" the masks become a part of the observations."""
     choice = "auto" if mask == "info" else mask
     env = VectorInfoMask(env) if mask == "info" else env
     return GymnasiumEnv(env, streams=offer["streams"], seed=offer["seed"], action_mask=choice)
 
 
 def loop(makers: Sequence[Callable[[], Any]], offer: dict[str, Any], mask: str, made: Any = None) -> LoopEnv:
-    """The same of Python envs; ``made`` is what the first maker returned already."""
+    """Adapt Python envs; ``made`` is the env that the first maker already returned."""
     streams, seed = offer["streams"], offer["seed"]
     if mask != "info":
         return LoopEnv(makers, streams=streams, seed=seed, made=made, action_mask=mask)
@@ -212,7 +212,7 @@ def loop(makers: Sequence[Callable[[], Any]], offer: dict[str, Any], mask: str, 
 
 
 def offered(accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]) -> dict[str, Any]:
-    """Of ``offer``, what the signature names and the user did not give."""
+    """Select from ``offer`` the arguments that the signature names and the user did not give."""
     return {key: value for key, value in offer.items() if accepted and key in accepted and key not in kwargs}
 
 
@@ -221,7 +221,7 @@ def loaded(entry_point: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def handed_on(found: Any) -> list[str]:
-    """The names of all that the constructors of an env's class and of its parents take."""
+    """The argument names of the constructors of an env's class and of all its parents."""
     made: Any = gymnasium.registry[found.id] if isinstance(found, atari.Game | minigrid.Grid) else found
     if isinstance(made, Registered):
         made = None if made.entry_point is None else loaded(made.entry_point)

@@ -32,14 +32,14 @@ CHOICES = "'auto' (the observation's key 'action_mask', if it has one), 'info', 
 
 
 def sizes(action: Any) -> list[int]:
-    """How many values each of its choices has; [] where nothing can be masked."""
+    """The number of values of each choice of an action space; [] where nothing can be masked."""
     if isinstance(action, spaces.Discrete):
         return [int(action.n)]
     return [int(n) for n in action.nvec.reshape(-1)] if isinstance(action, spaces.MultiDiscrete) else []
 
 
 def mask_space(action: spaces.Space[Any]) -> spaces.Space[Any] | None:
-    """Of the mask of an action space, flat: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be masked."""
+    """The space of a flat mask: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be masked."""
     if (inner := tree.branches(action)) is None:
         return spaces.MultiBinary(sum(counts)) if (counts := sizes(action)) else None
     parts = {key: part for key, one in inner.items() if (part := mask_space(one)) is not None}
@@ -50,7 +50,7 @@ def mask_space(action: spaces.Space[Any]) -> spaces.Space[Any] | None:
 
 
 def place_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> tuple[str, ...]:
-    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``, "info" being dealt with."""
+    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``, without "info"."""
     if choice == "none":
         return ()
     if choice == "auto":
@@ -71,7 +71,7 @@ def place_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[A
 
 
 def fits(mask: Any, action: Any, place: str) -> None:
-    """UnsupportedSpace where the space ``mask`` is not that of a mask of ``action``."""
+    """Raise UnsupportedSpace where ``mask`` is not the space of a mask of ``action``."""
     inner, masks = tree.branches(action), tree.branches(mask)
     counts = sizes(action)
     if inner is not None and masks is not None and masks.keys() <= inner.keys() and masks:
@@ -99,7 +99,7 @@ def counted(place: str, mask: Tree, action: Any) -> Iterator[tuple[str, Array, A
 
 
 def legal(action: Any, actions: Tree, mask: Any) -> None:
-    """Replace, in place, what an env's mask forbids of actions [B, ...] by something that it allows, if it allows anything."""
+    """Replace, in place, forbidden actions among [B, ...] by allowed ones, where the mask allows any."""
     inner, counts = tree.branches(action), sizes(action)
     if inner is not None:
         for key in [key for key in inner if isinstance(mask, tuple | list) or key in mask]:
@@ -121,7 +121,7 @@ def legal(action: Any, actions: Tree, mask: Any) -> None:
 
 
 class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One env whose ``info`` holds its mask; a row that ends an episode needs none."""
+    """A wrapper for one env with its mask in ``info``; a row that ends an episode needs no mask."""
 
     snapshot_attributes = ()
 
@@ -144,7 +144,7 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class VectorInfoMask(VectorWrapper):
-    """A vector env of B whose ``info`` holds the masks, as arrays [B, n] or as Gymnasium gathers those of Python envs."""
+    """A wrapper for a vector env with masks in ``info``, as arrays [B, n] or as Gymnasium gathers those of Python envs."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -162,7 +162,7 @@ class VectorInfoMask(VectorWrapper):
         return masked, reward, terminated, truncated, self._finals(info)
 
     def _finals(self, info: Any) -> Any:
-        """The last observations of episodes (SAME_STEP) in the form of all others, with masks of ones where they have none."""
+        """Give final observations (SAME_STEP) the form of all others, with masks of ones where they have none."""
         if (key := final.named(info)) is None:
             return info
         last, found = info.get("final_info", {}), info[key]
@@ -200,14 +200,14 @@ def with_mask(observation: spaces.Space[Any], mask: spaces.Space[Any]) -> spaces
 
 
 def one_of(value: Any, i: int) -> Any:
-    """One env's mask among those of B."""
+    """Pick one env's mask among those of B."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}
     return tuple(one_of(inner, i) for inner in value) if isinstance(value, tuple | list) else value[i]
 
 
 def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
-    """What ``info`` has as a mask; None, which allows everything, at an episode's end only."""
+    """Read the mask from ``info``; None, which allows everything, at an episode's end only."""
     if there or ended:
         return info.get(KEY) if there else None
     keys = f"info with the keys {sorted(map(str, info))}"
@@ -215,7 +215,7 @@ def given(info: Any, there: bool, ended: bool, index: int = 0) -> Any:
 
 
 def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info/{KEY}") -> Tree:
-    """What an env gave as arrays [n] int8; all ones for a part that it gave nothing for."""
+    """Turn an env's mask into arrays [n] int8; all ones for a part that is missing."""
     if isinstance(space, spaces.Dict):
         if isinstance(mask, tuple | list):
             mask = {str(i): one for i, one in enumerate(mask)}
@@ -235,7 +235,7 @@ def flat(mask: Any, space: Any, action: Any, index: int = 0, place: str = f"info
 
 
 def parts(mask: Any) -> Iterator[Any]:
-    """The arrays in a (nested) tuple; of anything else itself."""
+    """Return the arrays in a (nested) tuple; anything else is returned itself."""
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
         for one in mask:
             yield from parts(one)

@@ -1,8 +1,8 @@
-"""MiniGrid (and BabyAI) ids: what an agent sees as one-hot bytes, its direction, and no mission.
+"""MiniGrid (and BabyAI) ids: the agent's view as one-hot bytes, its direction, and no mission.
 
 ``image`` [7, 7, 21] uint8: each cell's object (11), colour (6) and state (4), which MiniGrid gives as three numbers that
-measure nothing; ``codes="raw"`` keeps those, [7, 7, 3]. The mission is a text, which no network here reads, so it is left out;
-envs whose mission differs from episode to episode (BabyAI's) cannot be told apart without it. One Python env a stream.
+measure nothing; ``codes="raw"`` keeps those, [7, 7, 3]. The mission is a text, which no network here reads, so it is left out.
+BabyAI's missions differ from episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Grid:
 
 
 class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """{"direction", "image"} of MiniGrid's observation."""
+    """A wrapper that keeps {"direction", "image"} of MiniGrid's observation."""
 
     snapshot_attributes = ()
 

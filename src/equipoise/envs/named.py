@@ -1,4 +1,4 @@
-"""Before a run: do the names that it is to report appear in the env's ``info``? A short walk with random actions says so."""
+"""A short walk before a run: do the metrics that it is to report appear in the env's ``info``?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equipoise.envs.spaces import member
 from equipoise.hints import nearest
 from equipoise.types import EnvFactory
 
-STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # what a walk takes at most
+STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # limits of a walk
 
 
 def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]:

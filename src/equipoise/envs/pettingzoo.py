@@ -6,7 +6,7 @@ here each agent gets its rows. An agent that dies and comes back in the same epi
     env          |  reset  step   step   step   step   step   reset
     obs          |  o0     o1     o2     blank  p0     p1     q0      o2 is the agent's true final observation
     first        |  x                           x             x
-    valid        |         x      x                    x              the others are no rows of anybody's
+    valid        |         x      x                    x              the other rows are not the agent's
     terminated   |                x                    x
 
 A blank observation has what is nearest to 0 in the space, and ones where it is an ``action_mask``.
@@ -57,7 +57,7 @@ def deal(agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str
 
 
 def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> SyncEnv | PettingZooEnv:
-    """What ``make`` made, its agents dealt to policies; an env of one agent as it is (ValueError if there are several)."""
+    """Deal the agents of a made env to policies; an env of one agent is returned as it is (ValueError for several policies)."""
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
@@ -108,7 +108,7 @@ class PettingZooEnv:
         self._action = np.zeros((len(loop.envs), joint.numbers), np.float64)
         self.restarted: Array = np.zeros(len(loop.envs) * len(joint.names), np.bool_)
         self.restarts: dict[int, str] = {}
-        self.resumed: dict[str, int] = {}  # how many envs, not streams
+        self.resumed: dict[str, int] = {}  # counts envs, not streams
         parts = {policy: side.ts for policy, side in self.sides.items()}
         self.ts: TimeStep = (
             next(iter(parts.values()))
@@ -117,7 +117,7 @@ class PettingZooEnv:
         )
 
     def _spec(self, joint: Joint, places: tuple[int, ...]) -> EnvSpec:
-        """Of the policy of these agents, whose spaces are the same."""
+        """The spec of the policy of these agents, which have the same spaces."""
         name = joint.names[places[0]]
         observation, action = joint.observations[name], joint.actions[name]
         mask = place_of(self.loop.origin[0].action_mask, observation, action)
@@ -183,7 +183,9 @@ class PettingZooEnv:
             self._deal()
         agents = len(self.spec.agents)
         self.resumed, self.restarted = self.loop.resumed, np.repeat(self.loop.restarted, agents)
-        self.restarts = {env * agents: why for env, why in self.loop.restarts.items()}  # of an env its first stream speaks
+        self.restarts = {
+            env * agents: why for env, why in self.loop.restarts.items()
+        }  # reported for the first stream of each env
 
     def close(self) -> None:
         self.loop.close()

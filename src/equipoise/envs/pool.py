@@ -2,7 +2,7 @@
 
 Rows as documented and tested here: after an episode's end the next step ignores the action and answers the reset with
 reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives ``terminated = done & ~truncated``, so an
-episode that ends by itself on the very step of its time limit is told as truncated only.
+episode that ends by itself on the very step of its time limit is reported as truncated only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTE = "an end on the very step of the time limit is told as truncation"
 def make_pool(
     task: str, kwargs: dict[str, Any], *, streams: np.ndarray[Any, np.dtype[np.int64]], seed: int, action_mask: str
 ) -> EnvPoolEnv:
-    """``kwargs`` go to EnvPool (``num_threads`` is 1 where they do not say)."""
+    """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1)."""
     if task not in (known := envpool.list_all_envs()):
         raise wrong.unknown("env id", task, known, " in EnvPool")
     given: dict[str, Any] = {"num_threads": 1} | kwargs

@@ -1,4 +1,4 @@
-"""A raw env stepped as training steps it, before any adapter mends its answers, and what it answered as rows to compare."""
+"""A raw env, stepped as training steps it before any adapter mends its answers; its answers become rows to compare."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = list[tuple[str, Flat]]  # (where, place -> array [*lead, ...]) of every a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Of one call. ``reset``: all but the observation say nothing."""
+    """The answer of one call. After a ``reset`` only the observation means anything."""
 
     where: str  # "reset(seed)", "step 17", "reset() before step 18"
     obs: Any
@@ -44,7 +44,7 @@ class Probe:
     """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
 
     def __init__(self, made: SyncEnv, found: Findings, *, reset_at: int, index: int = 0, watch: bool = False) -> None:
-        """``index``: which of the Python envs. ``watch``: does a call touch a global random generator? (slow)"""
+        """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow)."""
         self.found, self.reset_at, self.watch = found, reset_at, watch
         self.python = isinstance(made, LoopEnv)
         self.lead: tuple[int, ...] = ()
@@ -56,13 +56,13 @@ class Probe:
             self.env = made.env  # type: ignore[attr-defined]
             self.lead = (len(made.ts.stream),)
             self.seed = made._seed  # type: ignore[attr-defined]  # None: it was given when the env was made
-        self.streams = self.lead[0] if self.lead else 1  # that one call steps
+        self.streams = self.lead[0] if self.lead else 1  # streams that one call steps
         self.space, self.form = made.spec.observation, made.form
         self.action, self.mask = made.spec.action, made.spec.mask
         self.touched = ""  # the first call that touched a global generator
 
     def walk(self, actions: Tree) -> Iterator[Answer]:
-        """``actions`` [N, *lead, ...]: a seeded reset, then N steps; an action that a mask forbids becomes one that it allows.
+        """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action becomes an allowed one.
 
         A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none has ended before step
         ``reset_at``, once there, so that every walk has seen such a reset.
@@ -92,7 +92,7 @@ class Probe:
         return flatten(self.found, self.space, answer.obs, answer.where)
 
     def row(self, answer: Answer, observed: Flat) -> Flat:
-        """place -> array, a copy of what the ring would read; without what no array of numbers can hold (a finding already)."""
+        """Return {place: array}, a copy of what the ring would read, without parts that are no numbers (findings already)."""
         said = observed | {place: getattr(answer, place) for place in OUTCOMES}
         arrays = {place: np.array(as_array(self.found, place, value, answer.where)) for place, value in said.items()}
         return {place: array for place, array in arrays.items() if array.dtype.kind in "fiub"}
@@ -125,7 +125,7 @@ class Probe:
         raise Broken
 
     def _call(self, where: str, call: Any, action: Any = None) -> tuple[Any, float]:
-        """What the call returns, and its seconds. What the env raises is a finding."""
+        """Return what the call returns, and its seconds. An exception of the env is a finding."""
         before = global_generators() if self.watch and not self.touched else None
         began = time.perf_counter()
         try:
@@ -170,7 +170,7 @@ class Difference:
 
 
 def difference(expected: Rows, got: Rows) -> Difference | None:
-    """The first place where two walks part, bit for bit."""
+    """Find the first place where two walks differ, bit for bit."""
     for (where, one), (where_other, other) in zip(expected, got):
         if where != where_other:
             return Difference(where=where, what=f"expected {where}, got {where_other}")
@@ -188,12 +188,12 @@ def difference(expected: Rows, got: Rows) -> Difference | None:
 
 
 def same(one: Array, other: Array) -> bool:
-    """All elements alike; NaN is like NaN."""
+    """Are all elements equal, NaN with NaN included?"""
     return np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
 
 
 def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Tree:
-    """[count, *lead, ...] in the env's dtypes: uniform, a quarter of a Box's numbers on its bounds, as a clipped policy's.
+    """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers lie on its bounds.
 
     A dimension without bounds gets normal noise. All streams get the same.
     """

@@ -1,6 +1,6 @@
-"""What B Python envs do between two resets, so that each of them can be brought back to where it was.
+"""A record of what B Python envs do between two resets, so that each can be brought back to where it was.
 
-A stream whose env is *exact* is captured when a state is asked for (``resume.py``). Of every other the record keeps the
+A stream whose env is *exact* is captured when a state is asked for (``resume.py``). For every other stream the record keeps the
 generator as it was before the last reset (for the very first one the seed) and the actions since; loading resets the env
 from there, takes the actions again, and compares the row that this comes to, bit for bit. Where it differs the env has
 randomness of its own, or a memory that outlives its episodes, and the stream is restarted.
@@ -26,7 +26,7 @@ LONGEST = 1 << 16  # rows; an episode of more than half of them is given up when
 
 
 class Record:
-    """``envs`` is the list of its owner, who may put another env in a place; actions are like ``action`` [B, ...]."""
+    """The record of ``envs``, the owner's own list, in which envs may be replaced; actions are like ``action`` [B, ...]."""
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], streams: Array, action: Tree, form: ActionForm) -> None:
         self._form = form
@@ -48,7 +48,7 @@ class Record:
         return "replay" if "replay" in self.kinds else "exact"
 
     def resets(self, i: int, seed: int | None = None) -> None:
-        """Env ``i`` is about to be reset."""
+        """Note that env ``i`` is about to be reset."""
         if self._windows[i]:
             self._base[i] = self._next[i] = None  # taken after the reset, by the next step
         elif self.kinds[i] == "replay":
@@ -56,7 +56,7 @@ class Record:
             self._base[i] = before_reset(self.envs[i], seed)
 
     def steps(self, action: Tree) -> None:
-        """``action`` [B, ...] is about to be taken; where a stream is reset instead, ``resets`` comes after this."""
+        """Note that ``action`` [B, ...] is about to be taken; where a stream is reset instead, ``resets`` follows."""
         if not self._logged:
             return
         for i in self._holding:
@@ -106,7 +106,7 @@ class Record:
     # ---------------------------------------------------------------------------------------------------- state, load
 
     def state(self) -> Tree:
-        """{stream: {what a load can do: its arrays}}"""
+        """The state: {stream: {how a load restores it: arrays}}."""
         return {str(stream): self._one(i) for i, stream in enumerate(self.streams)}
 
     def _one(self, i: int) -> Tree:
@@ -125,7 +125,7 @@ class Record:
     def load(self, state: Tree, ts: TimeStep) -> tuple[list[Resume], dict[int, str]]:
         """Bring every env to where ``state`` has it; ``ts`` holds the rows that were told there.
 
-        Returns what became of each stream, and {stream: why} of those that must restart.
+        Returns what became of each stream, and {stream: why} for the streams that must restart.
         """
         if state.keys() != {str(stream) for stream in self.streams}:
             raise ValueError(f"state of streams {sorted(state)}: expected those of {self.streams}")
@@ -156,7 +156,7 @@ class Record:
         return kinds, why
 
     def _restore(self, i: int, kept: Tree) -> Any:
-        """Returns the actions that the log goes on from."""
+        """Restore one env -> the actions with which the log goes on."""
         env = self.envs[i]
         if not self._windows[i]:
             resume.restore(env, kept)
@@ -170,7 +170,7 @@ class Record:
         return actions
 
     def _replay(self, i: int, kept: Tree, ts: TimeStep) -> str | None:
-        """Reset and take the actions again; what went otherwise, None if it comes to the row of ``ts``."""
+        """Reset and take the actions again -> the difference from the row of ``ts``, None if there is none."""
         env, actions = self.envs[i], self._actions(i, kept)
         seed = int(kept["seed"]) if "seed" in kept else None
         other = "came to another row: it is not a function of np_random and actions"
@@ -190,11 +190,11 @@ class Record:
         return None if same_row else other
 
     def _none(self, i: int) -> Tree:
-        """[0, ...]"""
+        """No actions: [0, ...]."""
         return tree.map(lambda x: x[:0, i], self._log)
 
     def _actions(self, i: int, kept: Tree) -> Tree:
-        """Those of a state, if they are what this env takes."""
+        """The actions of a state, checked to be what this env takes."""
         actions = tree.map(np.asarray, resume.part(kept, "actions"))
         if (wanted := dict(tree.items(self._none(i)))).keys() != (got := dict(tree.items(actions))).keys():
             raise ValueError(f"state of actions: expected the parts {sorted(wanted)}, got {sorted(got)}")
@@ -219,7 +219,7 @@ class Record:
 
 
 def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[], Tree]:
-    """What the reset that comes now depends on: cheap to take, made into arrays when it is asked for."""
+    """Capture what the coming reset depends on: cheap to take, turned into arrays only when asked for."""
     if seed is not None:
         return lambda: {"seed": np.array(seed)}
     bare: Any = env.unwrapped
@@ -236,7 +236,7 @@ def before_reset(env: gymnasium.Env[Any, Any], seed: int | None) -> Callable[[],
 
 
 def now(env: gymnasium.Env[Any, Any]) -> Callable[[], Tree]:
-    """Where an ALE env stands now, the same way; just after a reset that pressed buttons, where it stood before those."""
+    """Capture where an ALE env stands now; just after a reset that pressed buttons, where it stood before them."""
     arrays = before_reset(env, None)
     for wrapper in resume.layers(env):
         if (opening := getattr(wrapper, "opening", None)) is not None:
@@ -260,6 +260,6 @@ def same_tree(told: Tree, obs: Any, i: int) -> bool:
 
 
 def same(told: Any, got: Any) -> bool:
-    """Bit for bit, in the dtype of what was told."""
+    """Are they equal bit for bit, in the dtype of the row?"""
     told = np.asarray(told)
     return bool(np.shape(got) == told.shape and np.asarray(got).astype(told.dtype).tobytes() == told.tobytes())

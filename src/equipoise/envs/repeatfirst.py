@@ -3,7 +3,7 @@
 In the spirit of bsuite's ``memory_length`` (Osband et al. 2020, arXiv:1908.03568, section A) and POPGym's ``RepeatFirst``
 (Morad et al. 2023, arXiv:2303.01859): the first observation is one of ``symbols``, the following say "wait", and the one
 ``delay`` steps after the first says "answer". Reward 1 for the action that is the symbol, else 0, and the episode ends; all
-actions before are ignored. Who does not remember has 1 / ``symbols`` an episode.
+actions before are ignored. A policy without memory gets 1 / ``symbols`` an episode.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RepeatFirst(gymnasium.Env[Any, Any]):
 
 
 class RepeatFirstVector(VectorEnv[Array, Any, Any]):
-    """``num_envs`` of them stepped at once, in NEXT_STEP."""
+    """``num_envs`` envs stepped at once, in NEXT_STEP."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("symbol", "t", "done")
@@ -69,7 +69,7 @@ class RepeatFirstVector(VectorEnv[Array, Any, Any]):
         before, over = self.done, self.t == self.delay
         reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
         self.t = self.t + 1
-        self._start(before)  # whose time was past the delay: nothing of theirs is over, and nothing is given
+        self._start(before)  # streams past the delay: their episode begins anew, without a reward
         self.done = over
         return self._observed(), reward, over, np.zeros(self.num_envs, np.bool_), {}
 
@@ -88,7 +88,7 @@ def _spaces(delay: int, symbols: int) -> tuple[Any, Any]:
 
 
 def _observed(t: Array, symbol: Array, delay: int, symbols: int) -> Array:
-    """At the final observation, a step after the answer, there is nothing to be seen either."""
+    """Return what each stream shows; the final observation, a step after the answer, shows nothing."""
     seen: Array = np.where(t == 0, symbol, np.where(t == delay, symbols + 1, symbols))
     return seen
 

@@ -1,7 +1,7 @@
-"""Doing again what a capsule tells of: the env is made, brought to where the episode began, and given the same actions.
+"""Reproduce a capsule's failure: the env is made, brought to where the episode began, and given the same actions.
 
-What Gymnasium's generator carries from one episode to the next is restored. Where an env counts other things (its resets,
-say) they are counted up first; what it keeps besides is lost, and ``Replay`` says that nothing was raised.
+What Gymnasium's generator carries from one episode to the next is restored. An env that counts resets
+is reset as often before. Anything else that it keeps is lost, and ``Replay`` then says that nothing was raised.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.envs.making import make
 from equipoise.types import Tree
 
-MOST_RESETS = 100_000  # before the episode; a capsule from elsewhere must not keep us for ever
+MOST_RESETS = 100_000  # most resets before the episode, so that a foreign capsule cannot run for ever
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came: the exception, if there was one, and whether it is the capsule's."""
+    """The outcome: the exception, if there was one, and whether it equals the capsule's."""
 
     error: Exception | None
     same: bool
-    steps: int  # done, the failing one included
+    steps: int  # steps done, the failing one included
 
 
 def replay(capsule: Capsule) -> Replay:
@@ -59,7 +59,7 @@ def play(capsule: Capsule) -> Replay:
         if capsule.start.kind == "state":
             env.load(capsule.state)
             steps = 1
-            receive(env, actions[0])  # which is sent already
+            receive(env, actions[0])  # this action was sent already
         else:
             env.recv()
         for action in actions[steps:]:
@@ -75,7 +75,7 @@ def play(capsule: Capsule) -> Replay:
 
 
 def receive(env: SyncEnv, action: Tree) -> None:
-    """The outcome of an action that was sent; rows in which the env is held take in any, and none of the capsule's."""
+    """Receive the outcome of an action; a held row takes any action and none of the capsule's."""
     env.recv()
     while env.holding:
         env.send(action, env.ts.stream)
@@ -94,7 +94,7 @@ def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
 
 
 def is_same(capsule: Capsule, error: Exception) -> bool:
-    """The same type and, of a wrong value, the same kind and key; else the same message, but for addresses in it."""
+    """Is it the same failure: type and, for a wrong value, kind and key; else the message without addresses?"""
     if type(error).__name__ != capsule.error:
         return False
     if isinstance(error, WrongValue):

@@ -1,6 +1,6 @@
 """One Python env as arrays, so that another from the same ``make`` goes on bit for bit. Never pickle.
 
-*Exact* is an env of which everything is known, from the outermost wrapper to the bare env:
+An env is *exact* where everything about it is known, from the outermost wrapper to the bare env:
 
 - its wrappers are among ``WRAPPERS``, or name what they keep in ``snapshot_attributes`` (``()`` for nothing);
 - the bare env is Gymnasium's classic control or MuJoCo, ``ale_py``'s ``AtariEnv``, or a class of the user's that either
@@ -37,7 +37,7 @@ CLASSIC: dict[type, tuple[str, ...]] = dict.fromkeys(
 )
 WRAPPERS: dict[type, tuple[str, ...]] = {
     wrappers.OrderEnforcing: (),  # its flag is set by the reset that comes before any load
-    wrappers.PassiveEnvChecker: (),  # looks, and changes nothing
+    wrappers.PassiveEnvChecker: (),  # checks, and changes nothing
     wrappers.TimeLimit: ("_elapsed_steps",),
     wrappers.ClipAction: (),
     wrappers.RescaleAction: (),
@@ -51,11 +51,11 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     wrappers.FrameStackObservation: ("obs_queue",),
     wrappers.AtariPreprocessing: ("lives", "game_over", "obs_buffer"),
 }
-PLAIN = "biuf"  # kinds of dtype that a checkpoint holds
+PLAIN = "biuf"  # kinds of dtype that a checkpoint can hold
 
 
 def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """The wrappers, outermost first."""
+    """Return the wrappers, outermost first."""
     found = []
     while isinstance(env, gymnasium.Wrapper):
         found.append(env)
@@ -64,7 +64,7 @@ def layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Wrapper[Any, Any, Any
 
 
 def kept_by(wrapper: gymnasium.Wrapper[Any, Any, Any, Any]) -> tuple[str, ...] | None:
-    """The attributes that its next rows depend on; None: not known."""
+    """Return the attributes on which a wrapper's next rows depend; None: not known."""
     stacks = isinstance(wrapper, wrappers.FrameStackObservation)
     if stacks and not isinstance(wrapper.env.observation_space, gymnasium.spaces.Box):
         return None  # its queue holds no arrays
@@ -80,29 +80,29 @@ def is_atari(env: Any) -> bool:
 
 
 def is_mujoco(env: Any) -> bool:
-    """Gymnasium's own; a subclass of the user's could keep something aside of the physics."""
+    """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something besides the physics."""
     return type(env).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(env, "data")
 
 
 def offers_state(env: Any) -> bool:
-    """MuJoCo's own ``set_state(qpos, qvel)`` is none."""
+    """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)`` does not count."""
     get, put = getattr(env, "get_state", None), getattr(env, "set_state", None)
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
 
 
 def promise(env: gymnasium.Env[Any, Any]) -> Resume:
-    """ "exact" or "replay"."""
+    """Return "exact" or "replay": what a resume can promise for this env."""
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
         return "replay"
-    if is_atari(bare):  # what was heard is no part of its state; changed actions are not those of the log
+    if is_atari(bare):  # sound is no part of the state; transformed actions are not those of the log
         changed = any(isinstance(wrapper, gymnasium.ActionWrapper) for wrapper in around)
         return "replay" if bare.sound_obs or (changed and held_window(env)) else "exact"  # type: ignore[attr-defined]
     return "exact" if offers_state(bare) or attributes(bare) is not None or is_mujoco(bare) else "replay"
 
 
 def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
-    """{"np_random", "env": {...}, "wrappers": {...}}, copies; no branch is empty. TypeError for what is no array."""
+    """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError for what is no array."""
     bare = env.unwrapped
     kept: dict[str, Tree] = {"np_random": snapshot.generator_state(bare.np_random)}
     if offers_state(bare):
@@ -121,7 +121,7 @@ def capture(env: gymnasium.Env[Any, Any]) -> dict[str, Tree]:
 
 
 def restore(env: gymnasium.Env[Any, Any], state: Tree) -> None:
-    """The inverse, into an env that was reset before. ValueError names what does not fit."""
+    """Restore a state into an env that was reset before. ValueError names what does not fit."""
     bare, own = env.unwrapped, state.get("env", {})
     for n, wrapper in enumerate(layers(env)):
         for name in kept_by(wrapper) or ():
@@ -149,7 +149,7 @@ def part(state: Tree, name: str) -> Any:
 
 
 def prune(value: Tree) -> Tree | None:
-    """Without empty branches, which files of tensors cannot hold; None if nothing is left."""
+    """Remove empty branches, which tensor files cannot hold; None if nothing is left."""
     if not isinstance(value, dict):
         return value
     return {key: inner for key, item in value.items() if (inner := prune(item)) is not None} or None
@@ -195,7 +195,7 @@ def write(thing: Any, name: str, value: Any) -> None:
 
 
 def fields(model: Any) -> list[str]:
-    """mjData's arrays of a fixed size. Those in its arena (contacts, constraints) are computed anew by each step."""
+    """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are recomputed by each step."""
     import mujoco
 
     fresh = mujoco.MjData(model)
@@ -204,7 +204,7 @@ def fields(model: Any) -> list[str]:
 
 
 def physics(env: Any) -> dict[str, Any]:
-    """The integration state, and what the last step left behind.
+    """Return the integration state, and what the last step left behind.
 
     A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``: an env that reads them
     before its next step (Ant's velocity) needs those, not what a forward pass makes of ``qpos``.
@@ -227,7 +227,7 @@ def put_physics(env: Any, state: Tree) -> None:
         if np.shape(part(state, name)) != shape:
             raise ValueError(f"state of {type(env).__name__}.data.{name}: expected shape {shape}, got {np.shape(state[name])}")
     mujoco.mj_setState(env.model, env.data, np.array(state["integration"], np.float64), kind)
-    mujoco.mj_forward(env.model, env.data)  # contacts and constraints, for whoever looks before the next step
+    mujoco.mj_forward(env.model, env.data)  # contacts and constraints, in case they are read before the next step
     for name in expected.keys() - {"integration"}:
         np.copyto(getattr(env.data, name), state[name])
 
@@ -236,7 +236,7 @@ def put_physics(env: Any, state: Tree) -> None:
 
 
 def emulator(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[n] uint8, ALE's own serialisation of console, game and generator."""
+    """Return [n] uint8, ALE's own serialisation of console, game and generator."""
     return serialized(env.ale.cloneState(include_rng=True))
 
 
@@ -250,18 +250,18 @@ def put_emulator(env: Any, state: Any) -> None:
     given = np.asarray(state, np.uint8)
     try:
         env.ale.restoreState(ale_py.ALEState(given.tobytes()))
-    except SystemError as error:  # what ale_py makes of its C++ exceptions
+    except SystemError as error:  # ale_py turns C++ exceptions into this
         raise ValueError(f"state of {type(env).__name__}.ale: ALE cannot read it (shape {given.shape})") from error
     if not np.array_equal(emulator(env), given):
         raise ValueError(f"state of {type(env).__name__}.ale: ALE made another of it (shape {given.shape}); another game?")
 
 
 def held_window(env: gymnasium.Env[Any, Any]) -> int:
-    """Steps after which ALE's held action surely no longer depends on what it was; 0 where none is ever held.
+    """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where none is held.
 
     With sticky actions the emulator goes on with the last effective action with probability p a frame, and that action is
-    no part of ALE's state. But the draws are those of its generator: whoever takes the last steps once more, from a
-    generator of then, holds the same action, unless every single draw said "go on" (here less likely than 1e-12).
+    no part of ALE's state. But the draws come from its generator: taking the last steps once more, from the
+    generator of that time, holds the same action, unless every single draw said "go on" (here less likely than 1e-12).
     """
     bare: Any = env.unwrapped
     if not is_atari(bare) or (p := bare.ale.getFloat("repeat_action_probability")) <= 0.0:
@@ -273,10 +273,10 @@ def hold(env: gymnasium.Env[Any, Any], start: Tree, actions: Any) -> None:
     """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds after them."""
     bare: Any = env.unwrapped
     repeats = int(np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int))
-    bare.ale.reset_game()  # holds none, as after the reset that ``start`` may be
+    bare.ale.reset_game()  # no action is held, as after the reset that ``start`` may be
     put_emulator(bare, part(start, "ale"))
     bare.np_random = snapshot.generator(part(start, "np_random"))
-    legal = bare.ale.getLegalActionSet()  # in the order of their numbers
+    legal = bare.ale.getLegalActionSet()  # in the order of action numbers
     for action in start.get("opening", ()):
         bare.ale.act(legal[action])
     for action in actions:

@@ -1,7 +1,7 @@
 """The ruler: an env whose every row proves where it belongs.
 
-Its observation is (stream, episode, t). From stream and episode alone follow the length and the ending of the episode, so
-whoever reads a trajectory can recompute what must stand in it: ``verify`` does. Its reward holds the action, the time and
+The observation is (stream, episode, t). The length and ending of an episode follow from stream and episode alone, so a
+reader of a trajectory can recompute what must stand in it: ``verify`` does. Its reward holds the action, the time and
 the episode, so an action or a reward that moved by one row, one stream or one episode is found.
 """
 
@@ -43,19 +43,19 @@ def episode(stream: Any, number: Any, longest: int = LONGEST) -> tuple[Ints, Boo
 
 
 def reward(number: Any, t: Any, action: Any) -> Floats:
-    """Of the step from t to t + 1 of an episode: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
+    """The reward of the step from t to t + 1: 1024 (number mod 4) + 1 + t + action / 8, exact in float32, never 0."""
     value = 1024 * (np.asarray(number) % 4) + 1 + np.asarray(t) + np.asarray(action) / ACTIONS
     return np.asarray(value, np.float32)
 
 
 def row_number(stream: int, number: int, t: int, longest: int = LONGEST) -> int:
-    """How many rows (steps and seams) the stream had before this observation."""
+    """The number of rows (steps and seams) that the stream had before this observation."""
     length, _, _ = episode(stream, np.arange(number), longest)
     return int(length.sum()) + number + t
 
 
 def ruler_spaces(dtype: str) -> tuple[spaces.Box, spaces.Discrete]:
-    top = 2**24 if dtype == "float32" else np.iinfo(np.int64).max  # up to which float32 counts exactly
+    top = 2**24 if dtype == "float32" else np.iinfo(np.int64).max  # float32 counts exactly up to here
     return spaces.Box(0, top, (3,), np.dtype(dtype).type), spaces.Discrete(ACTIONS)
 
 
@@ -98,7 +98,7 @@ class Ruler(gymnasium.Env[Any, Any]):
 
 
 class RulerVector(VectorEnv[Any, Any, Any]):
-    """The same for many streams at once, in NEXT_STEP; a straggler among them holds up all."""
+    """The ruler for many streams at once, in NEXT_STEP; a straggler among them holds up all."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}
     snapshot_attributes = ("number", "t", "length", "terminates", "truncates")
@@ -143,7 +143,7 @@ class RulerVector(VectorEnv[Any, Any, Any]):
 
 
 class Ledger:
-    """Where each stream was when it was last verified; ``rows`` counts what ``verify`` has seen."""
+    """The place of each stream when it was last verified; ``rows`` counts the rows that ``verify`` has seen."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -161,7 +161,7 @@ def verify(
 ) -> list[str]:
     """Every violation in a trajectory (numpy or CPU tensors) of ruler rows, as sentences; [] if it proves itself.
 
-    Recomputed from (stream, episode, t) of each row: the next observation, ``first``, ``reward``, ``mask`` (False exactly
+    Recomputes from (stream, episode, t) of each row: the next observation, ``first``, ``reward``, ``mask`` (False exactly
     on the seam row, whose observation is an episode's last), ``bootstrap`` (not terminated; a seam's is True),
     ``context``. With a ``ledger``: each stream goes on where it was, and its versions never go back. ``gaps``: rows may be
     missing between two trajectories of a stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows
@@ -197,7 +197,7 @@ def verify(
     compare("reward", trajectory.reward, np.where(masked, np.float32(0), reward(number[:-1], t[:-1], action)))
     compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    if fails is None and not same_step:  # else a stream's rows before are not those of a law; the ledger still follows them
+    if fails is None and not same_step:  # else earlier rows follow no law; the ledger still follows them
         rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
         compare("context start", context["start"], rows)
     if ledger is not None:
@@ -206,7 +206,7 @@ def verify(
 
 
 def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
-    """[T, B]: the rows of which another of the ``streams`` of the same env is a seam."""
+    """[T, B]: the rows in which another of the ``streams`` of the same env is at a seam."""
     env, start = context["stream"] // streams, context["start"]
     together = (env[:, None] == env) & (start[:, None] == start)
     beside: Bools = (seam.astype(np.int64) @ together > 0) & ~seam
@@ -214,7 +214,7 @@ def beside_seams(seam: Bools, context: dict[str, Any], streams: int) -> Bools:
 
 
 def follow(ledger: Ledger, context: dict[str, Any], obs: Ints, version: Any, *, gaps: bool) -> list[str]:
-    """Does each stream go on where the ledger has it? Then it is moved on."""
+    """Check that each stream goes on where the ledger has it, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape
     for b, (stream, start) in enumerate(zip(context["stream"].tolist(), context["start"].tolist(), strict=True)):

@@ -1,6 +1,6 @@
 """Exact states of vector envs: arrays and the generator, as a tree of numpy arrays (no pickle).
 
-Known are Gymnasium's native CartPole and every vector env whose class names its arrays in ``snapshot_attributes`` (ours
+Supported: Gymnasium's native CartPole, and every vector env class that names its arrays in ``snapshot_attributes`` (ours
 do, a user's may): together with ``np_random`` they must be all that its next rows depend on.
 """
 
@@ -23,12 +23,12 @@ def attributes(env: Any) -> tuple[str, ...] | None:
 
 
 def possible(env: VectorEnv[Any, Any, Any]) -> bool:
-    """A wrapper could keep a state of its own, so only a bare env is known to be exact."""
+    """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its own."""
     return env.unwrapped is env and attributes(env) is not None
 
 
 def capture(env: VectorEnv[Any, Any, Any]) -> Tree:
-    """{"np_random": uint8 JSON, attribute: array ...}"""
+    """Capture the state: {"np_random": uint8 JSON, attribute: array ...}."""
     names = attributes(env)
     assert names is not None
     return {"np_random": generator_state(env.np_random)} | {name: np.array(getattr(env, name)) for name in names}
@@ -46,31 +46,31 @@ def restore(env: VectorEnv[Any, Any, Any], state: Tree) -> None:
 
 
 def generator_state(rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """[n] uint8, the bit generator's state as JSON (its 128-bit integers have no array)."""
+    """The bit generator's state as JSON in [n] uint8 (128-bit integers fit no array)."""
     return state_array(rng.bit_generator.state)
 
 
 def state_array(state: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The same of a bit generator's ``state``."""
+    """The same array from a bit generator's ``state``."""
     return np.frombuffer(json.dumps(known(state)).encode(), np.uint8).copy()
 
 
 def generator(state: Any) -> np.random.Generator:
-    """The inverse: a generator that goes on where the other stood."""
+    """Restore a generator that goes on where the other stood."""
     bits = np.random.PCG64(0)
     bits.state = known(json.loads(np.asarray(state, np.uint8).tobytes().decode()))
     return np.random.Generator(bits)
 
 
 def generator_dict(env: Any) -> dict[str, Any] | None:
-    """The state of the generator that a Gymnasium env draws from, plain numbers; None where it has none that is known."""
+    """The state of a Gymnasium env's generator as plain numbers; None where no known generator is found."""
     rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)  # np_random itself would make one
     state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
     return state if isinstance(state, dict) and state["bit_generator"] == "PCG64" else None
 
 
 def generator_of(state: dict[str, Any]) -> np.random.Generator:
-    """The inverse; ValueError for what is no such state."""
+    """Restore a generator from plain numbers; ValueError where they are no such state."""
     bits = np.random.PCG64(0)
     try:
         bits.state = known(state)
@@ -80,6 +80,6 @@ def generator_of(state: dict[str, Any]) -> np.random.Generator:
 
 
 def known(state: Any) -> Any:
-    if state["bit_generator"] != "PCG64":  # what Gymnasium and numpy's default_rng use
+    if state["bit_generator"] != "PCG64":  # used by Gymnasium and numpy's default_rng
         raise ValueError(f"expected the state of a PCG64 generator, got {state['bit_generator']}")
     return state

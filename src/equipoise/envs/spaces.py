@@ -20,7 +20,7 @@ from equipoise.types import Array, TimeStep, Tree
 
 OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 ACTIONS = "Box (float), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-INSTEAD: dict[type, str] = {  # what to do about those that have no arrays of a fixed size
+INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed size
     spaces.Text: "make it a Box of bytes of a fixed length, padded",
     spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements are there",
     spaces.Graph: "pad nodes and edges to a Dict of Boxes of a fixed size",
@@ -70,12 +70,12 @@ def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str
 
 
 def member(value: Any, key: str) -> Any:
-    """What an env's dict, or its tuple, holds at a key of the tree."""
+    """Return the member of an env's dict or tuple at a key of the tree."""
     return value[key] if isinstance(value, Mapping) else value[int(key)]
 
 
 def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
-    """Zeroed rows for B streams (``observation`` is the spec of one), and [n] float32 that all floats among them are views of.
+    """Make zeroed rows for B streams (``observation`` is the spec of one), and the [n] float32 behind all of their floats.
 
     One array, so that one look at it sees whether all of them are finite.
     """
@@ -111,7 +111,7 @@ class ActionForm:
     """
 
     def __init__(self, space: spaces.Space[Any], batch: int, place: str = "action") -> None:
-        action_spec(space, place)  # refuses what is not supported
+        action_spec(space, place)  # raises for an unsupported space
         self.place, self.batch = place, batch
         self.tuple = isinstance(space, spaces.Tuple)
         self.low: Any = None
@@ -127,13 +127,13 @@ class ActionForm:
         self._scalar = not isinstance(space, spaces.Discrete) and not space.shape  # an array without axes, not a number
 
     def zeros(self) -> Tree:
-        """[B, ...]"""
+        """Return zero actions [B, ...]."""
         if self.inner is not None:
             return {key: form.zeros() for key, form in self.inner.items()}
         return np.zeros(self.shape, self.dtype)
 
     def __call__(self, action: Tree) -> Tree:
-        """[B, ...], new arrays each time: an env may keep them, and the caller may overwrite its own."""
+        """Convert actions [B, ...] into new arrays: an env may keep them, and the caller may overwrite its own."""
         if self.inner is not None:
             if not isinstance(action, Mapping) or action.keys() != self.inner.keys():
                 got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
@@ -154,19 +154,19 @@ class ActionForm:
         return form
 
     def each(self, actions: Tree) -> Iterable[Any]:
-        """Row after row of arrays [n, ...], as one env takes them."""
+        """Yield the rows of arrays [n, ...], as one env takes them."""
         if self.inner is None:
             return actions if not self._scalar else [actions[i, ...] for i in range(len(actions))]
         rows = zip(*(form.each(actions[key]) for key, form in self.inner.items()))
         return rows if self.tuple else (dict(zip(self.inner, row)) for row in rows)
 
     def together(self, actions: Tree) -> Any:
-        """All rows as a vector env takes them."""
+        """Return all rows as a vector env takes them."""
         if self.inner is None:
             return actions
         rows = {key: form.together(actions[key]) for key, form in self.inner.items()}
         return tuple(rows.values()) if self.tuple else rows
 
     def one(self, actions: Tree) -> Any:
-        """The first row, as one env takes it."""
+        """Return the first row, as one env takes it."""
         return next(iter(self.each(actions)))

@@ -1,11 +1,11 @@
-"""The T-maze: a sign at the start says which way to turn at the far end of a corridor. Only who remembers it turns right.
+"""The T-maze: a sign at the start says which way to turn at the far end of a corridor. Only a policy with memory turns right.
 
 After Bakker 2002, Reinforcement learning with long short-term memory, section 4: the agent begins at the west end of a corridor
 and may go north, east, south or west. The sign is seen at the start, all cells of the corridor look the same, and so does the
 junction at its east end. Turning north or south there ends the episode: 4 for the way that the sign said, else -0.1. Standing
 still, against a wall, gives -0.1, every other step 0. Deviation: a clock cuts the episode after ``4 * (length + 1)`` steps.
 
-Who does not remember turns the right way half of the time: 1.95 an episode, at most; who does has 4.
+A policy without memory turns the right way half of the time: at most 1.95 an episode; one with memory gets 4.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TMazeVector(VectorEnv[Array, Any, Any]):
 
 
 class TMaze(gymnasium.Env[Any, Any]):
-    """One of them; the observation is an int64."""
+    """One maze; the observation is an int64."""
 
     metadata: dict[str, Any] = {"render_modes": []}
     snapshot_attributes = ("place", "sign", "t")
@@ -97,7 +97,7 @@ def most_steps(length: int) -> int:
 
 
 def moved(place: Array, sign: Array, action: Array, length: int) -> tuple[Array, Array, Array]:
-    """[B] each -> the next place, reward, terminated."""
+    """Move: arguments [B] -> the next place, reward, terminated, each [B]."""
     after = np.clip(place + (action == EAST) - (action == WEST), 0, length)
     turned = (place == length) & ((action == NORTH) | (action == SOUTH))
     right = turned & ((action == SOUTH) == (sign == 1))

@@ -1,4 +1,4 @@
-"""What to say when a target, an argument or a dependency is wrong: the nearest valid one, the expected ones, the extra."""
+"""Error texts for a wrong target, argument or dependency: the nearest valid name, the expected ones, the extra to install."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from equipoise.hints import nearest
 
-EXTRAS = {  # module -> extra of this project
+EXTRAS = {  # module -> this project's extra
     "ale_py": "atari",
     "mujoco": "mujoco",
     "imageio": "mujoco",
@@ -31,7 +31,7 @@ GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> ValueError:
-    """An error that names the nearest: first by name whatever the version and case, and of a name the newest version."""
+    """An error that names the nearest: by name without version and case first, then the newest version of that name."""
     by_key: dict[str, list[str]] = {}
     for candidate in known:
         by_key.setdefault(versionless(candidate), []).append(candidate)
@@ -50,7 +50,7 @@ def version(env_id: str) -> int:
 
 
 def modules(name: str) -> list[str]:
-    """Importable modules beside the one that was meant."""
+    """List importable modules beside the one that was meant."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         return [module.name for module in pkgutil.iter_modules()]
@@ -62,7 +62,7 @@ def modules(name: str) -> list[str]:
 
 
 def looked() -> str:
-    """Where modules are looked for: the end of an error message."""
+    """Say where modules are looked for: the end of an error message."""
     here = os.getcwd()
     place = here if {"", here} & set(sys.path) else sys.path[0]
     return f" Modules are looked for in {place} and among the installed packages."
@@ -79,7 +79,7 @@ def hidden(module: str) -> str:
 
 
 def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, also: tuple[str, ...] = ()) -> None:
-    """ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
+    """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not have."""
     if accepted is None or "**" in accepted:
         return
     expected = [*accepted, *(key for key in also if key not in accepted)]
@@ -91,7 +91,7 @@ def arguments(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any
 
 
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS: dict[Any, Any] = {  # for one of two, by what they mean; and 0 and 1, which equal them, for the same
+WORDS: dict[Any, Any] = {  # words for True and False; 0 and 1 equal them and count as the same
     **dict.fromkeys((*TRUE_WORDS, 1), True),
     **dict.fromkeys((*FALSE_WORDS, 0), False),
 }
@@ -104,7 +104,7 @@ KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 def typed(name: str, value: Any, kind: type) -> None:
-    """ValueError for a value of another type than ``kind``, whatever its truth is: the text "off" is true to Python."""
+    """Raise ValueError for a value of another type than ``kind``: the text "off", say, is true to Python."""
     said, taken = KINDS[kind]
     if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
         return
@@ -120,9 +120,9 @@ def typed(name: str, value: Any, kind: type) -> None:
 
 @contextlib.contextmanager
 def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Iterable[str]]) -> Iterator[None]:
-    """Turns the TypeError of a constructor that a class's ``**kwargs`` were handed on to into what ``arguments`` says.
+    """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of ``arguments``.
 
-    ``known``: names that may be meant.
+    ``known``: the names that may be meant.
     """
     try:
         yield
@@ -136,7 +136,7 @@ def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Itera
 
 
 def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
-    """ValueError for parameters of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
+    """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs`` nor ``given`` has."""
     missing = [
         name
         for name, p in (accepted or {}).items()
@@ -151,7 +151,7 @@ def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any]
 
 
 def no_name(target: str) -> str | None:
-    """What to say of a target that can be no env's name: a path, or a module without what is in it; None of any other."""
+    """The hint for a target that cannot name an env: a path, or a module without its member; None for any other target."""
     module, _, name = target.rpartition(":")
     path = module or target
     if path.endswith(".py") or path.startswith((".", os.sep)) or os.sep in module:  # an id may have a slash, too
@@ -171,12 +171,12 @@ def importable(name: str) -> bool:
 
 
 class UnsupportedSpace(ValueError):
-    """An observation or action space that the project has no arrays for."""
+    """The error of an observation or action space that the project has no arrays for."""
 
 
 @contextlib.contextmanager
 def explained(target: str) -> Iterator[None]:
-    """Turns a missing dependency of ``target`` into an ImportError that says what to install; names it in other errors."""
+    """Turn a missing dependency of ``target`` into an ImportError that says what to install; add the name to other errors."""
     try:
         yield
     except UnsupportedSpace as error:
