@@ -1,4 +1,4 @@
-"""One run under attack: started by the command line that people type, its workers found by name, judged by its directory."""
+"""One run under attack: started from the command line, with workers found by name, and judged by the run directory."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.types import Inference, learning
 
 ACTORS, ENVS, UNROLL = 2, 8, 8
-DEADLINE_S = 3.0  # after which a worker hangs
+DEADLINE_S = 3.0  # a worker whose tick takes longer hangs
 CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
-LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and those who do not answer
-GONE_S, SERVERS_GONE_S = 2.0, 20.0  # in which all workers of a killed driver have ended; and Python's servers, empty by then
+LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and workers that do not answer
+GONE_S, SERVERS_GONE_S = 2.0, 20.0  # all workers of a killed driver have ended by the first, Python's servers by the second
 
 
 class Wrong(Exception):
-    """Why a row of the matrix fails."""
+    """The reason why a row of the matrix fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What became of them."""
+    """The fate of the rows of a run."""
 
-    proven: int = 0  # by the ledger, each
+    proven: int = 0  # proven by the ledger
     lost: int = 0
     duplicated: int = 0
     torn: int = 0
-    dropped: int = 0  # of unrolls whose actor died, and in shards that died
-    aborted: int = 0  # episodes that an env's failure cost
+    dropped: int = 0  # rows of unrolls whose actor died, and of shards that died
+    aborted: int = 0  # episodes that an env failure cost
 
 
 class Attack:
@@ -58,8 +58,8 @@ class Attack:
         self._until = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
-        self.sessions: list[int] = []  # one a command
-        self.began_at = math.inf  # when the first fault was done
+        self.sessions: list[int] = []  # one for each command
+        self.began_at = math.inf  # when the first fault began
         self._beats_file = place / "beats"
         self.beats = Beats.create(self._beats_file)
 
@@ -75,7 +75,7 @@ class Attack:
         self, *settings: str, before: str = "", algorithm: str = "Ruling", max_lag: str = "1", actors: int = ACTORS,
         updates: int = 50,
     ) -> None:  # fmt: skip
-        """A run of the ruler that proves its rows, until it is told to leave. ``before``: Python that it begins with."""
+        """Train on the ruler, proving every row, until told to leave. ``before``: Python code to begin with."""
         words = ["train", "equipoise.chaos.envs:Faulty", "--algorithm", f"equipoise.chaos.ruling:{algorithm}", "--no-recipe"]
         words += ["--actors", str(actors), "--envs-per-actor", str(ENVS), "--unroll", str(UNROLL), "--max-lag", max_lag]
         words += [
@@ -107,13 +107,13 @@ class Attack:
         self.sessions.append(self._process.pid)
 
     def _listen(self, printed: IO[bytes]) -> None:
-        """Until the last process that may print has ended. Not a file: the disk of the run may be full."""
+        """Read the output until the last process that may print has ended. No file: the disk of the run may be full."""
         with printed:
             while data := os.read(printed.fileno(), 65536):
                 self._printed += data
 
     def end(self) -> None:
-        """Once all workers are there again: SIGTERM, which saves the whole run."""
+        """Wait until all workers are there again, then send SIGTERM, which saves the whole run."""
         program = RunDirectory.open(self.out).program
         shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
         all_ = 1 + program.actors + shards + (program.inference_workers if program.inference == "central" else 0)
@@ -133,7 +133,7 @@ class Attack:
         self.gone()
 
     def kill(self) -> None:
-        """SIGKILL for all that is left of every command."""
+        """Send SIGKILL to every process left of any command."""
         for session in self.sessions:
             for pid in members(session):
                 with contextlib.suppress(ProcessLookupError):
@@ -142,7 +142,7 @@ class Attack:
             self._process.wait()
 
     def gone(self) -> None:
-        """Nothing of the run is left."""
+        """Check that nothing of the run is left."""
         began = time.monotonic()
         while left := [command(pid) for session in self.sessions for pid in members(session)]:
             limit_s = GONE_S if any(name.startswith("equipoise ") for name in left) else SERVERS_GONE_S
@@ -160,7 +160,7 @@ class Attack:
             time.sleep(POLL_S)
 
     def updates(self, n: int) -> None:
-        """Until the learner has made so many more."""
+        """Wait until the learner has made so many more updates."""
         due = self.beats.count + n
         self.wait(lambda: self.beats.count >= due, f"{n} updates")
 
@@ -171,7 +171,7 @@ class Attack:
         return self._process
 
     def said(self) -> str:
-        """The first row that does not prove itself, or the last line of what the run printed."""
+        """Return the first row that does not prove itself, or the last line that the run printed."""
         text = self._printed.decode(errors="replace").strip().splitlines()
         lines = [line for line in text if line.startswith("chaos: ")][:1] or text[-1:]
         return f"it said: {lines[0][:300]}" if lines else "it said nothing"
@@ -179,11 +179,11 @@ class Attack:
     # ------------------------------------------------------------------------------------------------------------- faults
 
     def begin(self) -> None:
-        """From now on the fault is there."""
+        """Note that the fault is there from now on."""
         self.began_at = min(self.began_at, time.monotonic())
 
     def trouble(self, on: bool) -> None:
-        """For the envs."""
+        """Set or clear the flag file that makes the envs fail."""
         if on:
             self.begin()
             self.flag.touch()
@@ -191,7 +191,7 @@ class Attack:
             self.flag.unlink()
 
     def workers(self) -> dict[str, int]:
-        """{"actor 0": pid}, those of the present command that live: all but the driver."""
+        """Return {"actor 0": pid, ...}: the living workers of the present command, without the driver."""
         found = {}
         for pid in members(self.sessions[-1]):
             name = command(pid)
@@ -200,27 +200,27 @@ class Attack:
         return found
 
     def signal(self, worker: str, number: signal.Signals) -> int:
-        """-> the pid of the worker that got it."""
+        """Send a signal to a worker -> the pid."""
         self.wait(lambda: worker in self.workers(), f"{worker} to be there")
         pid = self.workers()[worker]
         self.begin()
-        with contextlib.suppress(ProcessLookupError):  # it may be gone by itself, and then so is the fault
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
             os.kill(pid, number)
         return pid
 
     def replaced(self, worker: str, pid: int) -> None:
-        """Until another process is that worker, and the learner goes on."""
+        """Wait until another process is that worker and the learner goes on."""
         self.wait(lambda: self.workers().get(worker, pid) != pid, f"{worker} to be replaced")
         self.updates(10)
 
     def kill_driver(self) -> None:
-        """And all its workers, at once."""
+        """Kill the driver and all workers at once."""
         self.begin()
         self._living()
         self.kill()
 
     def limit_files(self, size: int) -> None:
-        """No process of the run writes beyond ``size`` bytes of any file; -1: each may again."""
+        """Limit every file that a process of the run writes to ``size`` bytes; -1: no limit."""
         self.begin()
         for pid in members(self.sessions[-1]):
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -232,7 +232,7 @@ class Attack:
         return latest(self.out / "checkpoints", whole=True)
 
     def recorded(self) -> int:
-        """How many reports there are."""
+        """Count the reports."""
         return len(RunDirectory.open(self.out).metrics())
 
     @property
@@ -243,7 +243,7 @@ class Attack:
         return summary
 
     def resumed_at(self) -> int:
-        """The step that the last resume went on from, which it writes down with its first report."""
+        """Return the step that the last resume went on from; the resume writes it with its first report."""
 
         def resumed() -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get("resumed", [])
@@ -253,11 +253,11 @@ class Attack:
         return int(resumed()[-1]["step"])
 
     def noted(self, text: str) -> int:
-        """How many notes of the run say that."""
+        """Count the notes of the run that say that."""
         return sum(text in note for note in self.summary["notes"])
 
     def rows(self) -> Rows:
-        """Of a run that has ended with a whole checkpoint: its queue's word against the ledger's, or that of its shards."""
+        """Compare the counts of the queue (or the shards) with the ledger's, for a run that ended with a whole checkpoint."""
         source, summary = self.newest(), self.summary
         if source is None:
             raise Wrong(f"no whole checkpoint; {self.said()}")
@@ -265,10 +265,10 @@ class Attack:
         counts = dict(zip(COUNTS, params["ledger.counts"].tolist(), strict=True))
         queue = summary["rows"]
         unaccounted = abs(queue["inserted"] - queue["sampled"] - queue["dropped"] - queue["held"])
-        in_shards = {name: queue[name] for name in LEDGER if name in queue}  # what became of what was sampled
+        in_shards = {name: queue[name] for name in LEDGER if name in queue}  # the fate of sampled rows
         if in_shards:
             unaccounted += abs(queue["sampled"] - sum(in_shards.values()))
-        elif summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary is of what was published
+        elif summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary counts what was published
             unaccounted += abs(queue["sampled"] - counts["rows"])
         vanished = max(counts["missing"] - queue["dropped"], 0)  # a gap in a stream that no dead actor explains
         if counts["orphans"]:
@@ -280,7 +280,7 @@ class Attack:
 
 
 def members(session: int) -> list[int]:
-    """The living processes of a session, which all workers of a command and their servers belong to."""
+    """Return the living processes of a session; all workers of a command and their servers belong to it."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -1,4 +1,4 @@
-"""When the learner made each update, in a file that both sides map: it outlives the learner and needs nobody's time."""
+"""The moments of the learner's updates, in a file that both sides map: it outlives the learner and costs no messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST = 1 << 18  # updates; the file is sparse
 
 
 class Beats:
-    """Element 0 is how many there are, the others are their moments on the monotonic clock, which processes share."""
+    """An array: element 0 counts the updates, the others are their moments on the monotonic clock, which processes share."""
 
     def __init__(self, path: Path) -> None:
         self._values = np.memmap(path, np.float64, mode="r+", shape=(MOST + 1,))
@@ -33,7 +33,7 @@ class Beats:
         self._values[0] = n + 1
 
     def pause_s(self, since: float) -> float:
-        """The longest between two updates of which the second came after ``since``."""
+        """The longest time between two updates, the second of which came after ``since``."""
         if self.count > MOST:
             raise ValueError(f"expected at most {MOST} updates, got {self.count}: their moments are overwritten")
         moments = np.array(self._values[1 : self.count + 1])
@@ -43,5 +43,5 @@ class Beats:
 
 @functools.cache
 def opened(path: str) -> Beats:
-    """Of this process."""
+    """Open the file once in this process."""
     return Beats(Path(path))

@@ -1,4 +1,4 @@
-"""The ruler with faults: an env that hangs, raises or gives nan now and then, while a file says so."""
+"""The ruler with faults: an env that hangs, raises or gives nan now and then, as long as a flag file exists."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gymnasium import spaces
 from equipoise.envs.ruler import LONGEST, Ruler
 
 Trouble = Literal["none", "hang", "raise", "nonfinite"]
-LIVES = 1 << 24  # up to which float32 counts exactly
+LIVES = 1 << 24  # float32 counts exactly up to here
 FOREVER_S = 10_000.0
-DISTANCE = 37  # steps between the troubles of neighbours, so that they do not come together
+DISTANCE = 37  # steps between the faults of neighbours, so that they do not coincide
 
 
 class Faulty(Ruler):
-    """Its observation is (stream, episode, t, life): no two lives of a stream, each begun with a seed, show the same row.
+    """A ruler that observes (stream, episode, t, life): no two lives of a stream, each begun with a seed, show the same row.
 
     Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file ``flag`` exists.
     """

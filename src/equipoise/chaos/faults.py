@@ -1,4 +1,4 @@
-"""The faults. Each does its worst to a run and says what must have come of it; that its rows are all there is judged of all."""
+"""The faults. Each one attacks a run and says what must follow; that every row is accounted for is judged for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARDS = 3
 class Fault:
     name: str
     what: str
-    do: Callable[[Attack, float], None]  # until the run has ended; the number is for how many seconds
+    do: Callable[[Attack, float], None]  # acts on the run for this many seconds, and ends it
 
 
 def need(condition: object, why: str) -> None:
@@ -27,7 +27,7 @@ def need(condition: object, why: str) -> None:
 
 
 def kill_in_turn(attack: Attack, kind: str, count: int, seconds: float) -> int:
-    """So many workers of a kind, each once at least, until the time is over -> how many were killed."""
+    """Kill workers of a kind in turn, each at least once, until the time is over -> how many were killed."""
     until, n = time.monotonic() + seconds, 0
     while time.monotonic() < until or n < count:
         worker = f"{kind} {n % count}"

@@ -1,4 +1,4 @@
-"""What has become of every row: a ledger that lives in the learner's network, so that a checkpoint keeps it.
+"""The fate of every row: a ledger that lives in the learner's network, so that a checkpoint keeps it.
 
 A learner that is killed takes its memory along. The ledger's numbers are buffers of the network: a resume brings them back
 as they were at the checkpoint, and rows that are made anew after it are due again. So a duplicate, a gap and a row out of
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from equipoise.envs import ruler
 from equipoise.types import Trajectory
 
-RECENT = 16  # windows of a stream that are remembered
+RECENT = 16  # windows that are remembered for each stream
 COUNTS = ("rows", "torn", "duplicated", "missing", "orphans", "aborted")
-FIELDS, T = 4, 2  # of an observation: stream, episode, t, life
+FIELDS, T = 4, 2  # fields of an observation: stream, episode, t, life
 NONE = -(1 << 40)
 
 
 class Ledger(nn.Module):
-    """Per stream: which row is due, and the last windows. They come in order, but for one whose place was a dead actor's."""
+    """The due row and the last windows of each stream. Windows come in order, except where a dead actor held the place."""
 
     due: Tensor
     start: Tensor
@@ -37,14 +37,14 @@ class Ledger(nn.Module):
         self.register_buffer("due", torch.zeros(streams, dtype=torch.int64))
         self.register_buffer("start", torch.full((streams, RECENT), NONE))
         self.register_buffer("begin", torch.zeros(streams, RECENT, FIELDS))  # the first observation of a window
-        self.register_buffer("end", torch.zeros(streams, RECENT, FIELDS))  # and the one after its last row
+        self.register_buffer("end", torch.zeros(streams, RECENT, FIELDS))  # the observation after its last row
         self.register_buffer("version", torch.zeros(streams, RECENT, dtype=torch.int64))
         self.register_buffer("counts", torch.zeros(len(COUNTS), dtype=torch.int64))
 
     def enter(self, data: Trajectory, *, aborts: bool, replayed: bool = False) -> list[str]:
         """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may cut an episode short.
 
-        ``replayed``: a window may come again, then with the same rows, or never; what became of it its replay says.
+        ``replayed``: a window may come again with the same rows, or never; the replay says what became of it.
         """
         torn, aborted, wrong = rows(data, aborts=aborts)
         steps, columns = data.shape
@@ -55,7 +55,7 @@ class Ledger(nn.Module):
         return wrong
 
     def _window(self, data: Trajectory, b: int, count: dict[str, int], replayed: bool) -> list[str]:
-        """Does this window go on where its stream was, or came to be? Then it is entered."""
+        """Enter a window if it goes on where its stream was."""
         steps, stream, start = data.shape[0], int(data.context["stream"][b]), int(data.context["start"][b])
         known = self.start[stream].tolist()
         where = f"stream {stream}, the window from row {start}"
@@ -77,7 +77,7 @@ class Ledger(nn.Module):
                 wrong.append(f"{where}: expected {self.end[stream, i].tolist()} to go on from, got {begin.tolist()}")
             if self.version[stream, i] > version[0]:
                 wrong.append(f"{where}: version {int(version[0])} after {int(self.version[stream, i])}")
-        elif begin[T] != 0 and not replayed:  # the one before it is to come
+        elif begin[T] != 0 and not replayed:  # its predecessor is still to come
             count["orphans"] += 1
         if start + steps in known:
             i = known.index(start + steps)
@@ -86,7 +86,7 @@ class Ledger(nn.Module):
             if begin_of_next and not torch.equal(self.begin[stream, i], end):
                 wrong.append(f"{where}: expected {self.begin[stream, i].tolist()} after it, got {end.tolist()}")
         due = int(self.due[stream])
-        if not replayed:  # each successor of a dead actor leaves a gap of one row besides, which nobody made
+        if not replayed:  # each successor of a dead actor also leaves a gap of one row that was never made
             count["missing"] += (start - due) // steps * steps if start >= due else -steps
         count["torn"] += len(wrong)
         self.due[stream] = max(due, start + steps)
@@ -97,7 +97,7 @@ class Ledger(nn.Module):
 
 
 def rows(data: Trajectory, *, aborts: bool) -> tuple[Any, int, list[str]]:
-    """[T, B] bool, the rows that do not prove themselves; how many aborted an episode; sentences.
+    """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and sentences.
 
     Like ``equipoise.envs.ruler.verify``, from (stream, episode, t, life) of each row, for envs that began anew.
     The network counts (``ruling.py``), so its state and the version of its weights are proven, too.

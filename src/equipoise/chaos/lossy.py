@@ -9,11 +9,11 @@ from torch import Tensor
 from equipoise.runtime import build
 from equipoise.weights.store import Weights
 
-LOST = 40  # versions in a row, of every twice as many
+LOST = 40  # versions lost in a row, out of every twice as many
 
 
 class LossyWeights(Weights):
-    """What actors see stays as it is for ``LOST`` versions; then it moves on for as many."""
+    """A store that shows actors the same weights for ``LOST`` versions, then moves on for as many."""
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         if version // LOST % 2 == 0:
@@ -21,5 +21,5 @@ class LossyWeights(Weights):
 
 
 def install() -> None:
-    """From now on every ring that this process lays out has such a store; its workers are given it."""
+    """Give every run that this process lays out such a store."""
     vars(build)["Weights"] = LossyWeights

@@ -15,7 +15,7 @@ from equipoise.chaos.faults import FAULTS, Fault
 from equipoise.hints import hint
 from equipoise.types import Inference
 
-LIMIT_S = 120.0  # of a fault, besides the seconds that it is kept up
+LIMIT_S = 120.0  # limit of one row, besides the seconds that the fault lasts
 HEAD = ("fault", "outcome", "rows", "dropped", "lost", "duplicated", "torn", "recovery s", "return", "took s")
 WIDTHS = (17, 8, 9, 8, 6, 11, 6, 11, 7, 7)
 
@@ -24,15 +24,15 @@ WIDTHS = (17, 8, 9, 8, 6, 11, 6, 11, 7, 7)
 class Result:
     fault: str
     passed: bool
-    rows: Rows | None  # None: the run did not come to its end
+    rows: Rows | None  # None: the run did not end
     recovery_s: float | None  # the longest pause of the learner from the first fault on
-    final_return: float | None  # None: the env has none that is learned
+    final_return: float | None  # None: this env has nothing to learn
     took_s: float
-    why: str  # it failed
+    why: str  # reason of a failure
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:
-    """In the order of the matrix; ValueError names the nearest of one that is not there."""
+    """Return the chosen faults in the order of the matrix; ValueError names the nearest of an unknown one."""
     known = [fault.name for fault in FAULTS]
     for name in names:
         if name not in known:
@@ -41,7 +41,7 @@ def chosen(names: Sequence[str]) -> list[Fault]:
 
 
 def inflict(fault: Fault, seconds: float, inference: Inference = "local") -> Result:
-    """One row. Whatever happens, no process is left."""
+    """Run one row. No process is left, whatever happens."""
     began = time.monotonic()
     rows, recovery, why = None, None, ""
     with (
@@ -64,7 +64,7 @@ def inflict(fault: Fault, seconds: float, inference: Inference = "local") -> Res
 def matrix(
     faults: Sequence[Fault], seconds: float, tell: Callable[[str], None], inference: Inference = "local"
 ) -> list[Result]:
-    """All of them, each told as soon as it is known."""
+    """Run all rows and report each as soon as it is known."""
     if sys.platform != "linux":
         raise ValueError(f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}")
     tell(_line(HEAD))

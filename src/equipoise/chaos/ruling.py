@@ -41,9 +41,9 @@ class Ruling(Algorithm):
     anneal: bool = False
     max_grad_norm: float = 0.0
     optimizer_epsilon: float = 1e-12
-    streams: int = 16  # of the run
-    aborts: bool = False  # may an env's failure cut an episode short
-    beats: str = ""  # the file of ``Beats`` that each update is told to
+    streams: int = 16  # streams of the run
+    aborts: bool = False  # an env failure may cut an episode short
+    beats: str = ""  # the file of ``Beats`` that notes each update
 
     def network(self, spec: Any) -> nn.Module:
         return Counter(self.streams)
@@ -67,7 +67,7 @@ class Ruling(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Ruling):
-    """The same of whole unrolls out of a replay; the later in its episode one begins, the more often it comes again."""
+    """The same with whole unrolls from a replay; priorities favour unrolls that begin late in their episode."""
 
     needs_replay: ClassVar[bool] = True
 

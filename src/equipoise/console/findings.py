@@ -1,4 +1,4 @@
-"""What a check of an env found, as lines of at most 100 columns."""
+"""The report of an env check, as lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABEL = 13  # columns of a fact's name
 
 
 def lines(report: Report) -> list[str]:
-    """The verdict, the findings, the facts."""
+    """Return the verdict, the findings and the facts."""
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "note")}
     said = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
     text = [f"{report.target}: {said or 'ok'}"]

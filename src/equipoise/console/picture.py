@@ -18,11 +18,11 @@ BAR = 27  # columns of a worker's bar
 PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
 MOST_INFO = 5  # lines of numbers from the env's info
-COLUMNS = (9, 12, 10, 10)  # of its shares in numbers
-MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # told apart without colour, too
+COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
+MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # distinct without colour, too
 STYLES = {"worked": "green", "preempted": "red", "starved": "yellow", "blocked": "blue"}
 SPARKS = "▁▂▃▄▅▆▇█"
-# What an encoding other than UTF-8 gets: one character for one, so that styles stay where they are.
+# Replacements for encodings other than UTF-8: one character for one, so that styles stay in place.
 ASCII = str.maketrans({
     "█": "#", "▒": "%", "░": "-", "·": ".", "▶": ">", "◀": "<", "─": "-", "┌": "+", "┐": "+", "└": "+", "┘": "+", "━": "=",
     "±": "~", "×": "x", "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "—": "-",
@@ -31,7 +31,7 @@ ASCII = str.maketrans({
 
 @dataclass(slots=True)
 class History:
-    """What a single report does not know: the returns so far and the last evaluation."""
+    """The facts that a single report does not hold: the returns so far and the last evaluation."""
 
     returns: list[float] = field(default_factory=list)
     evaluation: Evaluation | None = None
@@ -43,7 +43,7 @@ class History:
 
 
 def picture(report: Report, program: Program, history: History, *, on: str, rows: int = 8) -> Group:
-    """The whole view; at most ``rows`` lines of workers."""
+    """Draw the whole view, with at most ``rows`` lines of workers."""
     return Group(
         _title(program, on),
         Text(""),
@@ -98,7 +98,7 @@ def _count(n: int, noun: str) -> str:
 
 
 def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
-    """A head that is the legend, and a line for each worker; where they are more than ``rows``, the actors as one."""
+    """The legend as a head, and a line for each worker; beyond ``rows`` workers the actors share one line."""
     head = Text(" " * (NAME + BAR), no_wrap=True)
     for state, width in zip(STATES, COLUMNS, strict=True):
         head.append(f"{MARKS[state]} {state}".rjust(width), style=STYLES[state])
@@ -106,7 +106,7 @@ def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
 
 
 def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
-    """In the order of the ring: actors first."""
+    """Order the workers as in the ring, actors first."""
     actors = [(name, shares) for name, shares in balance.items() if name.startswith("actor")]
     others = [(name, shares) for name, shares in balance.items() if not name.startswith("actor")]
     if len(balance) > rows and len(actors) > 1:
@@ -126,7 +126,7 @@ def _worker(name: str, shares: Shares) -> Text:
 
 
 def cells_of(shares: Sequence[float], width: int) -> list[int]:
-    """Whole cells for shares that sum to 1: they fill ``width``, and none is off by a cell or more."""
+    """Whole cells for shares that sum to 1: they fill ``width``, each within one cell of its share."""
     if sum(shares) <= 0:
         return [0] * len(shares)
     exact = [share * width for share in shares]
@@ -141,7 +141,7 @@ def cells_of(shares: Sequence[float], width: int) -> list[int]:
 
 
 def lag_name(program: Program) -> str:
-    """What the lag of a report is: of the weights that acted, or, in a replay, how old its rows are."""
+    """The name of a report's lag: versions of the acting weights, or the age of a replay's rows."""
     return "lag" if all(policy.replay is None for policy in learning(program).values()) else "age of rows"
 
 
@@ -166,7 +166,7 @@ def _returns(report: Report, history: History) -> Text:
 
 
 def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
-    """The numbers of the env's info, by name: as the episodes ended, and over their steps."""
+    """The metrics from the env's info by name: at the ends of episodes, and as means over their steps."""
     names = [name.removesuffix("/last") for name in info if name.endswith("/last")]
     last, mean = ([number(info[f"{name}/{what}"], 3) for name in names] for what in ("last", "mean"))
     return {name: f"{x} at the end, {y} on average" for name, x, y in zip(names, last, mean, strict=True)}
@@ -177,13 +177,13 @@ def _info(report: Report) -> list[Text]:
     return [Text(f"{name} {said}", overflow="crop", no_wrap=True) for name, said in rows]
 
 
-ACTING = {  # what rounded weights change (actors/rounding.py)
+ACTING = {  # the effect of rounded weights (actors/rounding.py)
     "p_error": "|p - p of fp32|", "logp_error": "|log p - log p of fp32|", "best_error": "|action - action of fp32|",
 }  # fmt: skip
 
 
 def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
-    """Of the metrics ``acting/...`` and ``POLICY/acting/...``, a line a policy."""
+    """One line a policy from the metrics ``acting/...`` and ``POLICY/acting/...``."""
     found = []
     for name, mean in errors.items():
         room, separator, kind = name.rpartition("acting/")
@@ -208,12 +208,12 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
 
 
 def evaluating(exam: Evaluating) -> str:
-    """How far an evaluation is. Returns come only with ends, so the steps say that something happens."""
+    """The progress of an evaluation. Returns come only with ends, so the steps show that something happens."""
     return f"evaluating {exam.episodes:,} of {exam.of:,} episodes, step {exam.steps:,} (at most {exam.most:,})"
 
 
 def by_policy(means: Mapping[str, float]) -> str:
-    """What follows the mean return where there are several policies."""
+    """The text after the mean return where there are several policies."""
     return "".join(f"   {name} {number(mean)}" for name, mean in means.items())
 
 
@@ -227,7 +227,7 @@ def _progress(report: Report, program: Program) -> Text:
 
 
 def compact(report: Report, program: Program, history: History) -> str:
-    """One line, for a log file: what changes, and the first word of the verdict."""
+    """One line for a log file: the numbers that change, and the first word of the verdict."""
     parts = [
         f"{clock(report.wall_s)}",
         f"{min(report.step / program.steps, 1.0) * 100:3.0f} %",
@@ -270,7 +270,7 @@ def short(count: int) -> str:
     """12,288 as 12.3k, three figures of any number."""
     for scale, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         share = count / scale
-        if share >= 0.9995:  # what rounds to 1
+        if share >= 0.9995:  # a share that rounds to 1
             return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
     return str(count)
 

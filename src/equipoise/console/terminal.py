@@ -1,7 +1,7 @@
-"""What a person at a terminal sees of a run: a live picture, or a line now and then, and a summary at the end.
+"""The view of a run at a terminal: a live picture, or a line now and then, and a summary at the end.
 
-The live picture redraws when a report comes, at most ten times a second and without a thread of its own: the driver has
-better things to do. A pipe, a log file and a dumb terminal get plain lines. NO_COLOR is honoured by rich.
+The live picture redraws when a report comes, at most ten times a second and without a thread of its own, since the driver
+needs the time. A pipe, a log file and a dumb terminal get plain lines. NO_COLOR is honoured by rich.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from equipoise.types import Program
 REDRAW_S = 0.1
 LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
-QUIET_S = 15.0  # of a last evaluation, after which also a quiet run says what it waits for
-OTHER_LINES = 17  # of the picture, beside the workers
+QUIET_S = 15.0  # a quiet run whose last evaluation takes longer says what it waits for
+OTHER_LINES = 17  # lines of the picture besides the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
@@ -106,7 +106,7 @@ class View:
         return True
 
     def _say(self, note: str) -> None:
-        """Above the live picture; a warning also where only the summary was asked for."""
+        """Print above the live picture; a warning is printed also with --quiet."""
         if note.startswith("warning") or not self._quiet:
             style = "bold red" if note.startswith("warning") else "bold"
             self.console.print(self._safe(Text(note, style=style)), soft_wrap=True)
@@ -118,7 +118,7 @@ class View:
             self.console.print(self._safe(Text(line)), soft_wrap=True)
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
-        """What came of it, where it lies, and what to do next."""
+        """Print the result, its directory, and what to do next."""
         print_summary(self.console, summary, directory, lag=lag_name(self._program))
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
@@ -126,7 +126,7 @@ class View:
 
 
 class Progress:
-    """Called with how far an evaluation is: a line on stderr now and then, as what is on stdout is the result."""
+    """A callback for the progress of an evaluation: a line on stderr now and then, since stdout has the result."""
 
     def __init__(self) -> None:
         self._began = self._told = time.monotonic()
@@ -139,12 +139,12 @@ class Progress:
 
 
 def make_console() -> Console:
-    """Of stdout. Rich guesses 80 columns where it cannot ask."""
+    """A console on stdout. Rich guesses 80 columns where it cannot ask."""
     return Console(highlight=False)
 
 
 def safe(renderable: RenderableType, console: Console) -> RenderableType:
-    """Without the characters that an encoding other than UTF-8 does not have."""
+    """Replace the characters that an encoding other than UTF-8 does not have."""
     if console.encoding.lower().startswith("utf"):
         return renderable
     if isinstance(renderable, Group):
@@ -157,7 +157,7 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag") -> None:
-    """``lag``: the name of what it says of versions."""
+    """Print a summary. ``lag``: the name of its lag."""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")

@@ -15,7 +15,7 @@ from equipoise import tree
 from equipoise.envs.base import SyncEnv
 from equipoise.types import EnvFactory, Tree
 
-FPS = 30  # where the env does not say
+FPS = 30  # default where the env names none
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
 
 
@@ -32,7 +32,7 @@ def record(
 
     ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes ``render_mode``. It is made as for
     evaluation, one Python env where there is one; ``act`` gets one observation. ``begin`` is called before each episode, for
-    a policy that remembers. The file is there when it is complete, and not before.
+    a policy with memory. The file appears only when it is complete.
     """
     av = _av()
     if episodes < 1:
@@ -62,7 +62,7 @@ def _av() -> Any:
 
 
 def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
-    """One stream as evaluation plays it, that renders to arrays."""
+    """Make one stream, as for evaluation, that renders to arrays."""
     if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame looks for a screen, and complains
     from gymnasium.envs.registration import EnvSpec as Registered
@@ -88,7 +88,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
             python = isinstance(found, Game) or (isinstance(found, Registered) and found.entry_point is not None)
             named = replace(factory, target=f"python:{target}" if python else target, kwargs=kwargs)
             made = making.make(named, streams=streams, seed=seed)
-    except TypeError as error:  # of an env behind an id, without that parameter
+    except TypeError as error:  # the env behind an id lacks that parameter
         raise ValueError(f"{target}: expected an env that takes render_mode='rgb_array', got {error}") from error
     modes = _drawn(made).metadata.get("render_modes", [])
     if "rgb_array" not in modes:
@@ -98,7 +98,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
 
 
 def _drawn(made: Any) -> Any:
-    """What renders: the Python env of the stream, or the vector env."""
+    """Return the object that renders: the Python env of the stream, or the vector env."""
     return made.envs[0] if hasattr(made, "envs") else made.env
 
 
@@ -112,7 +112,7 @@ def _fps(made: SyncEnv) -> int:
 
 
 def _batch(action: Any) -> Tree:
-    """An env's own action as a tree of one row."""
+    """Turn an env's own action into a tree of one row."""
     if isinstance(action, tuple):
         return {str(i): _batch(part) for i, part in enumerate(action)}
     if isinstance(action, dict):
@@ -150,7 +150,7 @@ def _play(
 
 
 class _Writer:
-    """Frames [H, W, 3] uint8 into one H.264 stream; the size is the first frame's, made even as the format wants."""
+    """A writer of frames [H, W, 3] uint8 into one H.264 stream; the size is the first frame's, made even for the format."""
 
     def __init__(self, container: Any, fps: int) -> None:
         self._container, self._fps = container, fps

@@ -1,8 +1,7 @@
-"""The store with its buffers on the publisher's device: whoever acts on that device takes a version without the host.
+"""A weight store with its buffers on the publisher's device: a process that acts on that device fetches without the host.
 
-What says which buffer is whole lies in memory of the host, as ever. Beside it stands how another process finds the buffers:
-the publisher writes that before its first version, and a reader attaches with the first that it fetches. Until then versions
-are those of the host's store.
+The counters that say which buffer is whole lie in host memory. Beside them stands the handle of the buffers: the publisher
+writes it before its first version, and a reader attaches at its first fetch. Until then versions come from the host's store.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.weights.store import BUFFERS, WORDS, Versions, WeightPlan, Weights
 
-LONGEST = 4096  # bytes of a handle; CUDA's take about 500
+LONGEST = 4096  # bytes of a handle; one of CUDA takes about 500
 
 
 class Share(Protocol):
-    """What only a device's own interface can do."""
+    """The operations that only a device's own interface offers."""
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
         """Memory [nbytes] uint8 that lives as long as this process, and the handle by which others find it."""
 
     def attach(self, handle: bytes) -> Tensor:
-        """That memory, in another process."""
+        """Open that memory in another process."""
 
     def wait(self, device: torch.device) -> None:
-        """Until all is done that this thread has begun there."""
+        """Wait until all work of this thread on the device is done."""
 
 
 class CudaIpc:
-    """CUDA's, by the calls that ``torch/multiprocessing/reductions.py`` makes.
+    """CUDA memory, shared by the calls that ``torch/multiprocessing/reductions.py`` makes.
 
     A process that allocates must end by ``os._exit``, as workers do: torch would stumble over the missing file at its teardown.
     """
@@ -47,7 +46,7 @@ class CudaIpc:
     def allocate(self, nbytes: int, device: torch.device) -> tuple[Tensor, bytes]:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
         fields = memory.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
-        # torch counts in a named file who uses the memory, to know when it may be freed. Ours never is, and the file would
+        # torch counts the users of the memory in a named file, to know when it may be freed. Ours never is, and the file would
         # outlive a worker that is killed: its name is taken away at once. A reader that cannot count itself out goes on.
         with contextlib.suppress(FileNotFoundError):
             Path("/dev/shm", fields[4].decode().lstrip("/")).unlink()
@@ -71,17 +70,17 @@ class CudaIpc:
 
 
 class DeviceWeights(Versions):
-    """On the device of what is published first."""
+    """The buffers, on the device of the first published version."""
 
     SPECS = WORDS | {"handle": ArraySpec((LONGEST,), "uint8")}
 
     def __init__(self, plan: WeightPlan, memory: Memory, host: Weights, share: Share) -> None:
-        """``host``: the versions from before there are buffers."""
+        """``host``: the store of versions from before the buffers exist."""
         self._plan, self._memory, self._host, self._share = plan, memory, host, share
         words = tree.views(self.SPECS, memory.buffer)
         super().__init__(words)
         self._handle = words["handle"]
-        self._params = []  # once this process publishes, on
+        self._params = []  # set once this process publishes
         self._device = torch.device("cpu")
         self._theirs: list[Tensor] = []  # the buffers, once it fetches, and its copy:
         self._copy = torch.empty(0)
