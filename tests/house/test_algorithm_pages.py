@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
 from equipoise import api, recipes
-from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm
-from equipoise.algorithms.dqn import DQN
 from equipoise.experience import dataset as datasets
 from equipoise.runtime.program import algorithm_class, algorithm_names
-from equipoise.types import Algorithm
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 SHOW_ALL = {  # settings under which every metric is logged
@@ -26,12 +20,6 @@ SHOW_ALL = {  # settings under which every metric is logged
     "r2d2": ["algorithm.burn_in=4", "algorithm.length=4", "algorithm.n_step=1"],  # within so few rows
 }
 ENVS = {"td3": "Pendulum-v1"}  # for those that cannot act in CartPole-v1
-FAMILIES: dict[type, tuple[str, str]] = {  # the page and the heading
-    Algorithm: ("README", "Options of every algorithm"),
-    ActorCriticAlgorithm: ("README", "Options of the actor-critics"),
-    OffPolicyAlgorithm: ("README", "Options of the off-policy algorithms"),
-    DQN: ("dqn", "Options"),
-}
 HEADINGS = ("Metrics", "Options", "Deviations", "Score")
 
 
@@ -46,13 +34,6 @@ def section(page: str, title: str) -> str:
 def table(page: str, title: str) -> dict[str, str]:
     """The first column, which is code, and the second."""
     return dict(re.findall(r"^\| `([^`]+)` \| (.*?) \|", section(page, title), re.MULTILINE))
-
-
-def said(value: Any) -> str:
-    """A default as ``--set`` takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(said, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def test_every_algorithm_has_its_page_and_every_page_its_algorithm() -> None:
@@ -97,14 +78,3 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
     assert set(table(name, "Metrics")) == set(reports[-1].metrics)
-
-
-@pytest.mark.parametrize("name", algorithm_names())
-def test_a_page_knows_every_option_and_its_default(name: str) -> None:
-    cls = algorithm_class(name)
-    own = table(name, "Options")
-    fields = {field.name for field in dataclasses.fields(cls)} & set(vars(cls)["__annotations__"])
-    assert set(own) == fields, "its own fields, and those whose default it changes"
-    families = [where for family, where in FAMILIES.items() if issubclass(cls, family)]
-    common = {k: v for where in families for k, v in table(*where).items()}
-    assert {**common, **own} == {f.name: said(f.default) for f in dataclasses.fields(cls) if f.init}

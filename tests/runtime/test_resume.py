@@ -234,11 +234,13 @@ def test_a_run_killed_before_its_last_word_gets_it(on: Any, tmp_path: Path) -> N
 def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
     before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
-    with pytest.raises(ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: steps"):
+    with pytest.raises(
+        ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: .*\bsteps\b"
+    ):
         api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
     with pytest.raises(ValueError, match=r"cannot change algorithm.optimizer \('adam' -> 'rmsprop'\)"):
         api.resume(tmp_path / "run", steps=4096, settings=["algorithm.optimizer=rmsprop"])
-    with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
+    with pytest.raises(ValueError, match=r"cannot change algorithm.hidden \(\(?.64, 64"):
         api.resume(tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
 

@@ -348,7 +348,7 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
-        free = [name for name, fact in facts(Program).items() if fact.rule == "free"]
+        free = [name for name, fact in facts(type(new)).items() if fact.rule == "free"]
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
             "algorithm.* otherwise; for the rest begin a new run with 'train --init-from DIR'"

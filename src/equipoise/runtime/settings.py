@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Union
 from equipoise.envs.wrong import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
+from equipoise.runtime import fields
 from equipoise.types import EnvFactory, Frozen, Policy, Program, Replay, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
@@ -132,14 +133,7 @@ def _split(setting: str) -> tuple[str, str]:
 
 def setting_types(program: Program) -> dict[str, Any]:
     """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*`` besides."""
-    kinds: dict[str, Any] = {"action_mask": str}
-    for name, policy in program.policies.items():
-        mine = policy_types(policy)
-        if len(program.policies) > 1:
-            kinds |= {f"policies.{name}.{key}": kind for key, kind in mine.items()}
-        if isinstance(policy, Policy):
-            kinds |= mine | {f"policy.{key}": kind for key, kind in mine.items() if key in POLICY_KEYS}
-    return kinds | {name: kind for name, kind in field_types(Program).items() if name not in ("env", "policies", "route")}
+    return {name: setting.fact.kind for setting in fields.settings(program) for name in setting.names}
 
 
 def policy_types(policy: Policy | Frozen) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""A setting is said once, in its field's annotation: everything that tells of settings reads it there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import settings_tables
+from typer.testing import CliRunner
+
+from equipoise import api, cli
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm
+from equipoise.algorithms.ppo import PPO
+from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
+from equipoise.runtime import fields
+from equipoise.runtime.program import algorithm_names, from_json, to_json
+from equipoise.runtime.refusals import check, check_read, check_resume
+from equipoise.runtime.settings import apply_settings
+from equipoise.types import WHERE, Algorithm, EnvFactory, Frozen, Policy, Program, Replay, learning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warm(PPO):
+    warmth: Annotated[float, Range(0, 2), Help("Warmth of the policy."), Read("normalize_obs"), KEPT] = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wider(Program):
+    spares: Annotated[int, Range(0, 8), Help("Spare actors."), Flag(WHERE), FREE] = 0
+    spare_s: Annotated[float, Range(0), Help("Seconds that a spare actor waits."), Read("spares")] = 1.0
+
+
+def test_every_table_of_the_pages_is_current() -> None:
+    stale = [page.name for page in settings_tables.pages() if settings_tables.current(page.read_text()) != page.read_text()]
+    assert stale == [], "run python tools/settings_tables.py"
+
+
+def test_every_class_with_settings_has_a_table() -> None:
+    names = {name for page in settings_tables.pages() for _, name, _ in settings_tables.TABLE.findall(page.read_text())}
+    shared: list[type[Any]] = [Algorithm, ActorCriticAlgorithm, OffPolicyAlgorithm, Program, EnvFactory, Policy, Frozen, Replay]
+    assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
+
+
+@pytest.mark.parametrize("cls", [Program, EnvFactory, Policy, Frozen, Replay])
+def test_every_setting_has_help(cls: type[Any]) -> None:
+    parts = {"env", "policies", "route", "target", "kwargs", "algorithm", "replay"}
+    assert {name for name, fact in facts(cls).items() if not fact.help} <= parts
+
+
+def test_a_field_of_an_algorithm_is_one_line() -> None:
+    name = f"{__name__}:Warm"
+    listed = " ".join(CliRunner().invoke(cli.app, ["train", "--algorithm", name, "--help"]).stdout.split())
+    assert "algorithm.warmth Warmth of the policy. (0 to 2; default 0.5)" in listed
+    made = api.program("CartPole-v1", name, settings=["algorithm.warmth=1.5", "algorithm.normalize_obs=true"])
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+    (policy,) = learning(made).values()
+    assert policy.algorithm == Warm(warmth=1.5, normalize_obs=True)
+    assert "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Read where `normalize_obs` is set. A resume keeps it. |" in (
+        settings_tables.table(Warm)
+    )
+    with pytest.raises(ValueError, match=r"algorithm\.warmth: expected 0 to 2, got 3\.0"):
+        check(apply_settings(made, ["algorithm.warmth=3"]))
+    with pytest.raises(ValueError, match=r"algorithm\.warmth, since algorithm\.normalize_obs is false"):
+        check_read(apply_settings(made, ["algorithm.normalize_obs=false"]), ["algorithm.warmth"])
+    with pytest.raises(ValueError, match=r"cannot change algorithm\.warmth \(1\.5 -> 1\.0\)"):
+        check_resume(made, apply_settings(made, ["algorithm.warmth=1"]))
+    assert check_resume(made, apply_settings(made, ["algorithm.clip=0.1"])) == {"algorithm.clip": [0.2, 0.1]}
+
+
+def test_a_field_of_the_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from equipoise.console import options
+    from equipoise.runtime import program as programs
+
+    monkeypatch.setattr(fields, "Program", Wider)
+    monkeypatch.setattr(programs, "Program", Wider)
+    names = {name for name, _ in options.flags().items()}
+    assert "spares" in names and "actors" in names
+    given, more = options.read({"spares": "2"})
+    assert (given, more) == ({"spares": 2}, [])
+    assert dict(options._others())["spare_s"].help == "Seconds that a spare actor waits."
+    base = api.program("CartPole-v1", "ppo")
+    wide = Wider(**{name: getattr(base, name) for name in facts(Program)})
+    made = apply_settings(wide, ["spares=3", "spare_s=2"])
+    assert (made.spares, made.spare_s) == (3, 2.0)  # type: ignore[attr-defined]
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+    assert "| `spares` | 0 | 0 to 8 | Spare actors. `--spares`. A resume may change it. |" in settings_tables.table(Wider)
+    with pytest.raises(ValueError, match=r"spares: expected 0 to 8, got 9"):
+        check(apply_settings(made, ["spares=9"]))
+    with pytest.raises(ValueError, match=r"spare_s, since spares is 0"):
+        check_read(apply_settings(made, ["spares=0"]), ["spare_s"])
+    assert check_resume(made, apply_settings(made, ["spares=1"])) == {"spares": [3, 1]}
+    with pytest.raises(ValueError, match="cannot change spare_s"):
+        check_resume(made, apply_settings(made, ["spare_s=3"]))
+
+
+def test_a_page_that_is_not_current_is_seen() -> None:
+    page = Path(settings_tables.ROOT, "docs", "algorithms", "ppo.md").read_text()
+    assert settings_tables.current(page.replace("Lambda of GAE.", "Something.")) == page

@@ -1,0 +1,74 @@
+"""Write the tables of settings into the pages, from the annotations of the fields: ``python tools/settings_tables.py``.
+
+A table stands between ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``. NAME is an algorithm, or a class as
+``module:Class``; the table has the fields that the class itself declares (``module:Class[inference_*]``: some of them).
+``--check`` writes nothing and ends with 1 where a page is not current.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from equipoise.facts import Fact, facts, said
+from equipoise.runtime.program import algorithm_class
+from equipoise.types import Algorithm
+
+ROOT = Path(__file__).parents[1]
+TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
+
+
+def current(text: str) -> str:
+    """The page with its tables as they should be."""
+    return TABLE.sub(lambda found: found[1] + table(*named(found[2])) + found[3], text)
+
+
+def named(name: str) -> tuple[type[Any], str]:
+    """A class and the pattern of those of its fields that are meant."""
+    name, _, pattern = name.removesuffix("]").partition("[")
+    module, separator, attribute = name.partition(":")
+    cls: type[Any] = getattr(importlib.import_module(module), attribute) if separator else algorithm_class(name)
+    return cls, pattern or "*"
+
+
+def table(cls: type[Any], pattern: str = "*") -> str:
+    """The settings that a class declares, or declares again with another default."""
+    own = inspect.get_annotations(cls)
+    shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
+    rows = [row(fact, algorithm=issubclass(cls, Algorithm)) for fact in shown]
+    return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])
+
+
+def row(fact: Fact, *, algorithm: bool) -> str:
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", ()) else said(fact.default)
+    parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
+    if fact.flag is not None:
+        parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
+    if algorithm and fact.rule == "kept":
+        parts.append("A resume keeps it.")
+    elif not algorithm and fact.rule == "free":
+        parts.append("A resume may change it.")
+    return f"| `{fact.name}` | {default} | {fact.limits} | {' '.join(parts).replace('|', chr(92) + '|')} |"
+
+
+def pages() -> list[Path]:
+    return [page for page in sorted(ROOT.glob("docs/**/*.md")) if TABLE.search(page.read_text())]
+
+
+def main() -> None:
+    stale = [page for page in pages() if current(page.read_text()) != page.read_text()]
+    if "--check" not in sys.argv:
+        for page in stale:
+            page.write_text(current(page.read_text()))
+    print("\n".join(str(page.relative_to(ROOT)) for page in stale) or "every table is current")
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+if __name__ == "__main__":
+    main()
