@@ -92,13 +92,15 @@ def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
     from equipoise.runtime.blueprint import network
+    from equipoise.runtime.directory import RunDirectory
     from equipoise.types import learning
 
     player = equipoise.load(directory)
-    program, policy = player.program, learning(player.program)["main"]
+    program = RunDirectory.open(directory).program
+    policy = learning(program)["main"]
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     first = dict(network(program, player.spec, "main").named_parameters())
-    last = dict(player._net.named_parameters())
+    last = dict(player.policy.net.named_parameters())
     action = player.spec.action
     rows = summary["updates"] * policy.unroll * policy.batch * getattr(policy.algorithm, "epochs", 1)
     moved = math.sqrt(sum(float((last[name] - p).double().square().sum()) for name, p in first.items()))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.actors.evaluator import Evaluator, Player
+from equipoise.actors.evaluator import Evaluator
+from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import make
 from equipoise.envs.capsule import Failures
 from equipoise.envs.pettingzoo import dealt
@@ -45,8 +46,8 @@ def evaluate(
 ) -> list[float]:
     env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     made: Any = kind()
-    players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
-    exam = Evaluator(players, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    exam = Evaluator(policies, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
     while not exam.done:
         exam.tick()
     exam.close()
@@ -80,8 +81,8 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
     factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
-    players = {"main": Player(algorithm=made, net=Still(), noise_columns=2)}
-    exam = Evaluator(players, env, envs=4, episodes=episodes, seed=0)
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    exam = Evaluator(policies, env, envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
         if exam.done:
             break
@@ -126,7 +127,7 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
     made: Any = Left()
     route = {"right": "other"} if len(policies) > 1 else {}
     env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
-    player = Player(algorithm=made, net=Still(), noise_columns=1)
+    player = FixedPolicy(algorithm=made, net=Still(), noise_columns=1)
     exam = Evaluator(dict.fromkeys(policies, player), dealt(env, policies=policies, route=route), envs=3, episodes=7, seed=0)
     for _ in range(100):
         if exam.done:

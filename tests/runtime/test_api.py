@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise import api, tree
+from equipoise import api
 from equipoise.console.terminal import summary_rows
 from equipoise.runtime.blueprint import blueprint
-from equipoise.runtime.exam import networks
+from equipoise.runtime.exam import fixed_policies
 from equipoise.types import learning
 
 
@@ -160,7 +160,7 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
         "CartPole-v1", "impala", recipe=False, settings=["algorithm.core=gru"], actors=1, envs_per_actor=2, steps=1
     )
     blue = blueprint(made)
-    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     player.act(np.zeros((3, 4)))
     for other in (np.zeros((2, 4)), np.zeros(4)):
         with pytest.raises(ValueError, match="expected as many rows as before, 3, since the policy is recurrent"):
@@ -173,7 +173,7 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     made = api.program("tests.envs.test_masks:Masked", "impala", settings=["action_mask=info"], steps=1)
     blue = blueprint(made)
-    player = api.Player(blue, "main", tree.named_tensors(networks(blue)["main"]), {})
+    player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}
     with pytest.raises(ValueError, match="obs/action_mask: expected at least one action allowed, got none in row 1"):
         player.act(rows)

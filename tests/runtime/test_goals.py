@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.api.playing import read_policies
+from equipoise.runtime.directory import RunDirectory
 from equipoise.runtime.exam import evaluator
 from equipoise.runtime.run import Run
 from equipoise.runtime.settings import apply_settings
@@ -85,8 +87,7 @@ def test_bit_flip_is_solved_with_hindsight_and_not_without(
 
 def success(path: Path, episodes: int = 200) -> float:
     """The share of fresh episodes, played greedily, that reach their goal: all others return -bits."""
-    player = api.load(path)
-    exam = evaluator(player._blue, player._nets, episodes=episodes, seed=1)
+    exam = evaluator(RunDirectory.open(path).program, read_policies(path).policies, episodes=episodes, seed=1)
     while not exam.done:
         exam.tick()
     exam.close()

@@ -56,7 +56,7 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
             patch.setattr(Vision, "forward", recorded)
             for _ in run:
                 pass
-        params[precision] = dict(api.load(out)._net.named_parameters())
+        params[precision] = dict(api.load(out).policy.net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
     assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
     first = network(api.program(PIXELS, "ppo", **options), api.load(tmp_path / "fp32").spec, "main")
@@ -169,7 +169,7 @@ def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, m
     options = SMALL | {"actors": 1, "steps": 60}
     plain, compiled = (train(PIXELS, algorithm, on, tmp_path / f"{c}", compile=c, **options) for c in (False, True))
     assert not compiled["notes"], compiled["notes"]
-    a, b = (api.load(tmp_path / f"{c}")._net for c in (False, True))
+    a, b = (api.load(tmp_path / f"{c}").policy.net for c in (False, True))
     assert plain["env_steps"] == compiled["env_steps"]
     for x, y in zip(a.parameters(), b.parameters(), strict=True):
         torch.testing.assert_close(x, y, atol=2e-3, rtol=2e-3)

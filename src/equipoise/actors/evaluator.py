@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.noise import uniform
+from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.actors.recorder import Recorder
-from equipoise.nets.precision import autocast
-from equipoise.types import Algorithm, Env, Precision, Tick, TimeStep, Tree
+from equipoise.types import Env, EnvSpec, Tick, TimeStep, Tree, agent_streams
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Player:
-    """A fixed policy."""
-
-    algorithm: Algorithm
-    net: Any
-    noise_columns: int
-    precision: Precision = "fp32"
 
 
 class Evaluator:
@@ -38,23 +26,30 @@ class Evaluator:
     """
 
     def __init__(
-        self, players: Mapping[str, Player], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True,
+        self, policies: Mapping[str, FixedPolicy], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True,
         step: int = 0, recorder: Recorder | None = None,
     ) -> None:  # fmt: skip
-        """``players`` by policy, as ``env`` deals its streams; ``step`` of training, for policies that explore.
+        """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies that explore.
 
         ``recorder`` gets the episodes that count, of an env with one agent.
         """
         self._env, self._recorder = env, recorder
         left = np.full(envs, episodes // envs)
         left[: episodes % envs] += 1
-        self._sides = {
-            name: _Side(
-                player, np.repeat(left, len(env.spec.of(name).places)), always=len(env.spec.agents) == 1, seed=seed,
-                deterministic=deterministic, step=step,
-            )
-            for name, player in players.items()
-        }  # fmt: skip
+        agents = len(env.spec.agents)
+        self._sides = {}
+        for name, policy in policies.items():
+            places = env.spec.of(name).places
+            playing = Playing(
+                policy, agent_streams(np.arange(envs), agents, places), deterministic=deterministic, seed=seed, step=step,
+                total_streams=envs * agents,
+            )  # fmt: skip
+            self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1)
+
+    @property
+    def spec(self) -> EnvSpec:
+        """What the env that was made says of itself."""
+        return self._env.spec
 
     @property
     def returns(self) -> dict[str, list[float]]:
@@ -98,19 +93,16 @@ class Evaluator:
 class _Side:
     """The streams of one policy."""
 
-    def __init__(self, player: Player, left: Any, *, always: bool, seed: int, deterministic: bool, step: int) -> None:
+    def __init__(self, playing: Playing, left: Any, *, always: bool) -> None:
         """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
         self._all = int(left.sum())
-        self._player, self._left, self._seed, self._deterministic = player, left, seed, deterministic
-        self._step = step
+        self._playing, self._left = playing, left
         streams = len(left)
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
         self._aborted = np.zeros(streams, np.int64)  # in a row
         self._rows = np.zeros(streams, np.int64)  # since the last episode's end, those that are not valid included
         self._seen = np.full(streams, always)  # was its agent ever there
-        self._state: Tree = player.net.initial_state(streams)
-        self._row = 0
         self.returns: list[float] = []
 
     @property
@@ -154,18 +146,7 @@ class _Side:
             self._aborted[i] = 0
 
     def act(self, ts: TimeStep) -> Tree:
-        algorithm, net, columns = self._player.algorithm, self._player.net, self._player.noise_columns
-        obs, first = tree.torch_views(ts.obs), torch.from_numpy(ts.first)
-        with torch.inference_mode(), autocast(self._player.precision):
-            if self._deterministic:
-                action, self._state = algorithm.best(net, obs, first, self._state)
-            else:
-                start = np.full(len(ts.stream), self._row)
-                noise = torch.from_numpy(uniform(self._seed, ts.stream, start, 1, columns)[0])
-                explore = algorithm.explore(ts.stream, len(ts.stream), self._step)
-                action, _, self._state = algorithm.act(net, obs, first, self._state, explore=explore, noise=noise)
-        self._row += 1
-        return tree.numpy_views(action)
+        return self._playing(ts.obs, ts.first)
 
 
 def load_params(net: torch.nn.Module, params: Mapping[str, torch.Tensor]) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from equipoise import tree
+from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.recorder import Recorder
-from equipoise.api.playing import load
+from equipoise.api.playing import Loaded, Player, read_policies
+from equipoise.envs.spaces import differ
 from equipoise.experience import dataset as datasets
 from equipoise.experience.dataset import Dataset
 from equipoise.runtime.directory import RunDirectory, params_sha256
@@ -17,6 +19,7 @@ from equipoise.runtime.exam import STREAMS, evaluating, evaluator, gave_up, resu
 from equipoise.runtime.program import algorithm_name
 from equipoise.runtime.report import Evaluating, Evaluation, step_of
 from equipoise.seeds import derive_seed
+from equipoise.types import Program
 
 __all__ = ["collect", "evaluate"]
 
@@ -39,31 +42,46 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    player = load(directory, best=best)
-    if video and len(player.spec.agents) > 1:
-        raise ValueError("video: expected an env of one agent, got one of " + ", ".join(player.spec.agents))
+    loaded, program = read_policies(directory, best=best), RunDirectory.open(directory).program
+    spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
+    if video and len(spec.agents) > 1:
+        raise ValueError("video: expected an env of one agent, got one of " + ", ".join(spec.agents))
     exam = evaluator(
-        player._blue, player._nets, episodes=episodes, seed=derive_seed(seed, "evaluate"),
-        deterministic=deterministic, step=step_of(player.meta),
+        program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "evaluate"),
+        deterministic=deterministic, step=step,
     )  # fmt: skip
     try:
+        check_env_fits(program, exam, loaded)
         while not exam.done:
             exam.tick()
             tell(evaluating(exam))
     finally:
         exam.close()
-    version = int(player.meta["version"])
-    returns = result(player._blue, exam, version)
+    meta = loaded.meta
+    returns = result(exam, learns=loaded.learns, env_steps=int(meta["env_steps"]), version=int(meta["version"]))
     if not returns.episodes:
-        raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {player.program.env.target}' may say why")
+        raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why")
     if video:
         from equipoise.console.video import record
 
         folder = RunDirectory.open(directory).videos
+        player = Player(loaded.policies[loaded.first], spec, meta=meta, seed=seed)
         play = partial(player.act, deterministic=deterministic)
-        steps = player._blue.pace.steps(version)
-        record(player.program.env, play, folder / f"evaluation-step_{steps}.mp4", seed=seed, begin=player.reset)
+        record(program.env, play, folder / f"evaluation-step_{step}.mp4", seed=seed, begin=player.reset)
     return returns
+
+
+def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
+    """ValueError where the env that was made is not the one that the policies were trained for."""
+    for name, one in loaded.playable.items():
+        made = exam.spec.of(name)
+        for what in ("observation", "action"):
+            if place := differ(what, getattr(made, what), getattr(one.spec, what)):
+                where, wanted, got = place
+                raise ValueError(
+                    f"{program.env.target}: {where}: expected what the policy {name!r} was trained with, {wanted}, got {got}; "
+                    "has the env changed?"
+                )
 
 
 def collect(
@@ -87,12 +105,12 @@ def collect(
         raise ValueError(f"expected at least one episode, got {episodes}")
     name = os.fspath(dataset)
     datasets.writable(name)
-    player = load(directory, best=best)
-    blue, program = player._blue, player.program
-    recorder = Recorder(player.spec, min(episodes, STREAMS))
+    loaded, program = read_policies(directory, best=best), RunDirectory.open(directory).program
+    played, step = loaded.playable[loaded.first], step_of(loaded.meta)
+    recorder = Recorder(played.spec, min(episodes, STREAMS))
     exam = evaluator(
-        blue, player._nets, episodes=episodes, seed=derive_seed(seed, "collect"), deterministic=deterministic,
-        step=step_of(player.meta), recorder=recorder,
+        program, loaded.policies, episodes=episodes, seed=derive_seed(seed, "collect"), deterministic=deterministic,
+        step=step, recorder=recorder,
     )  # fmt: skip
 
     def play() -> Iterator[datasets.Episode]:
@@ -105,17 +123,18 @@ def collect(
         if not made:
             raise ValueError(f"{directory}: {gave_up(episodes)}; 'equipoise check {program.env.target}' may say why")
 
-    params = tree.joined({name: tree.named_tensors(net) for name, net in player._nets.items()})
+    params = tree.joined({name: tree.named_tensors(policy.net) for name, policy in loaded.policies.items()})
     about = {
         "run": RunDirectory.open(directory).path.absolute().name, "params_sha256": params_sha256(params),
-        "step": step_of(player.meta), "deterministic": deterministic, "seed": seed,
+        "step": step, "deterministic": deterministic, "seed": seed,
         "env": {"target": program.env.target, "kwargs": dict(program.env.kwargs), "action_mask": program.env.action_mask},
-        "stacks": {path: dataclasses.asdict(stack) for path, stack in player.spec.stacks.items()},
+        "stacks": {path: dataclasses.asdict(stack) for path, stack in played.spec.stacks.items()},
     }  # fmt: skip
     try:
+        check_env_fits(program, exam, loaded)
         return datasets.write(
-            name, play(), observation=player.spec.observation, action=player.spec.action, env=program.env,
-            algorithm=algorithm_name(type(player._algorithm)), about=about,
+            name, play(), observation=played.spec.observation, action=played.spec.action, env=program.env,
+            algorithm=algorithm_name(type(played.algorithm)), about=about,
         )  # fmt: skip
     finally:
         exam.close()

@@ -1,147 +1,129 @@
-"""Playing a trained policy: ``load`` and its ``Player``."""
+"""Playing a trained policy without its env: ``load`` and its ``Player``."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from equipoise import tree
-from equipoise.envs import observation_spec
-from equipoise.envs.checks import described
-from equipoise.envs.masks import counted
-from equipoise.envs.spaces import ActionForm, member
+from equipoise.actors.playing import FixedPolicy, Playing, read_rows
+from equipoise.envs.spaces import ActionForm
+from equipoise.files import parse_json
 from equipoise.hints import hint
-from equipoise.nets.precision import autocast
-from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.exam import load_networks, networks
+from equipoise.runtime import checkpoint, playable
+from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.playable import Playable
 from equipoise.runtime.report import step_of
-from equipoise.types import Tree
+from equipoise.types import EnvSpec
 
-__all__ = ["Player", "load", "weights_of"]
+__all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
 
 class Player:
     """A trained policy: one observation in, one action out, or a batch of each. It keeps a recurrent policy's state."""
 
-    def __init__(self, blue: Blueprint, name: str, params: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
-        """``params`` are those of all policies of the run, ``name`` is the one that plays."""
-        if name not in blue.roles:
-            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, blue.roles)}")
-        self.program, self.meta = blue.program, meta
-        role = blue.roles[name]
-        self.spec, self._algorithm, self._noise_columns = role.spec, role.algorithm, role.noise_columns
-        self._blue, self._nets = blue, networks(blue)
-        load_networks(self._nets, params)
-        self._net: Any = self._nets[name]
-        self._state: Tree | None = None
-        self._rng = torch.Generator().manual_seed(blue.program.seed)
+    def __init__(self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0) -> None:
+        """``meta`` is what the checkpoint says of itself; ``seed``: of the actions that are drawn."""
+        self.policy, self.spec, self.meta = policy, spec, meta
+        self._seed = seed
+        self._playing: Playing | None = None
+        self._begins = True
 
     def reset(self) -> None:
         """The next observation begins an episode."""
-        self._state = None
+        self._begins = True
 
-    def act(self, obs: Any, *, deterministic: bool = True) -> Any:
+    def act(self, obs: Any, *, deterministic: bool = True, first: Any = None) -> Any:
         """The action for an observation of the env's space, or for a batch of them (one more axis in front).
 
         Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}: ``envs.masks.InfoMask`` makes
-        it. The action is what ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation,
-        for a mask that allows nothing, and for another number of rows than a recurrent policy keeps states of.
+        it. ``first`` [B] bool: which rows begin an episode; all of them do at first and after ``reset``. The action is what
+        ``env.step`` takes, of a batch what a vector env's takes. ValueError for what is no observation, for a mask that allows
+        nothing, and for another number of rows than a recurrent policy keeps states of.
         """
-        specs = observation_spec(self.spec.observation)
-        rows = _rows(specs, obs, "obs")
-        single = _is_single(specs, rows)
-        batch = tree.torch_views(tree.map(lambda x: np.ascontiguousarray(x[None] if single else x), rows))
+        batch, single = read_rows(self.spec, obs)
         count = len(tree.leaves(batch)[0])
-        self._look(batch, count)
-        first = torch.full((count,), self._state is None)
-        state = self._net.initial_state(count) if self._state is None else self._state
-        with torch.inference_mode(), autocast(self.program.precision):
-            if deterministic:
-                action, self._state = self._algorithm.best(self._net, batch, first, state)
-            else:
-                noise = torch.rand((count, self._noise_columns), generator=self._rng).clamp_(1e-7, 1 - 1e-7)
-                explore = self._algorithm.explore(np.arange(count), count, step_of(self.meta))
-                action, _, self._state = self._algorithm.act(self._net, batch, first, state, explore=explore, noise=noise)
+        playing, begins = self._streams(count), np.full(count, self._begins)
+        if first is not None:
+            begins |= np.asarray(first, np.bool_)
+        playing.deterministic = deterministic
         form = ActionForm(self.spec.action, count)
-        done = form(tree.numpy_views(action))  # clipped as in training
+        done = form(playing(batch, begins))  # clipped as in training
+        self._begins = False
         return form.one(done) if single else form.together(done)
 
-    def _look(self, batch: Tree, count: int) -> None:
-        """Can these rows be acted on?"""
-        kept = tree.leaves(self._state) if self._state is not None else []
-        if kept and len(kept[0]) != count:
+    def _streams(self, count: int) -> Playing:
+        """The streams as the last call left them; others where all begin anew, or where there is nothing to keep of them."""
+        before = self._playing
+        if before is not None and len(before.streams) != count and not self._begins and tree.leaves(before.state):
             raise ValueError(
-                f"obs: expected as many rows as before, {len(kept[0])}, since the policy is recurrent and keeps a state for "
-                f"each, got {count}; reset() forgets them"
+                f"obs: expected as many rows as before, {len(before.streams)}, since the policy is recurrent and keeps a state "
+                f"for each, got {count}; reset() forgets them"
             )
-        if not self.spec.mask:
-            return
-        mask: Any = tree.numpy_views(batch)
-        for key in self.spec.mask:
-            mask = mask[key]
-        for place, array, begins in counted("/".join(("obs", *self.spec.mask)), mask, self.spec.action):
-            allowed = np.logical_or.reduceat(array != 0, begins, axis=1).all(axis=1)
-            if not allowed.all():
-                row = f" in row {int(allowed.argmin())}" if count > 1 else ""
-                raise ValueError(f"{place}: expected at least one action allowed, got none{row}")
+        if before is None or len(before.streams) != count:
+            row, step = (0 if before is None else before.row), step_of(self.meta)
+            self._playing = Playing(self.policy, np.arange(count), seed=self._seed, step=step, row=row)
+        assert self._playing is not None
+        return self._playing
 
 
-def _rows(specs: Tree, obs: Any, place: str) -> Tree:
-    """An env's own dicts and tuples as a tree of arrays."""
-    if not isinstance(specs, dict):
-        try:
-            return np.asarray(obs, specs.dtype)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{place}: expected {specs.dtype} {list(specs.shape)}, got {described(obs)}") from error
-    try:
-        return {key: _rows(inner, member(obs, key), f"{place}/{key}") for key, inner in specs.items()}
-    except (KeyError, IndexError, TypeError) as error:
-        got = f"the keys {sorted(map(str, obs))}" if isinstance(obs, Mapping) else type(obs).__name__
-        raise ValueError(f"{place}: expected the keys {sorted(specs)}, got {got}") from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The policies of a checkpoint, with their weights; those that learn come first."""
+
+    playable: Mapping[str, Playable]
+    policies: Mapping[str, FixedPolicy]
+    meta: Mapping[str, Any]
+
+    @property
+    def learns(self) -> list[str]:
+        return [name for name, one in self.playable.items() if one.learns]
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.playable))
 
 
-def _is_single(specs: Tree, rows: Tree) -> bool:
-    both = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
-    if all(x.shape == s.shape for s, x in both):
-        return True
-    fits = all(x.ndim == len(s.shape) + 1 and x.shape[1:] == s.shape for s, x in both)
-    if not fits or len(counts := {len(x) for _, x in both}) > 1 or not min(counts):
-        wanted, got = ({path or "obs": list(x.shape) for path, x in tree.items(one)} for one in (specs, rows))
-        raise ValueError(f"expected an observation of shape {said(wanted)}, or a batch [B, ...] of them, got {said(got)}")
-    return False
-
-
-def said(shapes: Mapping[str, list[int]]) -> str:
-    """By place, where there are several."""
-    return str(next(iter(shapes.values()))) if len(shapes) == 1 else str(dict(shapes))
+def read_policies(directory: str | os.PathLike[str], *, best: bool = False) -> Loaded:
+    """Read the policies of a run, or of one checkpoint; no env is made, and its package is not needed."""
+    source = weights_of(directory, best=best)
+    params, meta = checkpoint.load(source)
+    where = source / checkpoint.SPEC
+    found = playable.from_json(parse_json(checkpoint.read(source, checkpoint.SPEC), where), str(where))
+    if not found:
+        raise ValueError(f"{where}: expected at least one policy, got none")
+    policies = {name: one.policy() for name, one in found.items()}
+    playable.fill({name: one.net for name, one in policies.items()}, params, str(source))
+    return Loaded(playable=found, policies=policies, meta=meta)
 
 
 def weights_of(directory: str | os.PathLike[str], *, best: bool = False) -> Path:
-    """The checkpoint whose weights are to be played or begun with; ``best``: that of the best evaluation."""
+    """The checkpoint of a run whose weights are to be played or begun with, or this one; ``best``: of the best evaluation."""
+    if (path := Path(directory).expanduser() / checkpoint.MANIFEST).is_file():
+        return path.parent
     run = RunDirectory.open(directory)
-    checkpoint = run.best_checkpoint() if best else run.result_checkpoint()
-    if checkpoint is None and best:
+    found = run.best_checkpoint() if best else run.result_checkpoint()
+    if found is None and best:
         how = "train with --evaluate-every STEPS or --stop-at RETURN"
         raise FileNotFoundError(f"{run.path}: expected the weights of an evaluation, got none; {how}")
-    if checkpoint is None:
+    if found is None:
         raise FileNotFoundError(f"{run.path}: expected a checkpoint in it, got none; has the run ended?")
-    return checkpoint
+    return found
 
 
-def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False) -> Player:
-    """A policy of a run directory, the first where there are several: the weights that solved it, else the newest.
+def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False, seed: int = 0) -> Player:
+    """A policy of a run directory or of one checkpoint: the weights that solved the run, else the newest. No env is made.
 
-    ``best``: those of its best evaluation.
+    ``policy``: which one, by default the first. ``best``: the weights of the best evaluation. ``seed``: of the actions that
+    ``act(..., deterministic=False)`` draws.
     """
-    run = RunDirectory.open(directory)
-    params, meta = load_checkpoint(weights_of(directory, best=best))
-    blue = blueprint.blueprint(dataclasses.replace(run.program, device="cpu"), playing=True)  # wherever it was trained
-    return Player(blue, next(iter(blue.roles)) if policy is None else policy, params, meta)
+    loaded = read_policies(directory, best=best)
+    name = loaded.first if policy is None else policy
+    if name not in loaded.policies:
+        raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+    return Player(loaded.policies[name], loaded.playable[name].spec, meta=loaded.meta, seed=seed)

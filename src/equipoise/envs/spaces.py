@@ -69,6 +69,22 @@ def _unsupported(role: str, space: Any, place: str, supported: str, wrapper: str
     )
 
 
+def differ(place: str, mine: spaces.Space[Any], other: spaces.Space[Any]) -> tuple[str, Any, Any] | None:
+    """The first place at which rows of one space are no rows of the other: (place, the other space, this space).
+
+    Bounds of an observation do not matter; those of an action do, since networks scale by them.
+    """
+    parts, others = tree.branches(mine), tree.branches(other)
+    if parts is not None and others is not None and parts.keys() == others.keys():
+        pairs = (differ(f"{place}/{key}", parts[key], others[key]) for key in parts)
+        return next((pair for pair in pairs if pair is not None), None)
+    if isinstance(mine, spaces.Box) and isinstance(other, spaces.Box):
+        spec = observation_spec if place.startswith("observation") else action_spec
+        bounds = place.startswith("observation") or (mine == other)
+        return None if spec(mine) == spec(other) and bounds else (place, other, mine)
+    return None if mine == other else (place, other, mine)
+
+
 def member(value: Any, key: str) -> Any:
     """Return the member of an env's dict or tuple at a key of the tree."""
     return value[key] if isinstance(value, Mapping) else value[int(key)]

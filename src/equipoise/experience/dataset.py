@@ -28,7 +28,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 
 from equipoise import tree
 from equipoise.envs.making import resolve
-from equipoise.envs.spaces import action_spec, observation_spec
+from equipoise.envs.spaces import differ
 from equipoise.hints import nearest
 from equipoise.types import Array, EnvFactory, Stack, Tree
 
@@ -112,7 +112,7 @@ class Dataset:
     def fits(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
         """ValueError where its rows are not of these spaces, those of the env."""
         for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
-            if place := _differ(what, mine, other):
+            if place := differ(what, mine, other):
                 where, wanted, got = place
                 raise ValueError(f"replay.dataset={self.name}: {where}: expected {wanted}, that of the env, got {got}")
 
@@ -240,19 +240,6 @@ def _registered(env: EnvFactory | None) -> Registered | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------ spaces
-
-
-def _differ(place: str, mine: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> tuple[str, Any, Any] | None:
-    """The first place at which rows of one are none of the other: (place, of the other, of this)."""
-    parts, others = tree.branches(mine), tree.branches(other)
-    if parts is not None and others is not None and parts.keys() == others.keys():
-        pairs = (_differ(f"{place}/{key}", parts[key], others[key]) for key in parts)
-        return next((pair for pair in pairs if pair is not None), None)
-    if isinstance(mine, spaces.Box) and isinstance(other, spaces.Box):
-        spec = observation_spec if place.startswith("observation") else action_spec
-        bounds = place.startswith("observation") or (mine == other)  # an action's are what a network scales by
-        return None if spec(mine) == spec(other) and bounds else (place, other, mine)
-    return None if mine == other else (place, other, mine)
 
 
 def _tree(space: gymnasium.Space[Any], value: Any) -> Tree:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
 from equipoise import tree
+from equipoise.actors.playing import noise_columns
 from equipoise.envs import observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.goals import Goals
@@ -25,9 +25,8 @@ from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
-from equipoise.nets import action_dims
 from equipoise.nets.threads import one_thread
-from equipoise.runtime import checkpoint
+from equipoise.runtime import checkpoint, playable
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
 from equipoise.seeds import derive_seed
@@ -204,12 +203,12 @@ def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.of(name))
 
 
-def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None, playing: bool = False) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy; ``playing``: nothing will be learned."""
+def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
+    """Look at one stream of the env and at one action of each policy."""
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
-    dataset = None if playing else _dataset(program)
-    spec = _spec(program, dataset, playing=playing)
+    dataset = _dataset(program)
+    spec = _spec(program, dataset)
     nets = {name: network(program, spec, name) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
@@ -230,11 +229,10 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         codecs, replay = _codecs(program, roles), _replay(program, spec, roles, pace)
     except ValueError as error:
         problems.append(str(error))
-    if replay is not None and not playing:
+    if replay is not None:
         problems += [*_small(replay, learning(program)), *_large(replay)]
     refuse(problems)
-    if not playing:
-        codec.installed(codecs.values())
+    codec.installed(codecs.values())
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     return Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, replay=replay,
@@ -250,7 +248,7 @@ def _dataset(program: Program) -> Dataset | None:
     return datasets.find(name) if name else None
 
 
-def _spec(program: Program, dataset: Dataset | None, *, playing: bool) -> EnvSpec:
+def _spec(program: Program, dataset: Dataset | None) -> EnvSpec:
     """Of the env; where none will be made, of the data set."""
     if dataset is not None and not program.actors and not program.evaluate_episodes:
         mask = place_of(program.env.action_mask, dataset.observation, dataset.action)
@@ -258,7 +256,7 @@ def _spec(program: Program, dataset: Dataset | None, *, playing: bool) -> EnvSpe
     env = make_env(program, streams=np.arange(1), seed=program.seed)
     spec = env.spec
     try:
-        if not playing and any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
+        if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
             Goals(env)  # refused now, before there is a directory
     finally:
         env.close()
@@ -390,22 +388,8 @@ def teacher(program: Program, name: str) -> Policy:
 
 
 def load_weights(nets: Mapping[str, nn.Module], source: Path) -> None:
-    """The parameters of a checkpoint; ValueError naming the first that these networks have otherwise."""
-    params, _ = checkpoint.load(source)
-    mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
-    for name in sorted({*params, *mine}):
-        shapes = [tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"{source}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, got {shapes[1]}")
-    with torch.no_grad():
-        for name, tensor in mine.items():
-            tensor.copy_(params[name])
-
-
-def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
-    """Uniforms an action takes: one a dimension, and one for whether to explore where the algorithm does."""
-    explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
-    return action_dims(action) + explores
+    """Copy the parameters of a checkpoint; ValueError naming the first that these networks have otherwise."""
+    playable.fill(nets, checkpoint.load(source)[0], str(source))
 
 
 def _one(batch: Any) -> Any:

@@ -26,11 +26,13 @@ from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 if TYPE_CHECKING:
     from torch import Tensor
 
-WEIGHTS, META, MANIFEST = "weights.safetensors", "meta.json", "manifest.json"
+WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json", "manifest.json"
 LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
-KNOWN = re.compile(r"(weights|learner|experience|replay|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|driver)\.json")
+KNOWN = re.compile(
+    r"(weights|learner|experience|replay|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|spec|driver)\.json"
+)
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
 SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard's in a folder of its own there
 SEGMENT = re.compile(rf"(shard_\d{{1,6}}/)?{journal.NAME.pattern}")
@@ -133,11 +135,14 @@ def abandon(directory: Path, step: int) -> None:
     shutil.rmtree(aside(directory, step), ignore_errors=True)
 
 
-def save(directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-    """A checkpoint of weights alone: ``directory/step_N``."""
+def save(
+    directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any], spec: Mapping[str, Any] | None = None
+) -> Path:
+    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them (``runtime/playable.py``)."""
     place = begin(directory, step)
     try:
         files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
+        files |= {} if spec is None else add(place, SPEC, json_bytes(spec))
         return complete(directory, step, files)
     except BaseException:
         abandon(directory, step)

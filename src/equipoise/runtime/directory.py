@@ -1,7 +1,7 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
-run.json, metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. The
-keys are those of the design's section 5; JSON files are replaced whole, and nan is written as null.
+run.json, spec.json (what plays its policies), metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an
+env failed), summary.json. JSON files are replaced whole, and nan is written as null.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
-import socket
 import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +23,7 @@ from equipoise.hints import hint
 from equipoise.runtime import checkpoint, paths, wandb_log
 from equipoise.runtime.checkpoint import Entry, params_sha256
 from equipoise.runtime.events import Events, scalars
+from equipoise.runtime.origin import host, versions
 from equipoise.runtime.paths import RUN
 from equipoise.runtime.program import from_json, to_json
 from equipoise.runtime.refusals import check as check_program
@@ -60,7 +58,6 @@ METRICS_SCHEMA: Schema = {"env_steps": NATURAL, "updates": NATURAL, "final": Fla
 SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
-PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
 
 class RunDirectory:
@@ -68,6 +65,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, program: Program, run: dict[str, Any]) -> None:
         self.path, self.program, self.run = path, program, run
+        self._spec: Mapping[str, Any] | None = None  # of a directory that is written
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._wandb: wandb_log.WandbLog | None = None
@@ -87,8 +85,11 @@ class RunDirectory:
         tensorboard: bool = True,
         wandb: str | None = None,
         extra: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
     ) -> Self:
         """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again.
+
+        ``spec`` is what plays the run's policies (``runtime/playable.py``); every checkpoint gets it, too.
 
         ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too.
         """
@@ -111,6 +112,7 @@ class RunDirectory:
         write_atomic(directory / RUN, json_bytes(run))
         made = cls(directory, program, plain(run))
         made._begin_writing()
+        made._write_spec(spec)
         try:
             made._begin_wandb()
         except Exception:
@@ -120,11 +122,12 @@ class RunDirectory:
         return made
 
     def go_on(
-        self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None
-    ) -> None:
+        self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
 
-        ``extra``: as of ``create``, as it is now.
+        ``extra`` and ``spec``: as for ``create``, as they are now.
         """
         self._begin_writing()
         try:
@@ -139,7 +142,13 @@ class RunDirectory:
         self.run["resumed"] = [*self.run.get("resumed", []), resumed]
         self.program = program
         self._unconfirmed = True
+        self._write_spec(spec)
         (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def _write_spec(self, spec: Mapping[str, Any] | None) -> None:
+        self._spec = spec
+        if spec is not None:
+            write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
 
     def confirm(self) -> None:
         """Write down what was changed by going on, once it works: a change that fails at once is not kept."""
@@ -303,11 +312,11 @@ class RunDirectory:
 
     def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
-        return checkpoint.save(self.checkpoints, step, params, meta)
+        return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
     def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
         """checkpoints/best/step_N: the weights that a run is remembered for, in place of those before."""
-        saved = checkpoint.save(self.checkpoints / BEST, step, params, meta)
+        saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
         for other in saved.parent.glob("step_*"):
             if other != saved:
                 shutil.rmtree(other, ignore_errors=True)
@@ -331,6 +340,7 @@ class RunDirectory:
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
         files |= checkpoint.add(place, checkpoint.META, json_bytes(meta))
+        files |= {} if self._spec is None else checkpoint.add(place, checkpoint.SPEC, json_bytes(self._spec))
         done = checkpoint.complete(self.checkpoints, step, files, segments)
         checkpoint.retain(self.checkpoints, KEPT)
         return done
@@ -381,23 +391,3 @@ def _warn(skipped: Sequence[str], found: Path | None) -> None:
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(params, meta) of one checkpoint directory; a damaged file is refused by name."""
     return checkpoint.load(Path(path).expanduser())
-
-
-# ------------------------------------------------------------------------------------------------------------ where it ran
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python and the packages that decide what a run computes, read without importing them; null: not installed."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def host() -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine(), "cores": cores}

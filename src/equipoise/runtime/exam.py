@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, Player, load_params
+from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, load_params
+from equipoise.actors.playing import FixedPolicy
 from equipoise.actors.recorder import Recorder
+from equipoise.envs.capsule import Failures
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluating, Evaluation
 from equipoise.schema import Number, Schema
 from equipoise.seeds import derive_seed
+from equipoise.types import Program
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -26,45 +28,41 @@ ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # of the run's steps, at most, between two evaluations
 
 
-def networks(blue: Blueprint) -> dict[str, Any]:
-    """One a policy, for ``load_networks`` to fill."""
-    return {name: blueprint.network(blue.program, blue.spec, name) for name in blue.roles}
-
-
-def load_networks(nets: Mapping[str, Any], params: Mapping[str, torch.Tensor]) -> None:
-    """Copy the parameters of a checkpoint, those of every policy, into networks."""
-    for name, mine in tree.parted(params, nets).items():
-        load_params(nets[name], mine)
+def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
+    """The policies of a run with networks of their own, whose weights ``Exam`` and others copy into them."""
+    return {
+        name: FixedPolicy(
+            algorithm=role.algorithm, net=blueprint.network(blue.program, blue.spec, name), noise_columns=role.noise_columns,
+            precision=blue.program.precision,
+        )
+        for name, role in blue.roles.items()
+    }  # fmt: skip
 
 
 def evaluator(
-    blue: Blueprint, nets: Mapping[str, Any], *, episodes: int, seed: int, deterministic: bool = True, step: int = 0,
-    recorder: Recorder | None = None,
+    program: Program, policies: Mapping[str, FixedPolicy], *, episodes: int, seed: int, failures: Failures | None = None,
+    deterministic: bool = True, step: int = 0, recorder: Recorder | None = None,
 ) -> Evaluator:  # fmt: skip
     """Fresh envs that share no seed with training nor with another ``seed``; all policies play together.
 
-    ``step`` of training: how much is explored where the policies are not deterministic.
+    ``step`` of training: how much is explored where the policies are not deterministic. ``failures``: what an env's failure
+    costs; None: as the program says, and no capsule is written.
     """
     envs = min(episodes, STREAMS)
-    env = blueprint.make_env(blue.program, streams=np.arange(envs), seed=seed, failures=blue.failures())
-    players = {
-        name: Player(
-            algorithm=role.algorithm, net=nets[name], noise_columns=role.noise_columns, precision=blue.program.precision
-        )
-        for name, role in blue.roles.items()
-    }
+    costs = Failures(on_nonfinite=program.on_nonfinite) if failures is None else failures
+    env = blueprint.make_env(program, streams=np.arange(envs), seed=seed, failures=costs)
     return Evaluator(
-        players, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
+        policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
     )
 
 
-def result(blue: Blueprint, exam: Evaluator, version: int) -> Evaluation:
-    """Of the policies that learn, and of each where there are several."""
-    returns = np.array([x for name in blue.learns for x in exam.returns[name]] or [np.nan])  # all were aborted
+def result(exam: Evaluator, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
+    """The returns of the policies that learn, together, and of each policy where there are several."""
+    returns = np.array([x for name in learns for x in exam.returns[name]] or [np.nan])  # all were aborted
     several = exam.returns if len(exam.returns) > 1 else {}
     return Evaluation(
-        mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in blue.learns),
-        env_steps=blue.pace.env_steps(version), version=version,
+        mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in learns),
+        env_steps=env_steps, version=version,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
 
@@ -90,7 +88,7 @@ class Exam:
 
     def __init__(self, blue: Blueprint, shared: Shared) -> None:
         self._blue, self._weights = blue, {name: ring.weights.handle() for name, ring in shared.rings.items()}
-        self._nets = networks(blue)
+        self._policies = fixed_policies(blue)
         self._current: Evaluator | None = None
         self._confirming = False
         self._version = self._taken = self._examined = 0
@@ -139,12 +137,12 @@ class Exam:
     def _take(self, name: str) -> int:
         fetched = self._weights[name].fetch()
         assert fetched is not None, "version 0 is published before anything runs"
-        load_params(self._nets[name], fetched[1])
+        load_params(self._policies[name].net, fetched[1])
         return fetched[0]
 
     def params(self) -> Mapping[str, torch.Tensor]:
         """The weights of the last snapshot."""
-        return tree.joined({name: tree.named_tensors(net) for name, net in self._nets.items()})
+        return tree.joined({name: tree.named_tensors(policy.net) for name, policy in self._policies.items()})
 
     @property
     def version(self) -> int:
@@ -153,7 +151,9 @@ class Exam:
     def _begin(self, episodes: int) -> None:
         self._taken += 1
         seed = derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
-        self._current = evaluator(self._blue, self._nets, episodes=episodes, seed=seed)
+        self._current = evaluator(
+            self._blue.program, self._policies, episodes=episodes, seed=seed, failures=self._blue.failures()
+        )
 
     def advance(self, until: float) -> Evaluation | None:
         """Play on until this moment of ``time.monotonic`` -> the evaluation, if one ended."""
@@ -164,7 +164,9 @@ class Exam:
             return None
         current.close()
         self._current = None
-        evaluation = self.last = result(self._blue, current, self._version)
+        evaluation = self.last = result(
+            current, learns=self._blue.learns, env_steps=self._blue.pace.env_steps(self._version), version=self._version
+        )
         goal = self._blue.program.stop_at
         passed = goal is not None and evaluation.mean >= goal
         self.solved = passed and self._confirming

@@ -18,6 +18,8 @@ from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Repl
 
 __all__ = [
     "algorithm_class",
+    "algorithm_from_json",
+    "algorithm_json",
     "algorithm_name",
     "algorithm_names",
     "differences",
@@ -104,10 +106,24 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     data = _fields(policy)
     if isinstance(policy, Frozen):
         return data
-    fields = {name: to_plain(value, f"{where}.algorithm.{name}") for name, value in _fields(policy.algorithm).items()}
     data["replay"] = None if policy.replay is None else _fields(policy.replay)
-    data["algorithm"] = {"name": algorithm_name(type(policy.algorithm)), "fields": fields}
+    data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
+
+
+def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
+    """An algorithm as its name and its hyper-parameters."""
+    fields = {name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()}
+    return {"name": algorithm_name(type(algorithm)), "fields": fields}
+
+
+def algorithm_from_json(data: Any, where: str) -> Algorithm:
+    """The inverse of ``algorithm_json``."""
+    _known(data, ("name", "fields"), where, required=("name",))
+    cls = algorithm_class(convert(data["name"], str, f"{where}.name"))
+    fields, kinds = data.get("fields", {}), field_types(cls)
+    _known(fields, kinds, f"{where}.fields")
+    return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
 
 
 def _fields(instance: Program | Policy | Frozen | Algorithm | Replay) -> dict[str, Any]:
@@ -160,13 +176,6 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
         return Frozen(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
     kinds = field_types(Policy)
     _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
-    algorithm = data["algorithm"]
-    at = f"{where}.algorithm"
-    _known(algorithm, ("name", "fields"), at, required=("name",))
-    cls = algorithm_class(convert(algorithm["name"], str, f"{at}.name"))
-    fields = algorithm.get("fields", {})
-    of_algorithm = field_types(cls)
-    _known(fields, of_algorithm, f"{at}.fields")
     replay = data.get("replay")
     if replay is not None:
         of_replay = field_types(Replay)
@@ -174,7 +183,7 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
         replay = Replay(**{key: convert(value, of_replay[key], f"{where}.replay.{key}") for key, value in replay.items()})
     return Policy(
         replay=replay,
-        algorithm=cls(**{key: convert(value, of_algorithm[key], f"{at}.fields.{key}") for key, value in fields.items()}),
+        algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
         **{
             key: convert(value, kinds[key], f"{where}.{key}")
             for key, value in data.items()

@@ -16,7 +16,7 @@ from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
 from equipoise.files import parse_json, plain
-from equipoise.runtime import acting, blueprint, build, checkpoint, forkserver
+from equipoise.runtime import acting, blueprint, build, checkpoint, forkserver, playable
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.checkpoint import Entry
@@ -116,7 +116,7 @@ class Run:
             forward = acting.chosen(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
-                extra=_recorded(blue.dataset) | {acting.KEY: forward} | dict(chosen or {}),
+                extra=_recorded(blue.dataset) | {acting.KEY: forward} | dict(chosen or {}), spec=playable.to_json(blue),
             )  # fmt: skip
         else:
             assert self._source is not None
@@ -125,7 +125,10 @@ class Run:
             _, meta = checkpoint.load(self._source)
             self.changes = differences(resume.program, program)
             forward = acting.chosen(blue, resume.run, self.changes)
-            resume.go_on(program, on=on, step=step_of(meta), changes=self.changes, extra={acting.KEY: forward})
+            resume.go_on(
+                program, on=on, step=step_of(meta), changes=self.changes, extra={acting.KEY: forward},
+                spec=playable.to_json(blue),
+            )  # fmt: skip
             self._files = resume
         self._warnings += _doubts(program, blue.dataset)
         self._blue = replace(
