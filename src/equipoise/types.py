@@ -270,6 +270,8 @@ class Algorithm(ABC):
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
 
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
+
     learning_rate: Annotated[NonNegative, Help("Learning rate at the start.")] = 3e-4
     anneal: Annotated[bool, Help("Learning rate linear to 0 over schedule_steps (by default: steps).")] = True
     optimizer: Annotated[Literal["adam", "rmsprop"], Help("The optimiser."), KEPT] = "adam"

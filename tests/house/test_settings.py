@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import pytest
 import settings_tables
 from typer.testing import CliRunner
 
-from equipoise import api, cli
+from equipoise import api, cli, recipes
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
 from equipoise.algorithms.ppo import PPO
@@ -100,3 +100,11 @@ def test_a_field_of_the_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_page_that_is_not_current_is_seen() -> None:
     page = Path(settings_tables.ROOT, "docs", "algorithms", "ppo.md").read_text()
     assert settings_tables.current(page.replace("Lambda of GAE.", "Something.")) == page
+
+
+@pytest.mark.parametrize("recipe", recipes.RECIPES, ids="-".join)
+def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> None:
+    env, algorithm = recipe
+    table = {key: value for key, value in recipes.RECIPES[recipe].items() if not key.startswith("env.")}
+    made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
+    assert made == replace(api.program(env, algorithm), env=made.env)

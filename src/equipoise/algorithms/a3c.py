@@ -12,8 +12,9 @@ The loss is a mean over real rows; torch's RMSProp has epsilon outside the root.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -25,6 +26,8 @@ from equipoise.types import Batch, LossOutput, NonNegative, Share
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
+    defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 8, "max_lag": None}
+
     lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5

@@ -17,8 +17,9 @@ Deviations: Adam for centred RMSProp; the oldest rows leave when there is no roo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -30,6 +31,11 @@ from equipoise.types import Array, Count, NonNegative, Share, Trajectory, Tree, 
 
 @dataclass(frozen=True, kw_only=True)
 class ApexDQN(DQN):
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized", "actors": 2, "envs_per_actor": 16,
+        "max_lag": None,
+    }  # fmt: skip
+
     dueling: bool = True
     n_step: Count = 3
     epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4

@@ -21,8 +21,9 @@ stand on one torso; exploration is by epsilon, not by noisy layers; the loss is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ C51, QUANTILE = Read("distribution", "c51"), Read("distribution", "quantile")
 
 @dataclass(frozen=True, kw_only=True)
 class DQN(OffPolicyAlgorithm):
+    defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 4, "policy.batch": 32, "replay.capacity": 100_000}
+
     double: Annotated[bool, Help("The learning network chooses the action that the target network judges.")] = True
     dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = False
     distribution: Annotated[

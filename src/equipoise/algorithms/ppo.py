@@ -7,8 +7,9 @@ batch, not by the actors; value clipping is off by default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 
@@ -21,6 +22,8 @@ from equipoise.types import Batch, Count, LossOutput, NonNegative, Share, Trajec
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
+    defaults: ClassVar[Mapping[str, Any]] = {"max_lag": 0}
+
     lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
     clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
     anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = False

@@ -20,8 +20,9 @@ real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,12 @@ from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegativ
 
 @dataclass(frozen=True, kw_only=True)
 class R2D2(OffPolicyAlgorithm):
+    defaults: ClassVar[Mapping[str, Any]] = {  # windows begin every half of the rows that are learned from
+        "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
+        "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6, "actors": 2, "envs_per_actor": 16,
+        "max_lag": None,
+    }  # fmt: skip
+
     hidden: tuple[Count, ...] = (128,)
     dueling: Annotated[bool, Help("A head for the state, and one for what actions add to it."), KEPT] = True
     core: Annotated[Literal["lstm", "gru", "none"], Help("Memory, between the torso and the heads."), KEPT] = "lstm"

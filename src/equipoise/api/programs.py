@@ -57,8 +57,8 @@ def program(
     check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)
     name = algorithm or "ppo"
-    made = recipes.find(target, name) if recipe else None
-    base = made() if made else _default(target, name)
+    tuned = recipes.find(target, name) if recipe else None
+    base = apply_settings(_default(target, name), tuned or {})
     given = read_fields(
         {k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, (*_OF_POLICY, "action_mask")
     )
@@ -82,7 +82,7 @@ def program(
             if policy.replay is not None:
                 continue
             idle = base.max_lag is not None and envs > policy.batch * (base.max_lag + 1)  # some actors always would be
-            if made is None or policy.batch % base.envs_per_actor or idle:
+            if tuned is None or policy.batch % base.envs_per_actor or idle:
                 base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
     check_program(base)
     check_read(base, [key for key, _ in set_])
@@ -192,35 +192,15 @@ def _target(function: Callable[..., Any]) -> str:
     return name
 
 
+QUEUE = {"policy.unroll": 64, "policy.batch": 32, "actors": 2, "envs_per_actor": 16, "max_lag": 1}
+REPLAY = {  # four streams, and an update a step
+    "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4, "actors": 1, "envs_per_actor": 4, "max_lag": 1,
+}  # fmt: skip
+
+
 def _default(target: str, algorithm: str) -> Program:
-    """What a run without a recipe starts from."""
+    """What a run without a recipe starts from: the defaults of the algorithm over those of its kind."""
     cls = algorithm_class(algorithm)
-    if cls.needs_replay:
-        return _default_replay(target, algorithm, cls)
-    unroll, max_lag = {"ppo": (64, 0), "a3c": (8, None)}.get(algorithm, (64, 1))
-    return Program(
-        env=EnvFactory(target=target),
-        policies={"main": Policy(algorithm=cls(), unroll=unroll, batch=32)},
-        actors=2,
-        envs_per_actor=16,
-        max_lag=max_lag,
-    )
-
-
-def _default_replay(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
-    """The same of one that learns from a replay: four streams, an update a step, and DQN's customs; what is distributed."""
-    if algorithm in ("apex_dqn", "r2d2"):
-        return _default_prioritized(target, algorithm, cls)
-    unroll, batch, capacity = {"dqn": (4, 32, 100_000)}.get(algorithm, (1, 256, 1_000_000))
-    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=Replay(capacity=capacity, updates=4))
-    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1)
-
-
-def _default_prioritized(target: str, algorithm: str, cls: type[Algorithm]) -> Program:
-    """Free-running actors; windows of R2D2 begin every half of the rows that they are learned from."""
-    if algorithm == "apex_dqn":
-        unroll, batch, replay = 16, 128, Replay(capacity=1_000_000, selector="prioritized", updates=4)
-    else:
-        unroll, batch, replay = 40, 32, Replay(capacity=500_000, selector="prioritized", alpha=0.9, beta=0.6)
-    policy = Policy(algorithm=cls(), unroll=unroll, batch=batch, replay=replay)
-    return Program(env=EnvFactory(target=target), policies={"main": policy}, actors=2, envs_per_actor=16, max_lag=None)
+    policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=Replay() if cls.needs_replay else None)
+    start = Program(env=EnvFactory(target=target), policies={"main": policy})
+    return apply_settings(start, {**(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})
