@@ -8,6 +8,7 @@ that is still to be allocated). ``{}`` is the empty tree. Nothing here imports t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize  # of any size: numpy's product would overflow
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import blueprint
+from equipoise.runtime import blueprint, memory
+from equipoise.runtime.memory import Machine
 from tests.runtime.test_resume import go_on, train
 
 SETTINGS = ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300", "batch=8", "replay.starts_at=100"]
@@ -67,9 +68,9 @@ def test_a_missing_library_is_told_before_the_run(tmp_path: Path, monkeypatch: p
 
 def test_a_replay_that_may_fit_when_it_is_encoded_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """200,000 rows of 1,200 bytes, on a machine of 100 MB."""
-    monkeypatch.setattr(blueprint, "machine_memory", lambda: 100_000_000)
-    with pytest.raises(ValueError, match=r"replay\.capacity: expected a replay that fits in this machine's memory"):
+    monkeypatch.setattr(memory, "machine", lambda: Machine(total=100_000_000, free=None))
+    with pytest.raises(ValueError, match=r"replay\.capacity: expected a run that fits in this machine's memory"):
         blueprint.blueprint(program("replay.capacity=200k"))
     blueprint.blueprint(program("replay.capacity=200k", "replay.codec=delta"))
-    with pytest.raises(ValueError, match=r"replay\.capacity: expected a replay that fits in this machine's memory"):
+    with pytest.raises(ValueError, match=r"replay\.capacity: expected a run that fits in this machine's memory"):
         blueprint.blueprint(program("replay.capacity=20M", "replay.codec=delta"))

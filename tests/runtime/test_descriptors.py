@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from equipoise.runtime import blueprint
+from equipoise.runtime.limits import check_processes
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.refusals import check_processes
 from equipoise.runtime.run import Run
 from equipoise.types import Program, Replay
 from tests.runtime.ruling import Remembering, program

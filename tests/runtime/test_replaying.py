@@ -95,8 +95,8 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
         (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
         (
             ["replay.memory=900TB"],
-            r"replay\.memory: expected .* this machine's memory, [\d,]+ bytes, got one of [\d,]+ rows, which takes [\d,]+; "
-            r"replay\.file=DIR",
+            r"replay\.memory: expected .* this machine's memory, .*, got 900,000,000,000,000, which takes at least [\d.]+ TiB "
+            r"\(replay .*\); the nearest that fits is [\d,]+; or replay\.file=DIR",
         ),
         (["replay.capacity=1e12"], r"replay\.capacity: expected .* memory, .*replay\.file=DIR"),
         (["replay.capacity=1e12", "replay.file=rows"], r"replay\.file: expected room for [\d,]+ bytes in rows, got [\d,]+"),

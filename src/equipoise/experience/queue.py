@@ -28,12 +28,10 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import Rows, RowSpec, columns, trajectory, trajectory_specs
-from equipoise.experience.tokens import FREE, FULL, OPEN, READ, Channel, Tokens
+from equipoise.experience.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Tree
-
-MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
 class Plan:

@@ -44,6 +44,7 @@ import numpy as np
 from equipoise.tree import ArraySpec
 
 FREE, OPEN, FULL, READ = range(4)
+MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
 class Channel(Protocol):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
 from equipoise.nets.threads import one_thread
-from equipoise.runtime import checkpoint, playable
+from equipoise.runtime import checkpoint, memory, playable
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
 from equipoise.seeds import derive_seed
@@ -209,7 +208,8 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
     dataset = _dataset(program)
     spec = _spec(program, dataset)
-    nets = {name: network(program, spec, name) for name in learns_first(program)}
+    memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
+    nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
     if (given := weights or resume) is not None:
         load_weights(nets, given)  # refused now, before there is a directory
@@ -230,17 +230,36 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     except ValueError as error:
         problems.append(str(error))
     if replay is not None:
-        problems += [*_small(replay, learning(program)), *_large(replay)]
+        problems += [*_small(replay, learning(program)), *memory.disk(replay)]
     refuse(problems)
     codec.installed(codecs.values())
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
-    return Blueprint(
+    blue = Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, replay=replay,
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
         weights=None if weights is None else str(weights), resume=None if resume is None else str(resume), dataset=dataset,
     )  # fmt: skip
+    sizes = {name: memory.nbytes(net) for name, net in nets.items()}
+    memory.check_memory(program, partial(_parts, blue, sizes))
+    return blue
+
+
+def _count(program: Program, spec: EnvSpec, name: str) -> int:
+    """Bytes of a network that is not built."""
+    return memory.counted(partial(network, program, spec, name))
+
+
+def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[str, int]:
+    """Bytes of everything that a program like the blueprint's takes, by name; ValueError where it cannot be."""
+    if program is blue.program:
+        return memory.parts(blue, sizes)
+    known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
+    counts = {name: sizes[name] if same else _count(program, blue.spec, name) for name, same in known.items()}
+    pace = _pace(program, blue.roles)
+    made = replace(blue, program=program, pace=pace, replay=_replay(program, blue.spec, blue.roles, pace))
+    return memory.parts(made, counts)
 
 
 def _dataset(program: Program) -> Dataset | None:
@@ -310,38 +329,6 @@ def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
         return []
     what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"
     return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}"]
-
-
-def _large(plan: ReplayPlan) -> list[str]:
-    """What this machine has no room for."""
-    # Of what is encoded only what is certain counts: nobody knows yet how small it becomes.
-    settings, rows = plan.settings, plan.layout.nbytes(slots=plan.slots, streams=plan.streams, unroll=plan.unroll)
-    needed, has, problems = plan.nbytes(plan.slots), machine_memory(), []
-    if settings.file:
-        needed -= rows
-        path = Path(settings.file).absolute()  # and what is there of it already
-        free = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
-        if rows > free:
-            problems.append(f"replay.file: expected room for {rows:,} bytes in {settings.file}, got {free:,} that are free")
-    if has is not None and needed > has:
-        name = "memory" if settings.memory else "capacity"
-        out = "" if settings.file or settings.encodes else "; replay.file=DIR keeps the rows in a mapped file there"
-        problems.append(
-            f"replay.{name}: expected a replay that fits in this machine's memory, {has:,} bytes, got one of "
-            f"{plan.slots * plan.streams:,} rows, which takes {needed:,}{out}"
-        )
-    return problems
-
-
-def machine_memory() -> int | None:
-    """Bytes of this machine, or of its container, where they are known."""
-    found = []
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit = Path("/sys/fs/cgroup/memory.max")  # "max" where there is none
-    if limit.is_file() and (said := limit.read_text().strip()).isdigit():
-        found.append(int(said))
-    return min(found, default=None)
 
 
 def learns_first(program: Program) -> list[str]:

@@ -28,7 +28,7 @@ from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.offline import Offline, Shelf
 from equipoise.experience.post import Post
-from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.queue import Queue
 from equipoise.experience.replay import Replay
 from equipoise.experience.shard import Shard
 from equipoise.experience.sharded import Inbox, Sharded
@@ -43,6 +43,7 @@ from equipoise.runtime.blueprint import Blueprint, load_weights, make_env, makin
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
+from equipoise.runtime.memory import exchange_sizes, queue_plan
 from equipoise.runtime.stepping import Group, Stepping
 from equipoise.seeds import derive_seed
 from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, WeightStore, learning, stream_ids
@@ -109,7 +110,7 @@ def lay_out(
 
     ``share``: how whoever acts reaches memory of the learner's device; None: weights go through the memory of the host.
     """
-    program, plan = blue.program, _plan(blue)
+    program, plan = blue.program, queue_plan(blue)
     rounds = [name for name, role in blue.roles.items() if program.acting != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in first_networks(blue).items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
@@ -120,7 +121,7 @@ def lay_out(
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     if blue.replay is not None and blue.shards:
         sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
-    exchanged = _exchange(blue) if blue.inferences else {}
+    exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
     whole = memory("run", sum(sizes))
@@ -143,30 +144,6 @@ def lay_out(
     shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
     _fill(blue, shared, initial)
     return shared, whole
-
-
-def _plan(blue: Blueprint) -> Plan:
-    """The queue of the run; where several policies learn their rows lie side by side."""
-    program, roles = blue.program, list(blue.learns.values())
-    alone = len(roles) == 1
-    items = len(roles[0].places) if alone else 1  # of an env
-    block = program.group_envs * items
-    groups = max(program.groups, 1)  # without any there is one's room, which nobody uses
-    return Plan(
-        row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.batch if blue.policy.replay is None else groups * block, block=block,
-        streams=groups * block, max_lag=program.max_lag,
-        span=program.group_envs * len(blue.spec.agents),
-    )  # fmt: skip
-
-
-def _exchange(blue: Blueprint) -> dict[str, Any]:
-    """The sizes of the memory between env workers and inference workers."""
-    (role,) = blue.roles.values()
-    return {
-        "obs": role.row.obs, "action": role.row.action, "groups": blue.program.groups,
-        "width": blue.program.group_envs * len(role.places), "metrics": len(blue.program.metrics),
-    }  # fmt: skip
 
 
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -17,8 +17,9 @@ from equipoise.runtime import acting, blueprint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.interrupt import Interrupt
+from equipoise.runtime.limits import check_processes
 from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.refusals import check, check_processes
+from equipoise.runtime.refusals import check
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all

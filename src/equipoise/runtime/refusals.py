@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
@@ -12,6 +11,7 @@ from equipoise.facts import facts
 from equipoise.hints import hint
 from equipoise.runtime import fields
 from equipoise.runtime.fields import why_unread
+from equipoise.runtime.limits import block_problems
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
 from equipoise.runtime.settings import out_of_range
 from equipoise.types import (
@@ -27,9 +27,7 @@ from equipoise.types import (
     learning,
 )  # fmt: skip
 
-__all__ = ["check", "check_processes", "check_read", "check_replays", "check_resume", "refuse"]
-
-DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less those that do not grow with a run
+__all__ = ["check", "check_read", "check_replays", "check_resume", "refuse"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- program
@@ -42,21 +40,6 @@ def check(program: Program) -> None:
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         problems += [room + problem for problem in _policy_problems(program, policy)]
     refuse(problems)
-
-
-def check_processes(program: Program) -> None:
-    """ValueError where workers of their own would each need more descriptors than a process can be given."""
-    bell = 1 if hasattr(os, "eventfd") else 2
-    servers = program.inference_workers if program.inference == "central" else 0
-    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=0)
-    each = bell + (2 * program.halves if program.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
-    if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
-        less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
-        raise ValueError(
-            f"actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with max_lag={program.max_lag} and "
-            f"{program.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
-            f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
-        )
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -211,7 +194,7 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
 
 
 def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
-    problems = out_of_range(replay, "replay.")
+    problems = [*out_of_range(replay, "replay."), *block_problems(program, policy)]
     if len(learning(program)) > 1:
         problems.append(f"replay: expected one policy that learns, got {', '.join(learning(program))}")
     if not policy.algorithm.needs_replay:
@@ -299,7 +282,7 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
             f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, actors={slots // block} or "
             f"max_lag={-(-streams // batch) - 1}"
         ]
-    return []
+    return block_problems(program, policy)
 
 
 # --------------------------------------------------------------------------------------------------------------- settings

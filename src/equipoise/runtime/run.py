@@ -25,8 +25,9 @@ from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.interrupt import Interrupt
+from equipoise.runtime.limits import check_processes
 from equipoise.runtime.program import differences
-from equipoise.runtime.refusals import check, check_processes
+from equipoise.runtime.refusals import check
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
 from equipoise.schema import check as check_schema
