@@ -6,8 +6,10 @@ import ctypes
 import gc
 import os
 import random
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -37,6 +39,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="equipoise-state-")  # the key of the tests' own runs
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ.pop("XDG_STATE_HOME"), ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- the seed

@@ -38,6 +38,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module, or module:callable, that a file from elsewhere names and may run.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")]
 
 
@@ -181,6 +189,7 @@ def resume(
         str | None, typer.Option(metavar="serial|process", help="Where it runs. Default: where it ran before.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
+    trust: Trust = None,
     debug: Debug = False,
     **options: str | None,
 ) -> None:
@@ -199,7 +208,7 @@ def resume(
         from equipoise.console.terminal import View
 
         try:
-            run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **given)
+            run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
         except api.NothingToDo as done:
             print(done)
             sys.exit(0)
@@ -207,6 +216,11 @@ def resume(
             print(f"changed: {key} {before!r} -> {after!r}")
         view = View(run.program, on=run.on, quiet=quiet)
     sys.exit(watch(run, view, "resume"))
+
+
+def vouched(trust: list[str] | None) -> dict[str, Any]:
+    """What ``--trust`` hands on to the API."""
+    return {"trust": trust} if trust else {}
 
 
 def watch(run: Run, view: View, command: str) -> int:
@@ -260,6 +274,7 @@ def evaluate(
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")] = False,
+    trust: Trust = None,
     debug: Debug = False,
 ) -> None:
     """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
@@ -270,9 +285,10 @@ def evaluate(
         from equipoise import api
         from equipoise.console.terminal import Progress
 
-        told = {} if quiet else {"tell": Progress()}
+        told: dict[str, Any] = {} if quiet else {"tell": Progress()}
         result = api.evaluate(
-            directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video, **told
+            directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
+            **vouched(trust), **told,
         )  # fmt: skip
     policy = "stochastic" if stochastic else "deterministic"
     print(
@@ -306,6 +322,7 @@ def collect(
     best: Annotated[
         bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
     ] = False,
+    trust: Trust = None,
     debug: Debug = False,
 ) -> None:
     """Save episodes of a run's policy as a Minari data set, which 'train --set replay.dataset=...' learns from."""
@@ -315,7 +332,9 @@ def collect(
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
 
-        made = api.collect(directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best)
+        made = api.collect(
+            directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best, **vouched(trust)
+        )
         returns = [float(one.reward.sum()) for one in made]
     print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}")
     print(made.place)
@@ -364,6 +383,7 @@ def check(
 def replay(
     path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/.")],
     pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
+    trust: Trust = None,
     debug: Debug = False,
 ) -> None:
     """Do again, in this process, what an env did up to its failure; the env's module is imported.
@@ -374,7 +394,7 @@ def replay(
         from equipoise import tree
         from equipoise.envs import capsule as capsules
 
-        capsule = capsules.read(path)
+        capsule = capsules.read(path, trust or ())
         say(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
         say(
             f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "

@@ -52,12 +52,12 @@ def test_what_is_mended_says_so(capsule: Path, tmp_path: Path) -> None:
     data["env"]["kwargs"] = {"how": "none"}
     (tmp_path / "capsule.json").write_text(json.dumps(data))
     (tmp_path / "arrays.npz").write_bytes((capsule / "arrays.npz").read_bytes())
-    done = equipoise("replay", tmp_path)
+    done = equipoise("replay", tmp_path, "--trust", "tests.envs.faulty")
     assert done.returncode == 3 and "steps were done and nothing was raised" in done.stdout
     data["message"] = "another"
     data["env"]["kwargs"] = {}
     (tmp_path / "capsule.json").write_text(json.dumps(data))
-    done = equipoise("replay", tmp_path / "capsule.json")
+    done = equipoise("replay", tmp_path / "capsule.json", "--trust", "tests.envs.faulty:Faulty")
     assert done.returncode == 3 and "another exception came, RuntimeError: the reactor is leaking" in done.stdout
 
 
@@ -66,7 +66,7 @@ def test_what_a_capsule_says_moves_no_cursor(capsule: Path, tmp_path: Path) -> N
     data["message"], data["env"]["kwargs"] = "\x1b[2J\x1b]0;title\x07gone\r\u202e", {"how": "none", "\x1b[31mred": 1}
     (tmp_path / "capsule.json").write_text(json.dumps(data))
     (tmp_path / "arrays.npz").write_bytes((capsule / "arrays.npz").read_bytes())
-    done = equipoise("replay", tmp_path)
+    done = equipoise("replay", tmp_path, "--trust", "tests.envs.faulty")
     assert not set("\x1b\x07\r\u202e") & set(done.stdout + done.stderr)
     assert "\\x1b[2J\\x1b]0;title\\x07gone\\r\\u202e" in done.stdout
 

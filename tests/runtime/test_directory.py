@@ -63,7 +63,19 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path):
     given = program(Toy(gamma=0.5, clip=float("inf")), actors=2, seed=3)
     with RunDirectory.create(tmp_path / "a" / "run", given, on="serial", argv=["equipoise", "train"], notes=["a note"]) as made:
         run = json.loads((made.path / "run.json").read_text())
-    assert {"program", "on", "argv", "started", "seeds", "versions", "host", "env_notes", "tensorboard", "wandb"} == set(run)
+    assert {
+        "program",
+        "on",
+        "argv",
+        "started",
+        "seeds",
+        "versions",
+        "host",
+        "env_notes",
+        "tensorboard",
+        "wandb",
+        "signature",
+    } == set(run)
     assert run["argv"] == ["equipoise", "train"]
     assert run["env_notes"] == ["a note"]
     assert run["on"] == "serial"
@@ -188,7 +200,10 @@ def test_a_file_that_cannot_be_replaced_keeps_its_old_content(tmp_path, monkeypa
     [
         (lambda run: "{", "run.json, line 1: expected JSON, got"),
         (lambda run: json.dumps([]), "run.json: expected a JSON object with the key 'program'"),
-        (lambda run: json.dumps({"program": {**run["program"], "actorz": 1}}), "run.json: program: unknown key 'actorz'"),
+        (
+            lambda run: json.dumps({**run, "program": {**run["program"], "actorz": 1}}),
+            "run.json: program: unknown key 'actorz'",
+        ),
     ],
 )
 def test_a_run_json_that_is_wrong_is_named(tmp_path, change, message):

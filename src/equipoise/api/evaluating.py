@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from equipoise import tree
@@ -32,17 +32,20 @@ def evaluate(
     seed: int = 0,
     best: bool = False,
     video: bool = False,
+    trust: Sequence[str] = (),
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
     """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's ``videos/``.
 
-    ``tell`` is given how far it is after every step.
+    ``tell`` is given how far it is after every step. ``trust``: modules and ``module:callable`` that a run from elsewhere may
+    import.
 
     ValueError where not one episode came to its end, because the env failed in all of them.
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    loaded, program = read_policies(directory, best=best), RunDirectory.open(directory).program
+    program = RunDirectory.open(directory, trusted=trust).program
+    loaded = read_policies(directory, best=best, trust=trust)
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
     if video and len(spec.agents) > 1:
         raise ValueError("video: expected an env of one agent, got one of " + ", ".join(spec.agents))
@@ -64,7 +67,7 @@ def evaluate(
     if video:
         from equipoise.console.video import record
 
-        folder = RunDirectory.open(directory).videos
+        folder = RunDirectory.found(directory).videos
         player = Player(loaded.policies[loaded.first], spec, meta=meta, seed=seed)
         play = partial(player.act, deterministic=deterministic)
         record(program.env, play, folder / f"evaluation-step_{step}.mp4", seed=seed, begin=player.reset)
@@ -92,6 +95,7 @@ def collect(
     deterministic: bool = False,
     seed: int = 0,
     best: bool = False,
+    trust: Sequence[str] = (),
 ) -> Dataset:
     """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or a directory of its own.
 
@@ -105,7 +109,8 @@ def collect(
         raise ValueError(f"expected at least one episode, got {episodes}")
     name = os.fspath(dataset)
     datasets.writable(name)
-    loaded, program = read_policies(directory, best=best), RunDirectory.open(directory).program
+    program = RunDirectory.open(directory, trusted=trust).program
+    loaded = read_policies(directory, best=best, trust=trust)
     played, step = loaded.playable[loaded.first], step_of(loaded.meta)
     recorder = Recorder(played.spec, min(episodes, STREAMS))
     exam = evaluator(
@@ -125,7 +130,7 @@ def collect(
 
     params = tree.joined({name: tree.named_tensors(policy.net) for name, policy in loaded.policies.items()})
     about = {
-        "run": RunDirectory.open(directory).path.absolute().name, "params_sha256": params_sha256(params),
+        "run": RunDirectory.found(directory).path.absolute().name, "params_sha256": params_sha256(params),
         "step": step, "deterministic": deterministic, "seed": seed,
         "env": {"target": program.env.target, "kwargs": dict(program.env.kwargs), "action_mask": program.env.action_mask},
         "stacks": {path: dataclasses.asdict(stack) for path, stack in played.spec.stacks.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,12 @@ class Loaded:
         return next(iter(self.playable))
 
 
-def read_policies(directory: str | os.PathLike[str], *, best: bool = False) -> Loaded:
+def read_policies(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> Loaded:
     """Read the policies of a run, or of one checkpoint; no env is made, and its package is not needed."""
     source = weights_of(directory, best=best)
     params, meta = checkpoint.load(source)
     where = source / checkpoint.SPEC
-    found = playable.from_json(parse_json(checkpoint.read(source, checkpoint.SPEC), where), str(where))
+    found = playable.from_json(parse_json(checkpoint.read(source, checkpoint.SPEC), where), where, trusted=trust)
     if not found:
         raise ValueError(f"{where}: expected at least one policy, got none")
     policies = {name: one.policy() for name, one in found.items()}
@@ -106,7 +106,7 @@ def weights_of(directory: str | os.PathLike[str], *, best: bool = False) -> Path
     """The checkpoint of a run whose weights are to be played or begun with, or this one; ``best``: of the best evaluation."""
     if (path := Path(directory).expanduser() / checkpoint.MANIFEST).is_file():
         return path.parent
-    run = RunDirectory.open(directory)
+    run = RunDirectory.found(directory)
     found = run.best_checkpoint() if best else run.result_checkpoint()
     if found is None and best:
         how = "train with --evaluate-every STEPS or --stop-at RETURN"
@@ -116,13 +116,20 @@ def weights_of(directory: str | os.PathLike[str], *, best: bool = False) -> Path
     return found
 
 
-def load(directory: str | os.PathLike[str], policy: str | None = None, *, best: bool = False, seed: int = 0) -> Player:
+def load(
+    directory: str | os.PathLike[str],
+    policy: str | None = None,
+    *,
+    best: bool = False,
+    seed: int = 0,
+    trust: Sequence[str] = (),
+) -> Player:
     """A policy of a run directory or of one checkpoint: the weights that solved the run, else the newest. No env is made.
 
     ``policy``: which one, by default the first. ``best``: the weights of the best evaluation. ``seed``: of the actions that
-    ``act(..., deterministic=False)`` draws.
+    ``act(..., deterministic=False)`` draws. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
     """
-    loaded = read_policies(directory, best=best)
+    loaded = read_policies(directory, best=best, trust=trust)
     name = loaded.first if policy is None else policy
     if name not in loaded.policies:
         raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")

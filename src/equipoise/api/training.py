@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,22 @@ class NothingToDo(ValueError):
     """A resume of a run that has reached what it was told to."""
 
 
-def resume(directory: str | os.PathLike[str], *, on: On | None = None, settings: Settings = (), **fields: Any) -> Run:
+def resume(
+    directory: str | os.PathLike[str],
+    *,
+    on: On | None = None,
+    settings: Settings = (),
+    trust: Sequence[str] = (),
+    **fields: Any,
+) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
 
     ``fields`` are those of ``Program`` and ``settings`` texts like ``"algorithm.entropy=0"`` that are to change: ``steps`` and
     ``stop_at`` extend a run that has ended (its schedules keep the length that they had). What the saved state would not fit
-    is refused. Raises ``NothingToDo`` where the run is complete already.
+    is refused. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
+    Raises ``NothingToDo`` where the run is complete already.
     """
-    run = RunDirectory.open(directory)
+    run = RunDirectory.open(directory, trusted=trust)
     given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
     check_replays(run.program, [key for key, _ in pairs(settings)])
     made = apply_settings(dataclasses.replace(run.program, **given), settings)

@@ -25,14 +25,14 @@ import time
 import traceback
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from equipoise import tree
+from equipoise import tree, trust
 from equipoise.envs.checks import Kind, WrongValue
 from equipoise.files import read_json, write_synced
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
@@ -175,9 +175,12 @@ def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
 
 def to_json(capsule: Capsule) -> dict[str, Any]:
     start = capsule.start
+    env = {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs), "action_mask": capsule.env.action_mask}
+    names, signed = trust.of_env(env)
     return {
         "format": FORMAT,
-        "env": {"target": capsule.env.target, "kwargs": dict(capsule.env.kwargs), "action_mask": capsule.env.action_mask},
+        "env": env,
+        "signature": trust.sign(names, signed, make=True) if names else None,
         "streams": list(capsule.streams),
         "stream": capsule.stream,
         "seed": capsule.seed,
@@ -213,8 +216,11 @@ def _version(package: str) -> str | None:
 # -------------------------------------------------------------------------------------------------------------------- read
 
 
-def read(path: Path) -> Capsule:
-    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at. ValueError says what is wrong."""
+def read(path: Path, trusted: Sequence[str] = ()) -> Capsule:
+    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at. ValueError says what is wrong.
+
+    ``trusted``: modules and ``module:callable`` of the env that the user vouches for (``trust.py``).
+    """
     directory = path.parent if path.name == RECORD else path
     for name in (RECORD, ARRAYS):
         file = directory / name
@@ -224,13 +230,17 @@ def read(path: Path) -> Capsule:
             raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
     data = read_json(directory / RECORD)
     arrays = _arrays(directory / ARRAYS)
-    return _capsule(data, arrays, directory / RECORD)
+    capsule = _capsule(data, arrays, directory / RECORD)
+    names, signed = trust.of_env(data["env"])
+    trust.check(names, signed, data.get("signature"), trusted, directory / RECORD)
+    return capsule
 
 
 NATURAL = Number(0, (1 << 63) - 1, whole=True)
 SCHEMA: dict[str, Schema] = {
     "format": Number(whole=True),
     "env": {"target": Text(1000), "kwargs": Each(Anything()), "action_mask": Text(1000)},
+    "signature?": Maybe(Text(64)),
     "streams": Items(NATURAL),
     "stream": Maybe(NATURAL),
     "seed": NATURAL,

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from equipoise.files import LARGEST_JSON, append_whole, json_bytes, parse_json, plain, read_json, write_atomic
+from equipoise import trust
+from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.hints import hint
 from equipoise.runtime import checkpoint, paths, wandb_log
 from equipoise.runtime.checkpoint import Entry, params_sha256
@@ -27,8 +28,8 @@ from equipoise.runtime.origin import host, versions
 from equipoise.runtime.paths import RUN
 from equipoise.runtime.program import from_json, to_json
 from equipoise.runtime.refusals import check as check_program
-from equipoise.runtime.report import Report, step_of
-from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.runtime.report import Report, read_reports, step_of
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, check
 from equipoise.types import Program
 
 try:
@@ -48,13 +49,11 @@ SUMMARY_KEYS = (
     "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
-NATURAL = Number(0, (1 << 63) - 1, whole=True)
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
     "on": Text(among=("serial", "process")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
-    "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
     "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
 }  # fmt: skip
-METRICS_SCHEMA: Schema = {"env_steps": NATURAL, "updates": NATURAL, "final": Flag(), "*": Anything()}
 SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -63,8 +62,8 @@ KEPT = 3  # whole checkpoints
 class RunDirectory:
     """One run's directory, made by ``create`` (which writes) or found by ``open`` (which reads)."""
 
-    def __init__(self, path: Path, program: Program, run: dict[str, Any]) -> None:
-        self.path, self.program, self.run = path, program, run
+    def __init__(self, path: Path, program: Program | None, run: dict[str, Any]) -> None:
+        self.path, self.run, self._program = path, run, program
         self._spec: Mapping[str, Any] | None = None  # of a directory that is written
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
@@ -98,6 +97,7 @@ class RunDirectory:
         directory = paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
         run = {
             "program": data,
+            "signature": trust.signature(data),
             "on": on,
             "argv": list(sys.argv if argv is None else argv),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -138,9 +138,11 @@ class RunDirectory:
             self.close()
             raise
         resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
-        self.run |= {"program": to_json(program), "on": on, "versions": versions(), "host": host(), **plain(extra or {})}
+        data = to_json(program)
+        self.run |= {"program": data, "signature": trust.signature(data), "on": on, "versions": versions(), "host": host()}
+        self.run |= plain(extra or {})
         self.run["resumed"] = [*self.run.get("resumed", []), resumed]
-        self.program = program
+        self._program = program
         self._unconfirmed = True
         self._write_spec(spec)
         (self.path / SUMMARY).unlink(missing_ok=True)
@@ -182,8 +184,27 @@ class RunDirectory:
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """The run that is there; nothing is changed."""
+    def open(cls, path: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> Self:
+        """The run that is there; nothing is changed.
+
+        ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``). Without that the algorithm is
+        imported only where it is ours, or this user's own run wrote the file; the same holds for the env and the torso.
+        """
+        found = cls.found(path)
+        file = found.path / RUN
+        names, signed = trust.of_program(found.run["program"])
+        trust.check(names, signed, found.run.get("signature"), trusted, file)
+        try:
+            found._program = from_json(found.run["program"])
+            check_program(found._program)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+        check(found.run, RUN_SCHEMA, str(file))
+        return found
+
+    @classmethod
+    def found(cls, path: str | os.PathLike[str]) -> Self:
+        """The files of the run that is there, without its program: nothing that it names is imported."""
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
             got = "one without" if directory.is_dir() else "no directory"
@@ -193,13 +214,13 @@ class RunDirectory:
         run = read_json(directory / RUN)
         if not isinstance(run, dict) or "program" not in run:
             raise ValueError(f"{directory / RUN}: expected a JSON object with the key 'program'")
-        try:
-            program = from_json(run["program"])
-            check_program(program)
-        except ValueError as error:
-            raise ValueError(f"{directory / RUN}: {error}") from error
-        check(run, RUN_SCHEMA, str(directory / RUN))
-        return cls(directory, program, run)
+        return cls(directory, None, run)
+
+    @property
+    def program(self) -> Program:
+        if self._program is None:
+            raise ValueError(f"{self.path}: expected a run that was opened with its program")
+        return self._program
 
     # -------------------------------------------------------------------------------------------------------- as it runs
 
@@ -228,31 +249,14 @@ class RunDirectory:
         """A checkpoint promises the reports up to it."""
         os.fsync(self._metrics.fileno())
 
-    def metrics(self, *, damaged: list[str] | None = None) -> list[dict[str, Any]]:
-        """The reports so far; a last line that a crash cut short is left out.
-
-        A damaged line is a ValueError, or a sentence in ``damaged`` where that is given.
-        """
-        path, found = self.path / METRICS, []
-        if not path.is_file():
-            return []
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LARGEST_JSON), b""), 1):
-                try:
-                    if len(line) == LARGEST_JSON:
-                        raise ValueError(f"{path}, line {number}: expected at most {LARGEST_JSON:,} bytes, got more")
-                    if line.endswith(b"\n") and line != b"\n":  # as every whole line does
-                        found.append(check(parse_json(line[:-1], path, number), METRICS_SCHEMA, f"{path}, line {number}"))
-                except ValueError as error:
-                    if damaged is None:
-                        raise
-                    damaged.append(str(error))
-        return found
+    def metrics(self) -> list[dict[str, Any]]:
+        """The reports so far; ValueError for a damaged one."""
+        return read_reports(self.path / METRICS)
 
     def _readable_metrics(self) -> list[dict[str, Any]]:
         """The reports that can be read: a run that goes on does not need the others."""
         damaged: list[str] = []
-        found = self.metrics(damaged=damaged)
+        found = read_reports(self.path / METRICS, damaged=damaged)
         if damaged:
             more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
             warnings.warn(f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3)

@@ -7,20 +7,21 @@ the policy acts for. Statistics of observations are not in it: they are buffers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from equipoise import tree
+from equipoise import tree, trust
 from equipoise.actors.playing import FixedPolicy, noise_columns
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
 from equipoise.nets.threads import one_thread
 from equipoise.runtime.program import algorithm_from_json, algorithm_json
-from equipoise.schema import Anything, Each, Flag, Items, Number, Schema, Text, check
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 from equipoise.types import Algorithm, EnvSpec, Precision, Stack
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ COUNT, PLACE = Number(1, 1 << 20, whole=True), Number(0, 1 << 20, whole=True)
 SCHEMA: Schema = {
     "format": Number(FORMAT, FORMAT, whole=True),
     "precision": Text(among=get_args(Precision)),
+    "signature?": Maybe(Text(64)),
     "policies": Each(
         {
             "algorithm": Anything(), "observation": Anything(), "action": Anything(),  # each has a reader of its own
@@ -75,12 +77,18 @@ def to_json(blue: Blueprint) -> dict[str, Any]:
             "agents": list(spec.agents),
             "places": list(spec.places),
         }
-    return {"format": FORMAT, "precision": blue.program.precision, "policies": policies}
+    data = {"format": FORMAT, "precision": blue.program.precision, "policies": policies}
+    return data | {"signature": trust.signature(data)}
 
 
-def from_json(data: Any, where: str) -> dict[str, Playable]:
-    """Read the policies of a ``spec.json``; ValueError says where it is none."""
+def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
+    """Read the policies of a ``spec.json``; ValueError says where it is none.
+
+    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for (``trust.py``).
+    """
+    where = str(file)
     check(data, SCHEMA, where)
+    trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
     return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
 
 

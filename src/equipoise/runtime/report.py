@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from equipoise.balance.shares import Shares
+from equipoise.files import LARGEST_JSON, parse_json
+from equipoise.schema import Anything, Flag, Number, Schema, check
 
-__all__ = ["Evaluating", "Evaluation", "Report", "Shares"]
+__all__ = ["Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,33 @@ class Evaluating:
 def step_of(said: Mapping[str, Any]) -> int:
     """``Report.step`` of a line of ``metrics.jsonl``, or of a checkpoint's meta."""
     return int(said["env_steps"] or said.get("updates", said.get("version")))
+
+
+NATURAL = Number(0, (1 << 63) - 1, whole=True)
+SCHEMA: Schema = {"env_steps": NATURAL, "updates": NATURAL, "final": Flag(), "*": Anything()}  # of what a resume reads
+
+
+def read_reports(path: Path, *, damaged: list[str] | None = None) -> list[dict[str, Any]]:
+    """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
+
+    A damaged line is a ValueError, or a sentence in ``damaged`` where that is given.
+    """
+    found: list[dict[str, Any]] = []
+    if not path.is_file():
+        return found
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LARGEST_JSON), b""), 1):
+            where = f"{path}, line {number}"
+            try:
+                if len(line) == LARGEST_JSON:
+                    raise ValueError(f"{where}: expected at most {LARGEST_JSON:,} bytes, got more")
+                if line.endswith(b"\n") and line != b"\n":  # as every whole line does
+                    found.append(check(parse_json(line[:-1], path, number), SCHEMA, where))
+            except ValueError as error:
+                if damaged is None:
+                    raise
+                damaged.append(str(error))
+    return found
 
 
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.

@@ -1,0 +1,193 @@
+"""Trust: which code that a file names may be imported and called.
+
+A run directory and a capsule name their env, algorithm and torso as ``module:callable``, and people send each other both. What
+a file names is imported or called only where
+
+- it is ours: a built-in algorithm or torso, an env of ``equipoise.envs``,
+- it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
+- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``), or
+- this user's own run wrote the file: it is signed with a key in the user's state directory, together with the places where the
+  modules were found then. A module of that name which lies elsewhere is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import importlib.util
+import json
+import os
+import re
+import secrets
+import site
+import stat
+import sys
+import sysconfig
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+OURS = re.compile(
+    r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
+    r"|equipoise\.chaos\.ruling:\w+"
+)
+FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+")  # ids of packages, which name no module of their own
+HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
+KEY_BYTES = 32
+Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
+
+
+class Untrusted(ValueError):
+    """A file that names code which nobody vouched for."""
+
+
+def of_program(program: Any) -> tuple[Names, Any]:
+    """The code that a program, or a ``spec.json``, names, and the part of the JSON that decides what is called with what."""
+    if not isinstance(program, Mapping):
+        return [], None
+    env, policies = program.get("env"), program.get("policies")
+    names, signed = of_env(env)
+    algorithms: dict[str, Any] = {}
+    for policy, given in policies.items() if isinstance(policies, Mapping) else ():
+        algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
+        if not isinstance(algorithm, Mapping):
+            continue
+        algorithms[policy] = algorithm
+        fields = algorithm.get("fields")
+        torso = fields.get("torso") if isinstance(fields, Mapping) else None
+        given_names = (("algorithm", algorithm.get("name")), ("torso", torso))
+        names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
+    return names, {"env": signed, "algorithms": algorithms}
+
+
+def of_env(env: Any) -> tuple[Names, Any]:
+    """The same of an env: {"target": ..., "kwargs": ...}."""
+    target = env.get("target") if isinstance(env, Mapping) else None
+    outside = _outside(target) or (isinstance(target, str) and HANDS_ON.fullmatch(target))
+    return [("env", str(target))] if outside else [], env
+
+
+def _outside(name: Any) -> bool:
+    return (
+        isinstance(name, str) and ":" in name.removeprefix("python:") and not (OURS.fullmatch(name) or FAMILIES.fullmatch(name))
+    )
+
+
+def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str) -> None:
+    """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a file may be."""
+    unknown = [(what, name) for what, name in names if not vouched(name, trusted)]
+    if not unknown or (isinstance(signature, str) and (right := sign(names, signed)) and hmac.compare_digest(right, signature)):
+        return
+    what, name = unknown[0]
+    options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
+    said = ", ".join(repr(_plain(name)) for _, name in unknown)
+    module = _module(name)
+    does = "" if not module else f" would be imported from {_place(module) or 'nowhere that is known'}, and its code would run"
+    does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
+    raise Untrusted(
+        f"{file}: {what} {_plain(name)!r}{does}. Nothing shows that your own 'train' wrote this file here. If you trust it: "
+        f"{options} (from Python trust=[{said}])"
+    )
+
+
+def vouched(name: str, trusted: Sequence[str]) -> bool:
+    """Did the user name it: as MODULE, which vouches for all within it, or as MODULE:NAME?"""
+    name, module = _plain(name), _module(name)
+    return any(
+        one == name or (module != "" and (one == module or module.startswith(f"{one}."))) for one in map(_plain, trusted)
+    )
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("python:")
+
+
+def _module(name: str) -> str:
+    return _plain(name).rpartition(":")[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ signatures
+
+
+def sign(names: Names, signed: Any, *, make: bool = False) -> str | None:
+    """A keyed hash of what a file names and of where it is found; None without a key. ``make``: one, where there is none."""
+    if (key := _key(make=make)) is None:
+        return None
+    found = {module: _place(module) for _, name in names if (module := _module(name))}
+    said = json.dumps([json.loads(json.dumps(signed, default=repr)), found], sort_keys=True).encode()
+    return hmac.new(key, said, hashlib.sha256).hexdigest()
+
+
+def signature(program: Any) -> str | None:
+    """What shows that this user's run wrote the names of code in a program, where there are any."""
+    names, signed = of_program(program)
+    return sign(names, signed, make=True) if names else None
+
+
+def _place(module: str) -> str | None:
+    """Where Python finds the outermost package of a module, which is not imported for it; short for an installed one."""
+    top = module.partition(".")[0]
+    if top == "__main__":
+        return getattr(sys.modules[top], "__file__", None)
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return None
+    place = spec.origin or ", ".join(spec.submodule_search_locations or ())
+    for installed in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
+        if place.startswith(f"{installed}{os.sep}"):  # a new virtual environment is no other place
+            return f"the installed packages ({place.removeprefix(installed + os.sep)})"
+    return os.path.realpath(place) if os.path.exists(place) else place
+
+
+def key_path() -> Path | None:
+    """The file of this user's key; None where the user has no home."""
+    if state := os.environ.get("XDG_STATE_HOME"):
+        return Path(state) / "equipoise" / "key"
+    try:
+        return Path.home() / ".local" / "state" / "equipoise" / "key"
+    except RuntimeError:
+        return None
+
+
+def _key(*, make: bool) -> bytes | None:
+    path = key_path()
+    if path is None:
+        return None
+    if make and not path.exists():
+        with contextlib.suppress(OSError):  # a home that cannot be written: files are not signed
+            _make(path)
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            key = file.read(KEY_BYTES)
+    except OSError:
+        return None
+    if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or about.st_uid != os.geteuid() or len(key) != KEY_BYTES:
+        warnings.warn(
+            f"{path}: expected a key of {KEY_BYTES} bytes that only you can read (chmod 600), got another file; it is not "
+            "used, so files of your own runs need --trust",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return key
+
+
+def _make(path: Path) -> None:
+    """Write a new key; of several processes that do so at once the first wins."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(handle, secrets.token_bytes(KEY_BYTES))
+        os.fsync(handle)
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        os.close(handle)
+        aside.unlink(missing_ok=True)
