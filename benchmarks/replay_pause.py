@@ -29,6 +29,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan, Queue
 from equipoise.experience.replay import Replay
+from equipoise.experience.rounds import Rounds
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.ipc import Heap
@@ -47,7 +48,7 @@ def replay(args: argparse.Namespace, folder: Path) -> Replay:
     if args.frames:
         obs, action = ArraySpec((4, 84, 84), "uint8"), ArraySpec((), "int64")
     row = RowSpec(obs=obs, action=action, behaviour={}, state={}, context=context)
-    inbox = Plan(row=row, unroll=UNROLL, batch=STREAMS, block=STREAMS, streams=STREAMS, max_lag=1)
+    inbox = Plan(rows={"main": row}, unroll=UNROLL, batch=STREAMS, block=STREAMS, envs=STREAMS, max_lag=1)
     queue = Queue(inbox, Heap("bench", inbox.nbytes), free=[LocalChannel() for _ in range(inbox.channels)], full=LocalChannel())
     queue.fill()
     settings = Settings(
@@ -57,20 +58,22 @@ def replay(args: argparse.Namespace, folder: Path) -> Replay:
         settings=settings, row=row, unroll=UNROLL, window=1, block=STREAMS, actors=1, span=STREAMS, rounds=10**6,
         stacks={"": Stack(frames=4, padding="first")} if args.frames else {},
     )  # fmt: skip
-    return Replay(plan, queue, seed=0, folder=folder)
+    return Replay(plan, Rounds(queue, begins=plan.begins), "main", seed=0, folder=folder)
 
 
 class Writer:
     """An actor whose rows cost nothing but their copy into the slot."""
 
     def __init__(self, experience: Replay) -> None:
-        self._experience, self._streams, self.row = experience, stream_ids(0, STREAMS), 0
+        self._streams, self.row = stream_ids(0, STREAMS), 0
+        self._inbox: Any = experience._rounds.inbox
         self._data: Trajectory | None = None
 
     def write(self) -> bool:
-        slot = self._experience.reserve(self._streams)
-        if slot is None:
+        slots = self._inbox.reserve(self._streams)
+        if slots is None:
             return False
+        slot = slots["main"]
         if self._data is None:
             rng = np.random.default_rng(0)
             self._data = tree.map(lambda x: (rng.random(x.shape) * 200).astype(x.dtype), _arrays(slot.data))
@@ -79,7 +82,7 @@ class Writer:
         slot.data.first[:] = False
         slot.data.context["stream"][:], slot.data.context["start"][:] = self._streams, self.row
         self.row += UNROLL
-        self._experience.commit(slot)
+        self._inbox.commit(slots)
         return True
 
 
@@ -168,11 +171,11 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
             waited = max(waited, 1e3 * (time.perf_counter() - due))  # how far the rows are behind
         busy = learn(made, watch)
         assert made.journal is not None
-        if not saving and not args.never and made._owed == 0:
+        if not saving and not args.never and made._rounds.owed == 0:
             step = len(saves)
             place, since, saving = checkpoint.begin(directory, step), now, True
             with watch.of("cut"):
-                made.journal.begin(files(place, made.state(), statefile.dump(made._inbox.state())))
+                made.journal.begin(files(place, made.state(), statefile.dump(made._rounds.inbox.state())))
         elif saving and (saved := made.journal.poll()) is not None:
             assert saved.error is None, saved.error
             with watch.of(DRIVER):

@@ -28,7 +28,7 @@ from equipoise.experience.nowhere import Nowhere
 from equipoise.runtime import blueprint, build, forkserver, stepping
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.loop import RECHECK_S, Spin
-from equipoise.types import Algorithm, EnvFactory, Policy, Program, Tick
+from equipoise.types import Algorithm, EnvFactory, Policy, Program, Slot, Tick
 
 
 def program(given: argparse.Namespace) -> Program:
@@ -38,6 +38,20 @@ def program(given: argparse.Namespace) -> Program:
         env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000}), policies={"main": policy},
         actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central", evaluate_episodes=0,
     )  # fmt: skip
+
+
+class Room:
+    """``Blocks`` of one policy."""
+
+    def __init__(self, places: Nowhere) -> None:
+        self._places = places
+
+    def reserve(self, streams: Any) -> dict[str, Slot]:
+        return {"main": self._places.reserve(streams)}
+
+    def commit(self, slots: Any) -> None: ...
+
+    def restart(self, slots: Any) -> None: ...
 
 
 class Ring:
@@ -53,8 +67,10 @@ class Ring:
         self.mine = self.bells[1 + made.actors]
         envs = [self.bells[1 + group // made.halves] for group in range(made.groups)]
         role, self.width, self.halves = blue.roles["main"], made.group_envs, made.halves
-        nowhere: Any = Nowhere(role.row, blue.policy.unroll, made.group_envs)  # always room
-        self.worker: InferenceWorker = build.inference(blue, 0, self.shared, nowhere, ring=lambda group: envs[group].ring())
+        nowhere = Nowhere(role.row, blue.policy.unroll, made.group_envs)  # always room
+        self.worker: InferenceWorker = build.inference(
+            blue, 0, self.shared, Room(nowhere), ring=lambda group: envs[group].ring()
+        )
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
         for i in range(made.actors):

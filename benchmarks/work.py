@@ -93,13 +93,13 @@ def ours(directory: Path) -> dict[str, Any]:
     import equipoise
     from equipoise.runtime.blueprint import network
     from equipoise.runtime.directory import RunDirectory
-    from equipoise.types import learning
+    from equipoise.types import RunSpec, learning
 
     player = equipoise.load(directory)
     program = RunDirectory.open(directory).program
     policy = learning(program)["main"]
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    first = dict(network(program, player.spec, "main").named_parameters())
+    first = dict(network(program, RunSpec(env=player.spec, policies={"main": player.spec}), "main").named_parameters())
     last = dict(player.policy.net.named_parameters())
     action = player.spec.action
     rows = summary["updates"] * policy.unroll * policy.batch * getattr(policy.algorithm, "epochs", 1)

@@ -53,6 +53,7 @@ def ours():
     from equipoise.experience.layout import RowSpec
     from equipoise.experience.plan import ReplayPlan
     from equipoise.experience.replay import Replay
+    from equipoise.experience.rounds import Rounds
     from equipoise.tree import ArraySpec
     from equipoise.types import Replay as Settings
     from equipoise.types import Stack, Trajectory
@@ -66,8 +67,8 @@ def ours():
         row=RowSpec(obs=ArraySpec(*shape), action=acts, behaviour={}, state={}, context=stream), unroll=steps, window=1,
         block=STREAMS, actors=1, span=STREAMS, rounds=100, stacks={"": Stack(frames=4, padding="zero")} if len(shape[0]) > 1 else {},
     )  # fmt: skip
-    made = Replay(plan, None, seed=0)
-    made._owed = 1 << 60  # no limiter: the calls are timed apart
+    made = Replay(plan, Rounds(None), "main", seed=0)
+    made._rounds.owed = 1 << 60  # no limiter: the calls are timed apart
     first = np.zeros((steps + 1, STREAMS), bool)
     start, streams, unroll = np.zeros(STREAMS, np.int64), np.arange(STREAMS), np.full(STREAMS, steps)
     if a.data == "vectors":  # each row's next observation is the next row's of its stream

@@ -61,9 +61,6 @@ class TimeStep:
 
     ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
     what the next action is chosen from. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
-
-    Where the streams of an env are dealt to several policies, whose spaces may differ, every field is a dict with a branch for
-    each policy, and so are the action and the streams that ``Env.send`` takes.
     """
 
     obs: Tree  # [B, ...]
@@ -74,10 +71,6 @@ class TimeStep:
     valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
     stream: Array  # [B] int64, which streams these rows are
     info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
-
-    def of(self, policy: str) -> TimeStep:
-        """The branch of one policy."""
-        return TimeStep(**{name: getattr(self, name)[policy] for name in TimeStep.__slots__ if name != "info"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +83,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """What a network and a slot need to know of an env."""
+    """What a network and a slot need to know of an env, for one policy."""
 
-    observation: gymnasium.Space[Any]  # of one stream; a Dict of such by policy where there are several
-    action: gymnasium.Space[Any]  # the same
+    observation: gymnasium.Space[Any]  # of one stream
+    action: gymnasium.Space[Any]  # of one stream
     mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
@@ -102,11 +95,14 @@ class EnvSpec:
     settings: str = ""  # what it was made with, in words, where a family has a spec of its own
     agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
     places: tuple[int, ...] = (0,)  # which of them the policy acts for
-    dealt: Mapping[str, EnvSpec] = field(default_factory=dict)  # what each policy needs to know, where there are several
 
-    def of(self, policy: str) -> EnvSpec:
-        """What one policy needs to know."""
-        return self.dealt.get(policy, self)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """The spec of an env, and the spec of each policy that acts in it."""
+
+    env: EnvSpec  # what the policies have in common: agents, resume, frame_skip, notes, settings
+    policies: Mapping[str, EnvSpec]
 
 
 class Env(Protocol):
@@ -130,8 +126,27 @@ class Env(Protocol):
     def close(self) -> None: ...
 
 
+class DealtEnv(Protocol):
+    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also where there is only one.
+
+    The mapping that ``recv`` returns, and the time steps in it, are the same objects each time.
+    """
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def restarts(self) -> dict[int, str]: ...  # as those of ``Env``
+    @property
+    def resumed(self) -> dict[str, int]: ...  # as that of ``Env``; envs are counted, however many agents they have
+    def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams
+    def recv(self) -> Mapping[str, TimeStep] | None: ...  # None: not yet
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+    def close(self) -> None: ...
+
+
 class Agent(Protocol):
-    """All that an env ever talks to."""
+    """One policy beside an env."""
 
     streams: Array  # [B] int64, those it acts for
 
@@ -184,44 +199,37 @@ class Batch:
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
     targets: Tree  # [T, B] what Algorithm.targets computed once, else {}
 
-    def of(self, policy: str) -> Batch:
-        """The branch of one policy, where ``data`` and ``weight`` have one for each and an item is an env's."""
-        data: Any = self.data
-        columns = len(self.weight[policy]) // len(self.keys)
-        return Batch(data=data[policy], keys=self.keys.repeat(columns, 0), weight=self.weight[policy], targets=self.targets)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """Where an unroll is written: preallocated views, filled in place."""
 
-    keys: Array  # [B, 2] int64
+    keys: Array  # [E, 2] int64, (row, generation) of each env
     data: Trajectory
-
-    def of(self, policy: str) -> Slot:
-        """The branch of one policy, where ``data`` has one for each and an item is an env's."""
-        data: Any = self.data
-        return Slot(keys=self.keys, data=data[policy])
 
 
 class Places(Protocol):
-    """What an actor needs of an experience."""
+    """Where one policy of one actor writes its rows."""
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot) -> None: ...
     def restart(self, slot: Slot) -> None: ...  # its env is lost: what was written counts as dropped, the slot is written anew
 
 
-class Experience(Places, Protocol):
-    """Nothing blocks: None means "not yet", and only the runtime waits."""
+class Blocks(Protocol):
+    """Where all policies of an actor write their rows: they reserve and commit one block together, a slot each."""
 
-    def cancel(self, streams: Array) -> None: ...  # their owner is verified dead; open slots count as dropped
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...  # by the streams of the actor's envs
+    def commit(self, slots: Mapping[str, Slot]) -> None: ...
+    def restart(self, slots: Mapping[str, Slot]) -> None: ...
+
+
+class Experience(Protocol):
+    """What one policy learns from. Nothing blocks: None means "not yet", and only the runtime waits."""
+
     def sample(self, n: int) -> Batch | None: ...
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
-    def stats(self) -> dict[str, float]: ...
-    def state(self) -> Tree: ...
-    def load(self, state: Tree) -> None: ...
 
 
 class WeightStore(Protocol):
@@ -615,9 +623,8 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Count", "Env", "EnvFactory", "EnvSpec", "Experience",
-    "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative", "OnNonfinite", "Places", "Policy", "Positive",
-    "Precision",
-    "Program", "Range", "Replay", "Resume", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree",
-    "WeightStore", "Whole", "Worker",
+    "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
+    "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative",
+    "OnNonfinite", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Replay", "Resume", "RunSpec",
+    "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

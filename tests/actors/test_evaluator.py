@@ -44,7 +44,8 @@ class Explorer(Left):
 def evaluate(
     episodes: int, streams: int, *, deterministic: bool = True, seed: int = 0, kind: type[Left] = Left, step: int = 0
 ) -> list[float]:
-    env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
+    made_env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
+    env = dealt(made_env, policies=("main",), route={})
     made: Any = kind()
     policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
     exam = Evaluator(policies, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
@@ -82,7 +83,7 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
     policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
-    exam = Evaluator(policies, env, envs=4, episodes=episodes, seed=0)
+    exam = Evaluator(policies, dealt(env, policies=("main",), route={}), envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
         if exam.done:
             break

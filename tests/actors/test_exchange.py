@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.actors.exchange import EPOCH, EnvSide, Exchange
+from equipoise.actors.exchange import EPOCH, EnvSide, Exchange, PolicySizes
 from equipoise.actors.stepper import EnvWorker
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick, TimeStep
 
-SIZES: dict[str, Any] = {"obs": ArraySpec((1,), "float32"), "action": ArraySpec((), "int64"), "groups": 1, "width": 2}
+STREAMS = {"main": np.arange(2), "other": np.arange(2, 3)}
+SIZES: dict[str, Any] = {
+    "groups": 1,
+    "policies": {
+        name: PolicySizes(obs=ArraySpec((1,), "float32"), action=ArraySpec((), "int64"), width=len(streams))
+        for name, streams in STREAMS.items()
+    },
+}
 
 
 class Memory:
@@ -22,25 +29,28 @@ class Memory:
 
 
 class Counting:
-    """An env of two streams that says how many answers it gave since its last reset; None to every other ``recv``, if slow."""
+    """Streams of two policies, which say how many answers there were since the last reset; if slow, every other is None."""
 
     def __init__(self, slow: bool = False) -> None:
         self.count, self.said, self.loaded, self._slow, self._asked = 0, True, list[Any](), slow, 0
         self.resumed: dict[str, int] = {}
 
-    def send(self, action: Any, stream: Any) -> None:
+    def send(self, actions: Any) -> None:
         assert self.said, "an action before the answer to the last"
         self.said = False
 
-    def recv(self) -> TimeStep | None:
+    def recv(self) -> dict[str, TimeStep] | None:
         self._asked += 1
         if self._slow and self._asked % 2:
             return None
         self.count, self.said = self.count + 1, True
-        flags = np.zeros(2, np.bool_)
+        return {name: self._rows(streams) for name, streams in STREAMS.items()}
+
+    def _rows(self, streams: Any) -> TimeStep:
+        flags, count = np.zeros(len(streams), np.bool_), len(streams)
         return TimeStep(
-            obs=np.full((2, 1), self.count, np.float32), reward=np.zeros(2, np.float32), terminated=flags, truncated=flags,
-            first=flags, valid=flags, stream=np.arange(2),
+            obs=np.full((count, 1), self.count, np.float32), reward=np.zeros(count, np.float32), terminated=flags,
+            truncated=flags, first=flags, valid=flags, stream=streams,
         )  # fmt: skip
 
     def load(self, state: Any) -> None:
@@ -61,7 +71,7 @@ class Pair:
         self.words, self.env = self.exchange.words, Counting(slow)
         env: Any = self.env
         self.rings, self.cut = 0, 0
-        self.worker = EnvWorker([env], [EnvSide(self.exchange, 0, np.arange(2))], ring=self._ring, cut=lambda: self.cut)
+        self.worker = EnvWorker([env], [EnvSide(self.exchange, 0, STREAMS)], ring=self._ring, cut=lambda: self.cut)
         if state is not None:
             self.worker.load({"0": state})
 
@@ -71,6 +81,10 @@ class Pair:
     def said(self) -> tuple[int, int]:
         """The epoch and the number of the last answer."""
         return divmod(int(self.words["said"][0]), 1 << EPOCH)
+
+    def obs(self) -> list[Any]:
+        """What each policy is told."""
+        return [rows.obs.tolist() for rows in self.exchange.rows(0, STREAMS).values()]
 
     def act(self) -> None:
         self.words["asked"][0] = self.words["said"][0]
@@ -96,7 +110,7 @@ def test_it_answers_each_action_once(slow: bool) -> None:
     for n in range(1, 5):
         pair.tick()
         assert pair.said() == (0, n) and pair.words["anew"][0] == 1
-        assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[n], [n]]
+        assert pair.obs() == [[[n], [n]], [[n]]]
         assert pair.worker.tick() is Tick.STARVED, "it is the other's turn"
         pair.act()
 
@@ -111,7 +125,7 @@ def test_after_the_death_of_who_acts_it_begins_new_episodes(slow: bool) -> None:
         pair.die()
         pair.tick()
         assert pair.said() == (epoch, 1) and pair.words["anew"][0] == 1 and pair.env.loaded == [{}] * epoch
-        assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[1], [1]]
+        assert pair.obs() == [[[1], [1]], [[1]]]
 
 
 def test_envs_that_a_resume_brought_back_say_so_and_then_step() -> None:
@@ -120,7 +134,7 @@ def test_envs_that_a_resume_brought_back_say_so_and_then_step() -> None:
     assert pair.said() == (0, 1) and pair.words["anew"][0] == 0 and pair.env.count == 7, "no rows: they were told before"
     pair.act()
     pair.tick()
-    assert pair.exchange.timestep(0, np.arange(2)).obs.tolist() == [[8], [8]]
+    assert pair.obs() == [[[8], [8]], [[8]]]
     pair.die()
     pair.tick()
     assert pair.env.loaded == [{"count": 7}, {}] and pair.words["anew"][0] == 1

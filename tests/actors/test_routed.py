@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.actors.routed import Place, RoutedAgent, Together
-from equipoise.types import Slot, Tick
+from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
+from equipoise.types import Tick
 
 
 class Ledger:
@@ -15,28 +15,28 @@ class Ledger:
         self.places = places
         self.said: list[str] = []
 
-    def reserve(self, streams: Any) -> Slot | None:
+    def reserve(self, streams: Any) -> Any:
         self.said.append("reserve")
         if self.places == 0:
             return None
         self.places -= 1
-        data: Any = {"a": "rows of a", "b": "rows of b"}
-        return Slot(keys=np.zeros((2, 2), np.int64), data=data)
+        return {"a": "slot of a", "b": "slot of b"}
 
-    def commit(self, slot: Slot) -> None:
-        assert isinstance(slot, Slot)
+    def commit(self, slots: Any) -> None:
+        assert set(slots) == {"a", "b"}
         self.said.append("commit")
 
-    def restart(self, slot: Slot) -> None:
-        raise NotImplementedError
+    def restart(self, slots: Any) -> None:
+        assert set(slots) == {"a", "b"}
+        self.said.append("restart")
 
 
 def test_reserved_with_the_first_committed_with_the_last() -> None:
     ledger = Ledger(1)
-    place = Place(ledger, 2)
-    a, b = Together(place, "a"), Together(place, "b")
+    block = SharedBlock(ledger, 2)
+    a, b = PolicySlot(block, "a"), PolicySlot(block, "b")
     slots: Any = {name: one.reserve(np.arange(2)) for name, one in (("a", a), ("b", b))}
-    assert ledger.said == ["reserve"] and [slot and slot.data for slot in slots.values()] == ["rows of a", "rows of b"]
+    assert ledger.said == ["reserve"] and slots == {"a": "slot of a", "b": "slot of b"}
     a.commit(slots["a"])
     assert ledger.said == ["reserve"]
     b.commit(slots["b"])
@@ -44,6 +44,22 @@ def test_reserved_with_the_first_committed_with_the_last() -> None:
     assert a.reserve(np.arange(2)) is None and b.reserve(np.arange(2)) is None
     ledger.places = 1
     assert b.reserve(np.arange(2)) is not None and a.reserve(np.arange(2)) is not None and ledger.places == 0
+
+
+def test_it_is_restarted_once_for_all_and_stays_theirs() -> None:
+    ledger = Ledger(1)
+    block = SharedBlock(ledger, 2)
+    a, b = PolicySlot(block, "a"), PolicySlot(block, "b")
+    slots: Any = {name: one.reserve(np.arange(2)) for name, one in (("a", a), ("b", b))}
+    for _ in range(2):
+        a.restart(slots["a"])
+        assert ledger.said == ["reserve"]
+        b.restart(slots["b"])
+        assert ledger.said.pop() == "restart" and ledger.said == ["reserve"]
+    assert a.reserve(np.arange(2)) == slots["a"] and ledger.said == ["reserve"]
+    a.commit(slots["a"])
+    b.commit(slots["b"])
+    assert ledger.said == ["reserve", "commit"]
 
 
 class Chooser:

@@ -17,7 +17,7 @@ from equipoise.envs import make, observation_spec
 from equipoise.envs.spaces import action_spec
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.queue import Plan
 from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime.ipc import Heap
@@ -25,6 +25,7 @@ from equipoise.types import EnvFactory, Stack
 from equipoise.types import Replay as Settings
 from tests.algorithms.items import network, target
 from tests.algorithms.test_off_policy import GAMMA, KINDS, REWARD, VALUE, constant
+from tests.experience.alone import POLICY, Alone, rounds
 from tests.experience.history import STREAM
 from tests.experience.saving import members
 
@@ -67,22 +68,20 @@ def played(ends: str, padding: Any, n: int, *, continuous: bool) -> tuple[Replay
     row = RowSpec(
         obs=observation_spec(env.spec.observation), action=action_spec(env.spec.action), behaviour={}, state={}, context=STREAM
     )
-    plan = Plan(row=row, unroll=UNROLL, batch=STREAMS, block=STREAMS, streams=STREAMS, max_lag=0)
-    inbox = Queue(plan, Heap("rows", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+    plan = Plan(rows={POLICY: row}, unroll=UNROLL, batch=STREAMS, block=STREAMS, envs=STREAMS, max_lag=0)
+    inbox = Alone(plan, Heap("rows", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
     inbox.fill()
     settings = Settings(capacity=HELD * UNROLL * STREAMS, starts_at=0)
-    made = Replay(
-        ReplayPlan(
-            settings=settings, row=row, stacks={"": Stack(frames=FRAMES, padding=padding)}, unroll=UNROLL, window=n,
-            block=STREAMS, actors=1, span=STREAMS, rounds=ROUNDS,
-        ),
-        inbox, seed=0,
+    replay = ReplayPlan(
+        settings=settings, row=row, stacks={"": Stack(frames=FRAMES, padding=padding)}, unroll=UNROLL, window=n,
+        block=STREAMS, actors=1, span=STREAMS, rounds=ROUNDS,
     )  # fmt: skip
+    made = Replay(replay, rounds(replay, inbox), POLICY, seed=0)
     env.spec.action.seed(0)
     seen, over, streams = list[Any](), list[Any](), np.arange(STREAMS)
     ts: Any = env.recv()
     for number in range(ROUNDS):
-        slot: Any = made.reserve(streams)
+        slot: Any = inbox.reserve(streams)
         data = slot.data
         data.context["stream"][:], data.context["start"][:] = streams, number * UNROLL
         for t in range(UNROLL):
@@ -94,7 +93,7 @@ def played(ends: str, padding: Any, n: int, *, continuous: bool) -> tuple[Replay
             data.reward[t], data.mask[t], data.bootstrap[t] = ts.reward, ts.valid, ~ts.terminated
             over.append(ts.terminated | ts.truncated)
         data.obs[UNROLL], data.first[UNROLL] = ts.obs, ts.first
-        made.commit(slot)
+        inbox.commit(slot)
         if (batch := made.sample(2)) is not None:
             made.finish(batch.keys)
     seen.append(np.array(ts.obs))

@@ -27,6 +27,9 @@ HERD = "tests.envs.herd:ExactHerd"
 TWO = {"goats": (0, 1), "dog": (2,)}
 
 
+FIELDS = ("obs", "reward", "terminated", "truncated", "first", "valid", "stream")
+
+
 def build(
     target: str = HERD, *, envs: Any = (0, 1), policies: Any = ("goats", "dog"), failures: Any = None, **kwargs: Any
 ) -> Any:
@@ -35,18 +38,23 @@ def build(
     return dealt(make(factory, streams=np.array(envs), seed=3, failures=failures), policies=policies, route=route)
 
 
-def actions(ts: Any) -> Any:
-    return tree.map(lambda ids: (ids + 1) % 3, ts.stream)
+def actions(parts: Any) -> Any:
+    return {policy: (ts.stream + 1) % 3 for policy, ts in parts.items()}
 
 
 def walk(env: Any, steps: int) -> list[Any]:
-    """Copies of what was told."""
+    """Copies of what was told: every field by policy."""
     rows = []
     for _ in range(steps):
-        ts = env.recv()
-        rows.append(tree.map(np.array, {name: getattr(ts, name) for name in type(ts).__slots__}))
-        env.send(actions(ts), ts.stream)
+        parts = env.recv()
+        rows.append({name: {p: tree.map(np.array, getattr(ts, name)) for p, ts in parts.items()} for name in FIELDS})
+        env.send(actions(parts))
     return rows
+
+
+def parts(env: Any) -> Any:
+    """What was told last."""
+    return env._parts
 
 
 def test_every_agent_gets_its_rows_by_the_law() -> None:
@@ -74,13 +82,26 @@ def test_every_agent_gets_its_rows_by_the_law() -> None:
 
 
 def test_with_one_policy_agents_are_plain_streams() -> None:
-    env = dealt(make(EnvFactory(target="tests.envs.games:Duel"), streams=np.arange(3), seed=0), policies=("main",), route={})
-    ts = env.recv()
+    env: Any = dealt(
+        make(EnvFactory(target="tests.envs.games:Duel"), streams=np.arange(3), seed=0), policies=("main",), route={}
+    )
+    told = env.recv()
+    ts = told["main"]
     assert ts.obs.shape == (6, 2) and ts.stream.tolist() == [0, 1, 2, 3, 4, 5]
-    env.send(np.array([0, 1, 0, 1, 0, 1]), ts.stream)
-    ts = env.recv()
+    env.send({"main": np.array([0, 1, 0, 1, 0, 1])})
+    assert env.recv() is told and told["main"] is ts, "the same objects each time"
     assert ts.reward.tolist() == [-2.0, 2.0] * 3 and ts.valid.all()
-    assert env.spec.places == (0, 1) and env.spec.agents == ("left", "right") and env.spec.of("main") is env.spec
+    assert env.spec.policies["main"].places == (0, 1) and env.spec.env.agents == ("left", "right")
+
+
+def test_an_env_of_one_agent_has_one_entry() -> None:
+    env: Any = dealt(make(EnvFactory(target="CartPole-v1"), streams=np.arange(3), seed=0), policies=("main",), route={})
+    told = env.recv()
+    ts = told["main"]
+    assert ts.obs.shape == (3, 4) and env.spec.policies == {"main": env.spec.env}
+    env.send({"main": np.zeros(3, np.int64)})
+    assert env.recv() is told and told["main"] is ts and ts.valid.all()
+    env.close()
 
 
 @pytest.mark.parametrize("steps", [0, 1, 7, 40])
@@ -91,10 +112,10 @@ def test_an_exact_env_goes_on_to_the_same_rows(steps: int) -> None:
         env.recv()
     other.load(env.state())
     if steps:
-        assert other.resumed == {"exact": 2, "replay": 0, "restart": 0} and not other.restarted.any()
-        assert str(other.ts) == str(env.ts)
+        assert other.resumed == {"exact": 2, "replay": 0, "restart": 0}
+        assert str(parts(other)) == str(parts(env))
         for one in (env, other):
-            one.send(actions(one.ts), one.ts.stream)
+            one.send(actions(parts(one)))
     assert str(walk(env, 30)) == str(walk(other, 30))
 
 
@@ -105,7 +126,7 @@ def test_another_env_is_brought_back_by_replay() -> None:
     other.load(env.state())
     assert other.resumed == {"exact": 0, "replay": 2, "restart": 0}
     for one in (env, other):
-        one.send(actions(one.ts), one.ts.stream)
+        one.send(actions(parts(one)))
     assert str(walk(env, 20)) == str(walk(other, 20))
 
 
@@ -114,11 +135,10 @@ def test_an_env_that_remembers_more_restarts_and_says_so() -> None:
     walk(env, 60)
     env.recv()
     other.load(env.state())
-    assert other.restarted.all() and len(other.restarted) == 6 and set(other.restarts) == {0, 3}
-    other.send(actions(other.ts), other.ts.stream)
-    ts = other.recv()
-    for policy in TWO:
-        assert ts.first[policy].all() and not ts.valid[policy].any() and not ts.reward[policy].any()
+    assert other.resumed["restart"] == 2 and set(other.restarts) == {0, 3}
+    other.send(actions(parts(other)))
+    for ts in other.recv().values():
+        assert ts.first.all() and not ts.valid.any() and not ts.reward.any()
 
 
 # ---------------------------------------------------------------------------------------------------------------- failures
@@ -131,9 +151,9 @@ def test_an_exception_aborts_the_episodes_of_all_agents_of_its_env(tmp_path: Any
     for r, row in enumerate(rows):
         failed = np.array([r % 6 == 0, r % 6 == 0, False, False])  # env 0 raises in its sixth step
         seam = np.array([False, False, r % 9 == 0, r % 9 == 0])
-        assert row["first"].tolist() == (failed | seam).tolist(), r
-        assert row["valid"].tolist() == (~(failed | seam)).tolist()
-        assert not row["terminated"].any() and row["truncated"][:2].sum() == 0
+        assert row["first"]["main"].tolist() == (failed | seam).tolist(), r
+        assert row["valid"]["main"].tolist() == (~(failed | seam)).tolist()
+        assert not row["terminated"]["main"].any() and row["truncated"]["main"][:2].sum() == 0
     assert failures.counts[0] == 1
     (path,) = tmp_path.iterdir()
     played = replay(capsule.read(path))
@@ -265,9 +285,9 @@ def test_pettingzoo_itself_agrees() -> None:
 
     assert is_parallel(aec_to_parallel(rps.env())) and is_turns(rps.env())
     env = build("pettingzoo:classic/rps_v2", policies=("main",), max_cycles=7)
-    assert isinstance(env, PettingZooEnv) and env.spec.agents == ("player_0", "player_1")
+    assert isinstance(env, PettingZooEnv) and env.spec.env.agents == ("player_0", "player_1")
     rows = walk(env, 40)
-    assert sum(row["valid"].sum() for row in rows) > 100 and any(row["truncated"].any() for row in rows)
+    assert sum(row["valid"]["main"].sum() for row in rows) > 100 and any(row["truncated"]["main"].any() for row in rows)
 
 
 class Masked(Game):
@@ -310,12 +330,13 @@ STUCK = r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action
 
 def test_an_agent_that_may_do_nothing_is_named() -> None:
     env = masked("obs/legal")
-    assert env.spec.mask == ("legal",)
+    assert env.spec.policies["main"].mask == ("legal",)
     for _ in range(3):
-        env.send(np.zeros(4, np.int64), env.recv().stream)
+        env.recv()
+        env.send({"main": np.zeros(4, np.int64)})
     with pytest.raises(WrongValue, match=STUCK):
         env.recv()
-    assert masked("none").spec.mask == ()
+    assert masked("none").spec.policies["main"].mask == ()
     with pytest.raises(WrongValue, match=STUCK):  # the first observation of an episode, too
         masked("obs/legal", after=0).recv()
 
@@ -324,9 +345,9 @@ def test_an_agent_that_may_do_nothing_costs_its_env_an_episode(tmp_path: Any) ->
     failures = Failures(capsules=tmp_path)
     rows = walk(masked("obs/legal", failures), 12)
     for r, row in enumerate(rows):
-        assert row["first"].tolist() == [r % 3 == 0] * 4, r
-        assert row["valid"].tolist() == [r % 3 > 0] * 4
-        assert not row["terminated"].any() and not row["truncated"].any()
+        assert row["first"]["main"].tolist() == [r % 3 == 0] * 4, r
+        assert row["valid"]["main"].tolist() == [r % 3 > 0] * 4
+        assert not row["terminated"]["main"].any() and not row["truncated"]["main"].any()
     assert failures.counts[0] == 6
     played = replay(capsule.read(min(tmp_path.iterdir())))
     assert played.same and played.steps == 3
@@ -337,8 +358,8 @@ def test_an_agent_that_may_do_nothing_costs_its_env_an_episode(tmp_path: Any) ->
 def test_the_mask_of_an_agent_that_is_not_there_is_not_read() -> None:
     failures = Failures()
     rows = walk(masked("obs/legal", failures, gone=True), 8)
-    assert failures.counts[0] == 0 and [int(row["valid"].sum()) for row in rows[:6]] == [0, 4, 4, 4, 2, 2]
-    assert rows[3]["terminated"].tolist() == [False, True, False, True]
+    assert failures.counts[0] == 0 and [int(row["valid"]["main"].sum()) for row in rows[:6]] == [0, 4, 4, 4, 2, 2]
+    assert rows[3]["terminated"]["main"].tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("name", ["classic/tictactoe_v3", "classic/rps_v3", "rps_v2"])

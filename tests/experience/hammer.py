@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.queue import Queue
 from equipoise.runtime.ipc import Lifeline, Segment
 from equipoise.tree import ArraySpec
 from equipoise.types import Batch, stream_ids
+from tests.experience.alone import Alone
 
 BLOCK, UNROLL = 2, 3
 ROW = RowSpec(
@@ -50,7 +50,7 @@ def read(batch: Batch) -> list[tuple[int, int, int]]:
     return found
 
 
-def main(queue: Queue, actor: int, stamp: int, progress: Segment, lifeline: Lifeline) -> None:
+def main(queue: Alone, actor: int, stamp: int, progress: Segment, lifeline: Lifeline) -> None:
     """Until killed. ``progress``: an int64 an actor, the last stamp whose commit returned."""
     os.nice(5)  # the learner first
     done = np.frombuffer(progress.buffer, np.int64)

@@ -13,6 +13,7 @@ from equipoise.experience.sharded import Sharded
 from equipoise.experience.store import Store
 from equipoise.types import Replay as Settings
 from equipoise.types import Tick
+from tests.experience.alone import POLICY, rounds
 from tests.experience.history import History
 from tests.experience.test_replay import ACTORS, BLOCK, UNROLL, Heap, inbox
 
@@ -33,13 +34,15 @@ class Shards:
         self.inbox, self.folder, self.held, self.seed = inbox(history, max_lag=max_lag, saved=saved), folder, set[int](), 0
         self.post = Post(self.plan, batch, Heap(tree.nbytes(Post.specs(self.plan, batch))))
         self.shards = [self.made(k) for k in range(settings.shards)]
-        self.replay = Sharded(self.plan, self.inbox, self.post, seed=3, ring=self.asked)
+        self.replay = Sharded(
+            self.plan, rounds(self.plan, self.inbox), POLICY, post=self.post, seed=3, ring=self.asked
+        )  # fmt: skip
 
     def made(self, k: int) -> Shard:
         self.seed += 1
         folder = None if self.folder is None else self.folder / f"shard_{k}"
         store = Store(self.plan, seed=self.seed, shard=k, folder=folder)
-        return Shard(self.plan, store, self.post, k, block=self.inbox.block, ring=lambda: None)
+        return Shard(self.plan, store, self.post, k, block=lambda place: self.inbox.block(place)[POLICY], ring=lambda: None)
 
     def asked(self, k: int) -> None:
         if k not in self.held:

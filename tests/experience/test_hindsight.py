@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from equipoise import tree
-from equipoise.experience.layout import trajectory, trajectory_specs
+from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.replay import Replay
+from equipoise.experience.rounds import Rounds
 from equipoise.tree import ArraySpec
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack, Trajectory, stream_ids
+from tests.experience.alone import POLICY, rounds
 from tests.experience.history import History
 from tests.experience.saving import load, save
 
@@ -71,13 +73,13 @@ class Filled:
         unused: Any = None
         self.goals: Any = goals or Goals()
         self.history, self.plan = history, plan
-        self.replay = Replay(plan, unused, seed=seed, goals=self.goals, folder=folder)
+        self.replay = Replay(plan, rounds(plan, unused), POLICY, seed=seed, goals=self.goals, folder=folder)
         self.next, self.written = [0] * ACTORS, [set[int]() for _ in range(ACTORS)]
         self.order = [list[int]() for _ in range(ACTORS)]
 
     def write(self, actor: int) -> None:
         streams, start = stream_ids(actor, BLOCK), self.next[actor]
-        data: Trajectory = trajectory(tree.zeros(trajectory_specs(self.history.row, UNROLL, BLOCK)), self.history.row)
+        data: Trajectory = Trajectory(**tree.zeros(trajectory_specs(self.history.row, UNROLL, BLOCK)))
         self.history.write(data, streams, start)
         self.replay.insert(data)
         self.written[actor] |= set(range(start, start + UNROLL))
@@ -245,9 +247,9 @@ def test_what_it_cannot_work_with_is_refused() -> None:
     with pytest.raises(ValueError, match="recurrent state"):
         Filled(GoalHistory(recurrent=True), window=UNROLL)
     history = GoalHistory(stack=STACKS["stacked"])
-    plan, unused = Filled(history, window=1).plan, None
+    plan, feed = Filled(history, window=1).plan, Rounds(None)  # type: ignore[arg-type]
     stacked = replace(plan, stacks={"achieved_goal": Stack(frames=2, padding="zero")})
     with pytest.raises(ValueError, match="no stacks of frames, got obs/achieved_goal"):
-        Replay(stacked, unused, seed=0, goals=Goals())  # type: ignore[arg-type]
+        Replay(stacked, feed, POLICY, seed=0, goals=Goals())
     with pytest.raises(ValueError, match=r"goals: expected those of the env with replay\.relabel=0\.8, got none"):
-        Replay(plan, unused, seed=0)  # type: ignore[arg-type]
+        Replay(plan, feed, POLICY, seed=0)

@@ -31,9 +31,9 @@ def made_in(
 
 def learn(made: Replay, writers: Writers, rounds: int, *, gaps: bool = False) -> None:
     """So many rounds more, with their updates; ``gaps``: actors that are replaced."""
-    until, draw = made._rounds + rounds, np.random.default_rng(rounds)
-    while made._rounds < until or made._owed:
-        if not made._owed:
+    until, draw = made._rounds.taken + rounds, np.random.default_rng(rounds)
+    while made._rounds.taken < until or made._rounds.owed:
+        if not made._rounds.owed:
             if gaps and draw.random() < 0.3:
                 writers.skip(int(draw.integers(ACTORS)))
             for actor in draw.permutation(ACTORS):
@@ -50,7 +50,7 @@ def test_every_window_of_a_loaded_replay_is_whole(stack: str, rounds: int, tmp_p
     history = History(streams=BLOCK * ACTORS, rows=400, stack=STACKS[stack], longest=12)
     made = made_in(tmp_path, history)
     learn(made, Writers(history, made), rounds)
-    other = load(made_in(tmp_path, history, saved=made._inbox.state()), save(made), tmp_path)
+    other = load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), save(made), tmp_path)
     places = members(other)
     keys = np.stack([places, other.ring.row(places)], 1)
     history.prove(Batch(data=other.ring.gather(places), keys=keys, weight=torch.ones(len(places)), targets={}))
@@ -79,7 +79,7 @@ def test_a_loaded_replay_goes_on_as_the_other_does(
     learn(made, writers, rounds // 2, gaps=stack == "vectors")
     save(made)
     learn(made, writers, rounds - rounds // 2, gaps=stack == "vectors")
-    other = made_in(tmp_path / "rows", history, **options, saved=made._inbox.state())
+    other = made_in(tmp_path / "rows", history, **options, saved=made._rounds.inbox.state())
     load(other, save(made), tmp_path / "rows")
     assert content(other) == content(made)
     twins = Writers(history, other)
@@ -116,9 +116,9 @@ def test_every_row_is_written_once(tmp_path: Path) -> None:
     learn(made, writers, 5 * ROUNDS)
     save(made)  # what was overwritten in between never was
     assert on_disk(tmp_path) == (7 + ROUNDS) * round_bytes
-    other = load(made_in(tmp_path, history, saved=made._inbox.state()), save(made), tmp_path)
+    other = load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), save(made), tmp_path)
     before = on_disk(tmp_path)
-    writers.experience = other
+    writers.inbox = other._rounds.inbox
     learn(other, writers, 2)
     save(other)  # and a resume begins where it ended
     assert on_disk(tmp_path) == before + 2 * round_bytes
@@ -150,7 +150,7 @@ def test_segments_that_hold_nothing_any_more_are_no_longer_named(tmp_path: Path,
         saved = save(made)
         assert len(saved["segments"]) <= ROUNDS // 2 + 2
         named |= saved["segments"].keys()
-        assert content(load(made_in(tmp_path, history, saved=made._inbox.state()), saved, tmp_path)) == content(made)
+        assert content(load(made_in(tmp_path, history, saved=made._rounds.inbox.state()), saved, tmp_path)) == content(made)
     assert len(named) > len(saved["segments"])
     assert {path.name for path in tmp_path.iterdir()} == named
 
@@ -185,8 +185,8 @@ def test_rows_that_are_still_to_be_written_are_not_overwritten(
     monkeypatch.setattr(journal, "CHUNK", ACTORS * made.ring.block_nbytes)
     writers = Writers(history, made)
     learn(made, writers, rounds)
-    wanted, state, held = content(made), made.state(), made._inbox.state()
-    slow, at, taken = Slow(monkeypatch), made._rounds, list[int]()
+    wanted, state, held = content(made), made.state(), made._rounds.inbox.state()
+    slow, at, taken = Slow(monkeypatch), made._rounds.taken, list[int]()
     made.journal.begin(lambda chunks: chunks)
     while not made.journal.may_insert(10**6):
         deadline(lambda: slow.waiting.is_set() or made.journal.may_insert(10**6), 10.0, "the thread")
@@ -196,7 +196,7 @@ def test_rows_that_are_still_to_be_written_are_not_overwritten(
             while (batch := made.sample(3)) is not None:
                 history.prove(batch)
                 made.finish(batch.keys)
-        taken.append(made._rounds - at)
+        taken.append(made._rounds.taken - at)
         slow.waiting.clear()
         slow.allow(1)
     slow.allow(10**6)
@@ -216,7 +216,7 @@ def test_a_disk_that_fails_costs_a_save(name: str, tmp_path: Path, monkeypatch: 
         writers = Writers(history, made)
         learn(made, writers, 4)
         first = save(made)
-        wanted, held = content(made), made._inbox.state()
+        wanted, held = content(made), made._rounds.inbox.state()
         learn(made, writers, 2)
         left, real = [n], getattr(os, name)
 
@@ -235,7 +235,7 @@ def test_a_disk_that_fails_costs_a_save(name: str, tmp_path: Path, monkeypatch: 
         assert made.journal.may_insert(10**6)
         assert content(load(made_in(folder, history, saved=held), first, folder)) == wanted
         learn(made, writers, 1)
-        again = load(made_in(folder, history, saved=made._inbox.state()), save(made), folder)
+        again = load(made_in(folder, history, saved=made._rounds.inbox.state()), save(made), folder)
         assert content(again) == content(made)
 
 

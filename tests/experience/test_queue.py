@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.queue import Plan
 from equipoise.experience.tokens import LocalChannel
 from equipoise.tree import ArraySpec
 from equipoise.types import stream_ids
+from tests.experience.alone import POLICY, Alone
 
 
 class Heap:
@@ -28,9 +29,9 @@ ROW = RowSpec(
 )
 
 
-def queue(*, actors: int = 2, block: int = 2, batch: int = 4, max_lag: int | None = 0, unroll: int = 3) -> tuple[Queue, Plan]:
-    plan = Plan(row=ROW, unroll=unroll, batch=batch, block=block, streams=actors * block, max_lag=max_lag)
-    made = Queue(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+def queue(*, actors: int = 2, block: int = 2, batch: int = 4, max_lag: int | None = 0, unroll: int = 3) -> tuple[Alone, Plan]:
+    plan = Plan(rows={POLICY: ROW}, unroll=unroll, batch=batch, block=block, envs=actors * block, max_lag=max_lag)
+    made = Alone(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
     made.fill()
     return made, plan
 
@@ -89,9 +90,9 @@ def test_an_actors_blocks_keep_their_order_whenever_they_are_committed(before: b
                 q.commit(late.pop(0))
             return super().drain() if before else drained
 
-    plan = Plan(row=ROW, unroll=3, batch=2, block=2, streams=2, max_lag=None)
+    plan = Plan(rows={POLICY: ROW}, unroll=3, batch=2, block=2, envs=2, max_lag=None)
     free = LocalChannel()
-    q = Queue(plan, Heap(plan.nbytes), free=[free], full=Interrupted())
+    q = Alone(plan, Heap(plan.nbytes), free=[free], full=Interrupted())
     q.fill()
     free.put(free.drain()[::-1])
     slots: list[Any] = [q.reserve(stream_ids(0, 2)) for _ in range(2)]
@@ -167,6 +168,3 @@ def test_a_cancelled_slot_is_dealt_again_in_its_place() -> None:
 def test_a_batch_that_could_deadlock_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of envs_per_actor=2, got 3"):
         queue(batch=3)
-    q, _ = queue()
-    with pytest.raises(ValueError, match="got 2"):
-        q.sample(2)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.queue import Plan
 from equipoise.experience.tokens import FREE, FULL, OPEN, READ
 from equipoise.runtime import forkserver
 from equipoise.runtime.ipc import Lifeline, PipeChannel, Segment
 from equipoise.types import stream_ids
 from tests.experience import hammer
+from tests.experience.alone import POLICY, Alone
 from tests.experience.hammer import BLOCK, ROW, UNROLL
 from tests.experience.stepping import Stepper
 
@@ -35,7 +36,7 @@ class Heap:
 
 
 def plan(*, actors: int, per_batch: int, max_lag: int | None) -> Plan:
-    return Plan(row=ROW, unroll=UNROLL, batch=per_batch * BLOCK, block=BLOCK, streams=actors * BLOCK, max_lag=max_lag)
+    return Plan(rows={POLICY: ROW}, unroll=UNROLL, batch=per_batch * BLOCK, block=BLOCK, envs=actors * BLOCK, max_lag=max_lag)
 
 
 class Ledger:
@@ -79,8 +80,8 @@ class Ring:
         self.dropped = 0  # blocks
         self.batch: Any = None  # in the learner's hands
 
-    def attach(self) -> Queue:
-        return Queue(self.plan, self.memory, free=self.channels, full=self.full)
+    def attach(self) -> Alone:
+        return Alone(self.plan, self.memory, free=self.channels, full=self.full)
 
     def close(self) -> None:
         for channel in (*self.channels, self.full):
@@ -417,7 +418,7 @@ class Workshop:
         self.plan = plan(actors=actors, per_batch=per_batch, max_lag=max_lag)
         self.memory, self.progress = Segment("queue", self.plan.nbytes), Segment("progress", actors * 8)
         self.channels, self.full = [PipeChannel() for _ in range(self.plan.channels)], PipeChannel()
-        self.queue = Queue(self.plan, self.memory, free=self.channels, full=self.full)
+        self.queue = Alone(self.plan, self.memory, free=self.channels, full=self.full)
         self.queue.fill()
         self.lifeline = Lifeline()
         self.ledger = Ledger(self.plan)

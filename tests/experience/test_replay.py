@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Plan, Queue
+from equipoise.experience.queue import Plan
 from equipoise.experience.replay import Replay
 from equipoise.experience.tokens import LocalChannel
-from equipoise.types import Experience, Stack, stream_ids
 from equipoise.types import Replay as Settings
+from equipoise.types import Stack, stream_ids
+from tests.experience.alone import POLICY, Alone, inbox_of, rounds
 from tests.experience.history import FRAMES, History
 from tests.experience.saving import members
 
@@ -29,10 +30,10 @@ class Heap:
         self.buffer = np.zeros(size, np.uint8)
 
 
-def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Queue:
+def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Alone:
     streams = BLOCK * ACTORS
-    plan = Plan(row=history.row, unroll=UNROLL, batch=streams, block=BLOCK, streams=streams, max_lag=max_lag)
-    made = Queue(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
+    plan = Plan(rows={POLICY: history.row}, unroll=UNROLL, batch=streams, block=BLOCK, envs=streams, max_lag=max_lag)
+    made = Alone(plan, Heap(plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel())
     made.fill() if saved is None else made.load(saved)
     return made
 
@@ -46,22 +47,22 @@ def replay(
         window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
     )  # fmt: skip
     box = inbox(history, max_lag=max_lag, saved=saved)
-    return Replay(plan, box, seed=3, prefetch=prefetch, folder=folder, priority=priority)
+    return Replay(plan, rounds(plan, box), POLICY, seed=3, prefetch=prefetch, folder=folder, priority=priority)
 
 
 class Writers:
     """Actors that write whenever there is room; ``skip`` leaves a gap in an actor's rows, as a successor does."""
 
-    def __init__(self, history: History, experience: Experience) -> None:
-        self.history, self.experience, self.next = history, experience, [0] * ACTORS
+    def __init__(self, history: History, experience: Any) -> None:
+        self.history, self.inbox, self.next = history, inbox_of(experience), [0] * ACTORS
 
     def write(self, actor: int) -> bool:
         streams = stream_ids(actor, BLOCK)
-        if (slot := self.experience.reserve(streams)) is None:
+        if (slot := self.inbox.reserve(streams)) is None:
             return False
         self.history.write(slot.data, streams, self.next[actor])
         self.next[actor] += UNROLL
-        self.experience.commit(slot)
+        self.inbox.commit(slot)
         return True
 
     def skip(self, actor: int) -> None:
@@ -78,9 +79,9 @@ def drive(history: History, experience: Any, *, batches: int, n: int, gaps: bool
         for actor in rng.permutation(ACTORS):
             writers.write(int(actor))
         while (batch := experience.sample(n)) is not None:
-            if isinstance(experience, Queue) or batch.weight.all():
+            if isinstance(experience, Alone) or batch.weight.all():
                 history.prove(batch)
-            assert isinstance(experience, Queue) or bool(batch.data.mask[0][batch.weight > 0].all())
+            assert isinstance(experience, Alone) or bool(batch.data.mask[0][batch.weight > 0].all())
             experience.learned(batch.keys, np.abs(batch.data.reward[0].numpy()) + 0.1)
             experience.finish(batch.keys)
             proven += n
@@ -244,7 +245,7 @@ def test_rounds_that_nothing_can_begin_with_do_not_count(selector: Any) -> None:
             made.learned(batch.keys, np.ones(3))
             made.finish(batch.keys)
             updates += 1
-    assert (made._rounds, updates) == (3, 6)
+    assert (made._rounds.taken, updates) == (3, 6)
 
 
 def test_a_priority_for_a_row_that_is_gone_is_ignored() -> None:

@@ -302,7 +302,7 @@ def test_where_all_are_lost_the_learner_waits_for_the_next_rounds(window: int, l
         while update():
             updates += 1
     # One round (two, where a window is longer than an unroll) pays for what the lost ones still owed, and does not count.
-    assert waited == 3 + -(-window // UNROLL) and made.replay._rounds == 2 + 3
+    assert waited == 3 + -(-window // UNROLL) and made.replay._rounds.taken == 2 + 3
     assert balanced(made) and made.replay.stats()["lost"] == 2 * ROUND
 
 
@@ -335,10 +335,10 @@ def test_in_any_order_of_answers_and_deaths_batches_are_true_and_rows_accounted_
             made.replay.finish(learning.keys)
             learning, updates = None, updates + 1
     for _ in range(2):  # what the dead had not taken is their successors'
-        made.replay._settled()
+        made.replay.settled()
         for k in range(SHARDS):
             made.serve(k)
-    made.replay._settled()
+    made.replay.settled()
     assert updates > 0 and made.replay.stats()["lost"] > 0 and balanced(made)
 
 

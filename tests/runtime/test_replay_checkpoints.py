@@ -266,12 +266,12 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
     history, expected = History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), dict[int, str]()
     made = made or made_in(directory, history)
     writers = Writers(history, made)
-    writers.next = [int(made.ring.next_row[0]) if made._rounds else 0] * ACTORS
+    writers.next = [int(made.ring.next_row[0]) if made._rounds.taken else 0] * ACTORS
     assert made.journal is not None
     for step in range(first, first + saves):
         learn(made, writers, rounds)
         expected[step] = content(made)
-        place, state, inbox = checkpoint.begin(directory, step), made.state(), statefile.dump(made._inbox.state())
+        place, state, inbox = checkpoint.begin(directory, step), made.state(), statefile.dump(made._rounds.inbox.state())
 
         def files(chunks: Any, place: Path = place, state: Any = state, inbox: bytes = inbox) -> Any:
             made = checkpoint.add(place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks}))

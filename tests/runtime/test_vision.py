@@ -12,7 +12,7 @@ from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.nets.vision import Vision
 from equipoise.runtime.blueprint import network
-from equipoise.types import EnvFactory, Policy, Program
+from equipoise.types import EnvFactory, Policy, Program, RunSpec
 from tests.runtime.brooding import BROODS_S, Brooding
 
 PIXELS = "tests.runtime.pixels:PixelCatch"
@@ -59,7 +59,8 @@ def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: 
         params[precision] = dict(api.load(out).policy.net.named_parameters())
     kinds = ((True, False), (False, False), (False, True))
     assert seen == {("fp32", *k, torch.float32) for k in kinds} | {("bf16", *k, torch.bfloat16) for k in kinds}
-    first = network(api.program(PIXELS, "ppo", **options), api.load(tmp_path / "fp32").spec, "main")
+    spec = api.load(tmp_path / "fp32").spec
+    first = network(api.program(PIXELS, "ppo", **options), RunSpec(env=spec, policies={"main": spec}), "main")
     start = dict(first.named_parameters())
     moved, apart = 0.0, 0.0
     for name, parameter in params["fp32"].items():

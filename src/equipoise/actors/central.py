@@ -1,21 +1,22 @@
-"""Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network chooses for the envs of many workers.
+"""Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network a policy acts for the envs of many workers.
 
-An inference worker has an agent for each group of envs, as local inference has: recurrent state, the slot that is written,
-noise. What the agents share is the network, which is asked for the actions of all groups that wait for some. Nothing waits for
-a full batch: whoever answers while the network is at work is in the next one, so batches grow with the load.
+An inference worker has the agents of each group of envs, as local inference has: recurrent state, the slot that is written,
+noise. What the agents of a policy share is its network, which is asked for the actions of all groups that wait for some.
+Nothing waits for a full batch: a group that answers while the network is at work is in the next batch, so batches grow with
+the load.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from equipoise import tree
-from equipoise.actors.agent import LocalAgent
 from equipoise.actors.exchange import EPOCH, Exchange
 from equipoise.actors.joint import JointForward
+from equipoise.actors.routed import RoutedAgent
 from equipoise.types import Tick, Tree
 
 
@@ -26,21 +27,23 @@ class InferenceWorker:
     """
 
     def __init__(
-        self, forward: JointForward, agents: Sequence[LocalAgent], exchange: Exchange, *, first: int,
+        self, forwards: Mapping[str, JointForward], agents: Sequence[RoutedAgent], exchange: Exchange, *, first: int,
         ring: Callable[[int], object], alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """``ring``: tell the env worker of this group that there are actions. ``alone``: each group is acted for by itself, so
-        that what is computed does not depend on who is fast. ``most``: rows that are acted for at once, 0: all.
+        """``forwards`` by policy; ``agents``: one a group, which has all policies. ``ring``: tell the env worker of this group
+        that there are actions. ``alone``: each group is acted for by itself, so that no result depends on which group is fast.
+        ``most``: streams of a policy that are acted for at once, 0: all.
 
-        ``wait_s``: how long it waits at most for half of the groups to have answered.
+        ``wait_s``: the longest wait for half of the groups to have answered.
         """
-        self._forward, self.agents, self.first = forward, list(agents), first
+        self._forwards, self.agents, self.first = dict(forwards), list(agents), first
         mine = slice(first, first + len(agents))
         self._said, self._anew, self._asked, self._epoch, self._held = (
             exchange.words[name][mine] for name in ("said", "anew", "asked", "epoch", "held")
         )
-        self._rows = [exchange.timestep(first + i, agent.streams) for i, agent in enumerate(self.agents)]
-        self._actions = [exchange.action(first + i) for i in range(len(self.agents))]
+        self._rows = [exchange.rows(first + i, agent.streams) for i, agent in enumerate(self.agents)]
+        self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
+        self._widest = max(len(streams) for streams in self.agents[0].streams.values())
         self._ring, self._alone, self._most, self._wait_s = ring, alone, most, wait_s
         self._observed = [False] * len(self.agents)  # the rows that were said last
         self._restored = [False] * len(self.agents)  # by a resume, and not yet answered
@@ -99,17 +102,19 @@ class InferenceWorker:
     def _batches(self, ready: list[int]) -> list[list[int]]:
         if self._alone or len(ready) == 1:
             return [[i] for i in ready]
-        alike: dict[tuple[str, ...], list[int]] = {}  # some algorithms explore in another way as time goes by
+        alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # some algorithms explore in another way as time goes by
         for i in ready:
             alike.setdefault(self.agents[i].explores, []).append(i)
-        groups = max(self._most // len(self.agents[0].streams), 1) if self._most else len(ready)
+        groups = max(self._most // self._widest, 1) if self._most else len(ready)
         return [them[i : i + groups] for them in alike.values() for i in range(0, len(them), groups)]
 
-    def _act(self, group: list[int]) -> None:
-        agents = [self.agents[i] for i in group]
-        states = self._forward.together([agent.asks() for agent in agents])
-        for i, agent, state in zip(group, agents, states, strict=True):
-            tree.map(np.copyto, self._actions[i], agent.took(state))
+    def _act(self, groups: list[int]) -> None:
+        for name, forward in self._forwards.items():
+            agents = [self.agents[i].agents[name] for i in groups]
+            states = forward.together([agent.asks() for agent in agents])
+            for i, agent, state in zip(groups, agents, states, strict=True):
+                tree.map(np.copyto, self._actions[i][name], agent.took(state))
+        for i in groups:
             self._observed[i] = False
             self._held[i] = 0
             self._asked[i] = self._said[i]
@@ -122,7 +127,7 @@ class InferenceWorker:
             self._ring(self.first + i)
 
     def state(self) -> Tree:
-        """Of every agent, between two unrolls."""
+        """Return the state of every agent, between two unrolls."""
         return {str(i): agent.state() for i, agent in enumerate(self.agents)}
 
     def load(self, state: Tree) -> None:

@@ -11,7 +11,7 @@ import torch
 from equipoise import tree
 from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.actors.recorder import Recorder
-from equipoise.types import Env, EnvSpec, Tick, TimeStep, Tree, agent_streams
+from equipoise.types import DealtEnv, RunSpec, Tick, TimeStep, Tree, agent_streams
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
@@ -26,8 +26,8 @@ class Evaluator:
     """
 
     def __init__(
-        self, policies: Mapping[str, FixedPolicy], env: Env, *, envs: int, episodes: int, seed: int, deterministic: bool = True,
-        step: int = 0, recorder: Recorder | None = None,
+        self, policies: Mapping[str, FixedPolicy], env: DealtEnv, *, envs: int, episodes: int, seed: int,
+        deterministic: bool = True, step: int = 0, recorder: Recorder | None = None,
     ) -> None:  # fmt: skip
         """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies that explore.
 
@@ -36,10 +36,10 @@ class Evaluator:
         self._env, self._recorder = env, recorder
         left = np.full(envs, episodes // envs)
         left[: episodes % envs] += 1
-        agents = len(env.spec.agents)
+        agents = len(env.spec.env.agents)
         self._sides = {}
         for name, policy in policies.items():
-            places = env.spec.of(name).places
+            places = env.spec.policies[name].places
             playing = Playing(
                 policy, agent_streams(np.arange(envs), agents, places), deterministic=deterministic, seed=seed, step=step,
                 total_streams=envs * agents,
@@ -47,7 +47,7 @@ class Evaluator:
             self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1)
 
     @property
-    def spec(self) -> EnvSpec:
+    def spec(self) -> RunSpec:
         """What the env that was made says of itself."""
         return self._env.spec
 
@@ -73,11 +73,9 @@ class Evaluator:
 
     def tick(self) -> Tick:
         """One step of every stream."""
-        ts = self._env.recv()
-        if ts is None:
+        parts = self._env.recv()
+        if parts is None:
             return Tick.STARVED
-        alone = len(self._sides) == 1
-        parts = {name: ts if alone else ts.of(name) for name in self._sides}
         for name, side in self._sides.items():
             if self._recorder is not None:
                 self._recorder.step(parts[name], side.counts)
@@ -85,8 +83,9 @@ class Evaluator:
         if not self.done:
             actions = {name: side.act(parts[name]) for name, side in self._sides.items()}
             if self._recorder is not None:
-                self._recorder.acted(next(iter(actions.values())))
-            self._env.send(next(iter(actions.values())) if alone else actions, ts.stream)
+                for action in actions.values():
+                    self._recorder.acted(action)
+            self._env.send(actions)
         return Tick.WORKED
 
 

@@ -1,6 +1,7 @@
 """What env workers and inference workers say to each other: rows one way, actions the other, in memory that both map.
 
-The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker:
+The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker.
+Its rows and actions lie by policy; its words are one set, since all policies of an env are answered together:
 
 =============  ==============================  ====================================================================
 word           written by                      when
@@ -22,6 +23,8 @@ stores are taken to become visible in the order of the program (x86).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,40 +39,51 @@ WORDS = ("said", "anew", "asked", "epoch", "held")
 ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySizes:
+    """What one policy has of each group."""
+
+    obs: Tree  # specs of one stream
+    action: Tree  # specs of one stream
+    width: int  # streams
+    metrics: int = 0  # numbers of ``info``
+
+    def rows(self) -> dict[str, Tree]:
+        flag = ArraySpec((self.width,), "bool")
+        rows = {"obs": tree.prepend(self.obs, self.width), "reward": ArraySpec((self.width,), "float32")}
+        rows |= dict.fromkeys(("terminated", "truncated", "first", "valid"), flag)
+        return rows | ({"info": ArraySpec((self.width, self.metrics), "float64")} if self.metrics else {})
+
+
 class Exchange:
     """The memory of all groups of a run."""
 
-    def __init__(
-        self, memory: Memory, *, obs: Tree, action: Tree, groups: int, width: int, metrics: int = 0
-    ) -> None:  # fmt: skip
-        """``obs``, ``action``: specs of one stream; ``width``: streams of a group; ``metrics``: numbers of its ``info``."""
-        self._parts = memory, {"obs": obs, "action": action, "groups": groups, "width": width, "metrics": metrics}
-        views = tree.views(self.specs(obs=obs, action=action, groups=groups, width=width, metrics=metrics), memory.buffer)
+    def __init__(self, memory: Memory, *, policies: Mapping[str, PolicySizes], groups: int) -> None:
+        self._parts = memory, {"policies": dict(policies), "groups": groups}
+        views = tree.views(self.specs(policies=policies, groups=groups), memory.buffer)
         self.words: dict[str, Any] = views["words"]  # [groups] each
-        self._rows: list[dict[str, Any]] = [views["rows"][str(g)] for g in range(groups)]
-        self._actions: list[Tree] = [views["actions"][str(g)] for g in range(groups)]
+        self._rows: list[dict[str, dict[str, Any]]] = [views["rows"][str(g)] for g in range(groups)]
+        self._actions: list[dict[str, Tree]] = [views["actions"][str(g)] for g in range(groups)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach, self._parts
 
     @staticmethod
-    def specs(*, obs: Tree, action: Tree, groups: int, width: int, metrics: int = 0) -> dict[str, Tree]:
-        flag = ArraySpec((width,), "bool")
-        rows = {"obs": tree.prepend(obs, width), "reward": ArraySpec((width,), "float32")}
-        rows |= dict.fromkeys(("terminated", "truncated", "first", "valid"), flag)
-        rows |= {"info": ArraySpec((width, metrics), "float64")} if metrics else {}
+    def specs(*, policies: Mapping[str, PolicySizes], groups: int) -> dict[str, Tree]:
+        rows = {name: sizes.rows() for name, sizes in policies.items()}
+        actions = {name: tree.prepend(sizes.action, sizes.width) for name, sizes in policies.items()}
         return {
             "words": dict.fromkeys(WORDS, ArraySpec((groups,), "int64")),
             "rows": {str(g): rows for g in range(groups)},
-            "actions": {str(g): tree.prepend(action, width) for g in range(groups)},
+            "actions": {str(g): actions for g in range(groups)},
         }
 
-    def timestep(self, group: int, streams: Array) -> TimeStep:
-        """The rows of a group, where they lie."""
-        return TimeStep(**self._rows[group], stream=streams)
+    def rows(self, group: int, streams: Mapping[str, Array]) -> dict[str, TimeStep]:
+        """The rows of a group by policy, where they lie."""
+        return {name: TimeStep(**rows, stream=streams[name]) for name, rows in self._rows[group].items()}
 
-    def action(self, group: int) -> Tree:
-        """The actions for a group [width, ...], where they lie."""
+    def actions(self, group: int) -> Mapping[str, Tree]:
+        """The actions for a group by policy [width, ...], where they lie."""
         return self._actions[group]
 
     def lost(self, groups: range) -> None:
@@ -85,11 +99,11 @@ def _attach(memory: Memory, sizes: dict[str, Any]) -> Exchange:
 class EnvSide:
     """One group, as its env worker sees it."""
 
-    def __init__(self, exchange: Exchange, group: int, streams: Array) -> None:
-        self._words, self._g, self.streams = exchange.words, group, streams
-        self._rows, self.action = exchange.timestep(group, streams), exchange.action(group)
+    def __init__(self, exchange: Exchange, group: int, streams: Mapping[str, Array]) -> None:
+        self._words, self._g = exchange.words, group
+        self._rows, self.actions = exchange.rows(group, streams), exchange.actions(group)
         self._begun = -1  # the epoch that this process has begun
-        self._told: TimeStep | None = None  # whose arrays are paired with those of the exchange
+        self._told: Mapping[str, TimeStep] | None = None  # whose arrays are paired with those of the exchange
         self._pairs: list[tuple[Array, Array]] = []
 
     @property
@@ -116,23 +130,28 @@ class EnvSide:
         """Does the inference worker hold still for this cut?"""
         return bool(self._words["held"][self._g] == cut)
 
-    def begin(self, ts: TimeStep | None) -> None:
+    def begin(self, parts: Mapping[str, TimeStep] | None) -> None:
         """The first answer of an epoch; None: the envs are as a resume left them, and these rows were told before."""
         asked = int(self._words["asked"][self._g])
-        self._begun, self._words["anew"][self._g] = asked >> EPOCH, ts is not None
-        if ts is not None:
-            self._write(ts)
+        self._begun, self._words["anew"][self._g] = asked >> EPOCH, parts is not None
+        if parts is not None:
+            self._write(parts)
         self._words["said"][self._g] = asked + 1
 
-    def answer(self, ts: TimeStep) -> None:
-        self._write(ts)
+    def answer(self, parts: Mapping[str, TimeStep]) -> None:
+        self._write(parts)
         self._words["said"][self._g] += 1
 
-    def _write(self, ts: TimeStep) -> None:
-        if ts is not self._told:  # an env gives the same arrays each time
-            names = (*ROWS, "info") if ts.info is not None else ROWS
-            mine, its = ({name: getattr(rows, name) for name in names} for rows in (self._rows, ts))
-            self._pairs = list(zip(tree.leaves(mine), tree.leaves(tree.map(lambda _, theirs: theirs, mine, its))))
-            self._told = ts
+    def _write(self, parts: Mapping[str, TimeStep]) -> None:
+        if parts is not self._told:  # an env gives the same arrays each time
+            self._pairs = [pair for name, mine in self._rows.items() for pair in _pairs(mine, parts[name])]
+            self._told = parts
         for to, value in self._pairs:
             np.copyto(to, value)
+
+
+def _pairs(to: TimeStep, of: TimeStep) -> Iterator[tuple[Array, Array]]:
+    """The arrays of two time steps that stand at the same place."""
+    names = (*ROWS, "info") if of.info is not None else ROWS
+    into, rows = ({name: getattr(one, name) for name in names} for one in (to, of))
+    return zip(tree.leaves(into), tree.leaves(tree.map(lambda _, theirs: theirs, into, rows)), strict=True)

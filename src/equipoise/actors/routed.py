@@ -1,39 +1,45 @@
-"""Several policies beside one env: each acts for its own streams, and all their rows share one place."""
+"""The policies beside one env: each acts for its own streams, and the rows of all of them share one block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from equipoise.actors.agent import LocalAgent
-from equipoise.types import Array, Places, Slot, Tick, TimeStep, Tree
+from equipoise.types import Array, Blocks, Slot, Tick, TimeStep, Tree
 
 
 class RoutedAgent:
-    """``Agent`` of an env whose rows come by policy. All of them begin and end their unrolls with the same rows."""
+    """One agent a policy, also where there is only one policy. All of them begin and end their unrolls with the same rows."""
 
     def __init__(self, agents: Mapping[str, LocalAgent]) -> None:
-        """Those that learn come first: where there is no place for their rows, nobody has begun an unroll."""
+        """``agents`` that learn come first: where there is no place for their rows, no agent has begun an unroll."""
         self.agents = dict(agents)
         self.streams = {name: agent.streams for name, agent in self.agents.items()}
-        self._rows: TimeStep | None = None
-        self._parts: dict[str, TimeStep] = {}  # of _rows: an env gives the same arrays each time
+        self._each = tuple(self.agents.items())
+        self._actions: dict[str, Tree] = {}  # the same object each time
 
-    def observe(self, ts: TimeStep) -> None:
-        if ts is not self._rows:
-            self._rows, self._parts = ts, {name: ts.of(name) for name in self.agents}
-        for name, agent in self.agents.items():
-            agent.observe(self._parts[name])
+    def observe(self, parts: Mapping[str, TimeStep]) -> None:
+        for name, agent in self._each:
+            agent.observe(parts[name])
 
-    def action(self) -> Tree | Tick:
-        """{policy: [B, ...]}; BLOCKED while no slot is free."""
-        chosen: dict[str, Tree] = {}
-        for name, agent in self.agents.items():
+    def action(self) -> Mapping[str, Tree] | Tick:
+        """{policy: [B, ...]}, overwritten by the next call; BLOCKED while no block is free."""
+        for name, agent in self._each:
             action = agent.action()
             if isinstance(action, Tick):
-                assert not chosen, "the first policy found a place, so all have"
+                assert agent is self._each[0][1], "the first policy found a place, so all have"
                 return action
-            chosen[name] = action
-        return chosen
+            self._actions[name] = action
+        return self._actions
+
+    def ready(self) -> bool:
+        """Is there a block for the row that is next?"""
+        return all(agent.ready() for agent in self.agents.values())  # where the first has no place the others are not asked
+
+    @property
+    def explores(self) -> tuple[tuple[str, ...], ...]:
+        """The numbers that each policy explores by, in the unroll that is open."""
+        return tuple(agent.explores for agent in self.agents.values())
 
     def state(self) -> Tree:
         """Between two unrolls."""
@@ -49,47 +55,58 @@ class RoutedAgent:
         for agent in self.agents.values():
             agent.succeed()
 
+    def begin_anew(self) -> None:
+        for agent in self.agents.values():
+            agent.begin_anew()
+
     def abandon_episodes(self) -> None:
         for agent in self.agents.values():
             agent.abandon_episodes()
 
 
-class Place:
-    """What the policies of one actor write into together: reserved by the first, committed with the last.
+class SharedBlock:
+    """The block that the policies of one actor write into together: reserved by the first, committed with the last.
 
-    One commit for all, so whenever an actor is killed, either all its policies' rows of an unroll are there or none.
+    There is one commit for all policies. So when an actor is killed, either all policies' rows of an unroll are there or none.
     """
 
-    def __init__(self, experience: Places, policies: int) -> None:
-        self._experience, self._policies = experience, policies
-        self._slot: Slot | None = None
-        self._writing = 0  # policies
+    def __init__(self, blocks: Blocks, policies: int) -> None:
+        self._blocks, self._policies = blocks, policies
+        self._slots: Mapping[str, Slot] | None = None
+        self._writing = self._restarting = policies  # policies that have yet to say so
 
-    def reserve(self, streams: Array) -> Slot | None:
-        if self._slot is None:
-            self._slot, self._writing = self._experience.reserve(streams), self._policies
-        return self._slot
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
+        if self._slots is None:
+            self._slots = self._blocks.reserve(streams)
+        return self._slots
 
     def commit(self) -> None:
         self._writing -= 1
         if self._writing == 0:
-            assert self._slot is not None
-            slot, self._slot = self._slot, None
-            self._experience.commit(slot)
+            assert self._slots is not None
+            slots, self._slots, self._writing = self._slots, None, self._policies
+            self._blocks.commit(slots)
+
+    def restart(self) -> None:
+        self._restarting -= 1
+        if self._restarting == 0:
+            assert self._slots is not None
+            self._restarting = self._policies
+            self._blocks.restart(self._slots)
 
 
-class Together:
-    """A ``Place`` as one policy's agent sees it."""
+class PolicySlot:
+    """``Places`` of one policy: its slot of a ``SharedBlock``."""
 
-    def __init__(self, place: Place, policy: str) -> None:
-        self._place, self._policy = place, policy
+    def __init__(self, block: SharedBlock, policy: str) -> None:
+        self._block, self._policy = block, policy
 
     def reserve(self, streams: Array) -> Slot | None:
-        slot = self._place.reserve(streams)
-        return None if slot is None else slot.of(self._policy)
+        slots = self._block.reserve(streams)
+        return None if slots is None else slots[self._policy]
 
     def commit(self, slot: Slot) -> None:
-        self._place.commit()
+        self._block.commit()
 
     def restart(self, slot: Slot) -> None:
-        raise RuntimeError("restart: the rows of several policies are written by their actor alone")
+        self._block.restart()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from equipoise.actors.exchange import EnvSide
-from equipoise.types import Env, Tick, Tree
+from equipoise.types import DealtEnv, Tick, Tree
 
 
 class EnvWorker:
@@ -16,14 +16,13 @@ class EnvWorker:
     """
 
     def __init__(
-        self, envs: Sequence[Env], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
+        self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
     ) -> None:
         """``ring``: tell the inference worker that there are rows; ``cut``: the newest cut that workers save for, 0: none."""
         self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
         self._fresh = [True] * len(self.envs)  # made anew, and not yet asked for rows
         self._where = [False] * len(self.envs)  # a resume brought it back where it was
         self._sent = [False] * len(self.envs)
-        self._streams = [side.streams for side in sides]  # as the env numbers them, once it has answered
         self._next = 0
 
     def tick(self) -> Tick:
@@ -46,19 +45,18 @@ class EnvWorker:
                 if not self._fresh[i]:
                     env.load({})
                 self._fresh[i] = self._sent[i] = False
-                if (ts := env.recv()) is None:
+                if (parts := env.recv()) is None:
                     self._fresh[i] = True  # asked again
                     return False
-                self._streams[i] = ts.stream
-                side.begin(ts)
+                side.begin(parts)
         elif side.turn:
             if not self._sent[i]:
-                env.send(side.action, self._streams[i])
+                env.send(side.actions)
                 self._sent[i] = True
-            if (ts := env.recv()) is None:
+            if (parts := env.recv()) is None:
                 return False
             self._sent[i] = False
-            side.answer(ts)
+            side.answer(parts)
         else:
             return False
         self._ring()

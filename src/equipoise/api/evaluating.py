@@ -77,7 +77,7 @@ def evaluate(
 def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
     """ValueError where the env that was made is not the one that the policies were trained for."""
     for name, one in loaded.playable.items():
-        made = exam.spec.of(name)
+        made = exam.spec.policies[name]
         for what in ("observation", "action"):
             if place := differ(what, getattr(made, what), getattr(one.spec, what)):
                 where, wanted, got = place

@@ -20,7 +20,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import wrong
@@ -29,7 +28,7 @@ from equipoise.envs.joint import ACTED, CAME, TERMINATED, TRUNCATED, Joint
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import place_of
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
-from equipoise.types import Array, EnvSpec, TimeStep, Tree, agent_streams
+from equipoise.types import DealtEnv, EnvSpec, RunSpec, TimeStep, Tree, agent_streams
 
 
 def deal(agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
@@ -56,8 +55,8 @@ def deal(agents: Sequence[str], policies: Sequence[str], route: Mapping[str, str
     return {policy: tuple(places) for policy, places in given.items()}
 
 
-def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> SyncEnv | PettingZooEnv:
-    """Deal the agents of a made env to policies; an env of one agent is returned as it is (ValueError for several policies)."""
+def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> DealtEnv:
+    """Deal the agents of an env that ``make`` made to policies; ValueError where one agent has several policies."""
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
@@ -68,7 +67,42 @@ def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) ->
             f"{env.origin[0].target}: expected a PettingZoo parallel env for {what} and its route, got an env of one agent, "
             "whose policy is 'main'"
         )
-    return env
+    return SingleEnv(env, "main")
+
+
+class SingleEnv:
+    """``DealtEnv`` of envs with one agent: all streams belong to one policy."""
+
+    def __init__(self, env: SyncEnv, policy: str) -> None:
+        self.env, self._policy = env, policy
+        self._parts = {policy: env.ts}
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec(env=self.env.spec, policies={self._policy: self.env.spec})
+
+    @property
+    def restarts(self) -> dict[int, str]:
+        return self.env.restarts
+
+    @property
+    def resumed(self) -> dict[str, int]:
+        return self.env.resumed
+
+    def send(self, actions: Mapping[str, Tree]) -> None:
+        self.env.send(actions[self._policy], self.env.ts.stream)
+
+    def recv(self) -> Mapping[str, TimeStep] | None:
+        return None if self.env.recv() is None else self._parts
+
+    def state(self) -> Tree:
+        return self.env.state()
+
+    def load(self, state: Tree) -> None:
+        self.env.load(state)
+
+    def close(self) -> None:
+        self.env.close()
 
 
 @dataclass(slots=True)
@@ -86,35 +120,19 @@ class Side:
 
 
 class PettingZooEnv:
-    """An ``equipoise.types.Env``: the agents of the parallel envs of ``loop``, dealt to policies.
-
-    With one policy it looks like an env of E n streams; with several every field of a ``TimeStep``, and the action, is a dict
-    by policy. The agents of a policy need the same spaces; those of two may differ.
-    """
+    """``DealtEnv`` of the parallel envs of ``loop``. The agents of one policy need the same spaces; two policies may differ."""
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
         joint: Joint = loop.envs[0]
         dealt = deal(joint.names, policies, route)
         self.sides = {policy: self._side(joint, policy, places) for policy, places in dealt.items()}
-        self._alone = len(self.sides) == 1
         specs = {policy: self._spec(joint, places) for policy, places in dealt.items()}
-        self.spec = next(iter(specs.values()))
-        if not self._alone:
-            observation, action = ({p: getattr(spec, of) for p, spec in specs.items()} for of in ("observation", "action"))
-            self.spec = replace(
-                self.spec, observation=spaces.Dict(observation), action=spaces.Dict(action), places=(), dealt=specs
-            )
+        self.spec = RunSpec(env=replace(loop.spec, agents=joint.names, places=()), policies=specs)
         self._action = np.zeros((len(loop.envs), joint.numbers), np.float64)
-        self.restarted: Array = np.zeros(len(loop.envs) * len(joint.names), np.bool_)
         self.restarts: dict[int, str] = {}
-        self.resumed: dict[str, int] = {}  # counts envs, not streams
-        parts = {policy: side.ts for policy, side in self.sides.items()}
-        self.ts: TimeStep = (
-            next(iter(parts.values()))
-            if self._alone
-            else TimeStep(**{name: {p: getattr(ts, name) for p, ts in parts.items()} for name in TimeStep.__slots__})
-        )
+        self.resumed: dict[str, int] = {}  # envs, not streams
+        self._parts: dict[str, TimeStep] = {policy: side.ts for policy, side in self.sides.items()}
 
     def _spec(self, joint: Joint, places: tuple[int, ...]) -> EnvSpec:
         """The spec of the policy of these agents, which have the same spaces."""
@@ -147,19 +165,16 @@ class PettingZooEnv:
 
     # ------------------------------------------------------------------------------------------------------- as an Env
 
-    def send(self, action: Tree, stream: Tree) -> None:
-        """action [B, ...], by policy where there are several; ``stream`` as in ``ts``."""
+    def send(self, actions: Mapping[str, Tree]) -> None:
+        """``actions`` [B, ...] by policy, for all streams."""
         for policy, side in self.sides.items():
-            mine, ids = (action, stream) if self._alone else (action[policy], stream[policy])
-            if ids is not side.ts.stream and not np.array_equal(ids, side.ts.stream):
-                raise ValueError(f"expected actions for all streams, {side.ts.stream.tolist()}, got {np.asarray(ids).tolist()}")
-            self._action[:, side.columns] = np.asarray(side.form(mine)).reshape(-1, *side.columns.shape)
+            self._action[:, side.columns] = np.asarray(side.form(actions[policy])).reshape(-1, *side.columns.shape)
         self.loop.send(self._action, self.loop.ts.stream)
 
-    def recv(self) -> TimeStep:
+    def recv(self) -> Mapping[str, TimeStep]:
         self.loop.recv()
         self._deal()
-        return self.ts
+        return self._parts
 
     def _deal(self) -> None:
         rows = self.loop.ts
@@ -181,11 +196,9 @@ class PettingZooEnv:
         self.loop.load(state)
         if state:
             self._deal()
-        agents = len(self.spec.agents)
-        self.resumed, self.restarted = self.loop.resumed, np.repeat(self.loop.restarted, agents)
-        self.restarts = {
-            env * agents: why for env, why in self.loop.restarts.items()
-        }  # reported for the first stream of each env
+        agents = len(self.spec.env.agents)
+        self.resumed = self.loop.resumed
+        self.restarts = {env * agents: why for env, why in self.loop.restarts.items()}  # reported for an env's first stream
 
     def close(self) -> None:
         self.loop.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise import tree
-from equipoise.experience.layout import RowSpec, trajectory, trajectory_specs
-from equipoise.types import Array, Slot
+from equipoise.experience.layout import RowSpec, trajectory_specs
+from equipoise.types import Array, Slot, Trajectory
 
 
 class Nowhere:
@@ -14,7 +14,7 @@ class Nowhere:
 
     def __init__(self, row: RowSpec, unroll: int, streams: int) -> None:
         fields = tree.zeros(trajectory_specs(row, unroll, streams))
-        self._slot = Slot(keys=np.zeros((streams, 2), np.int64), data=trajectory(fields, row))
+        self._slot = Slot(keys=np.zeros((streams, 2), np.int64), data=Trajectory(**fields))
 
     def reserve(self, streams: Array) -> Slot:
         return self._slot

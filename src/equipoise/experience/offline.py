@@ -22,7 +22,7 @@ from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.ring import Layout, Ring, smallest
 from equipoise.experience.selectors import Prioritized, Uniform, importance_weights
-from equipoise.types import Array, Batch, Slot, Stack, Trajectory, Tree
+from equipoise.types import Array, Batch, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
 CHUNK = 256  # rows that are put in together
@@ -93,18 +93,6 @@ class Offline:
         """``updates`` of the run, over which beta is annealed."""
         self.shelf, self._updates = shelf, updates
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
-
-    def reserve(self, streams: Array) -> Slot | None:
-        return None
-
-    def commit(self, slot: Slot) -> None:
-        raise RuntimeError("commit: a run without actors has nothing to write")
-
-    def restart(self, slot: Slot) -> None:
-        raise RuntimeError("restart: a run without actors has nothing to write")
-
-    def cancel(self, streams: Array) -> None:
-        """There are no actors."""
 
     def sample(self, n: int) -> Batch | None:
         self._buffer ^= 1

@@ -1,10 +1,13 @@
 """The queue of on-policy learning: windows in reservation order, with a bound on how stale they can be.
 
-The law. Memory is ``groups`` batches side by side, a block (one actor's streams) is the unit that is reserved, and block
-``s`` of the run lies at place ``s % blocks``. A block is reserved when its unroll starts, batches are sampled in the order
-of reservation, and a place is dealt again only when ``finish`` frees it, after the learner published. So the unroll in
-group ``g`` started no earlier than version ``g - max_lag``, and is used at version ``g``: the lag is never above
-``max_lag``, whatever the speed of any actor, and a batch is one contiguous view of the memory that actors wrote into.
+The policies that act in one env write side by side: a block has a slot for each of them, and a batch has a batch for each of
+them, by name.
+
+The law. Memory is ``groups`` batches side by side, a block (one actor's envs) is the unit that is reserved, and block ``s``
+of the run lies at place ``s % blocks``. A block is reserved when its unroll starts, batches are sampled in the order of
+reservation, and a place is dealt again only when ``finish`` frees it, after the learner published. So the unroll in group ``g``
+started no earlier than version ``g - max_lag``, and is used at version ``g``: the lag is never above ``max_lag``, whatever the
+speed of any actor, and a batch is one contiguous view of the memory that actors wrote into.
 
 Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of completion, and a batch
 of several blocks costs one copy.
@@ -27,30 +30,32 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.experience.layout import Rows, RowSpec, columns, trajectory, trajectory_specs
+from equipoise.experience.layout import RowSpec, columns, trajectory_specs
 from equipoise.experience.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
-from equipoise.types import Array, Batch, Slot, Tree
+from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 
 
 class Plan:
     """The sizes of a queue, and where block ``s`` goes.
 
-    ``streams`` are all streams of the run, ``block`` those of one actor, ``batch`` those of one learner step; where several
-    policies write side by side (``row`` by policy) these three count envs. ``span``: an actor's streams are numbered from a
-    multiple of it on; not ``block`` where an env has several agents, some of which may write nowhere.
+    ``rows`` by policy. ``envs``: all envs of the run; ``block``: the envs of one actor; ``batch``: the envs of one learner
+    step. ``span``: the streams of an actor are numbered from a multiple of it on; it is not ``block`` where an env has several
+    agents.
     """
 
     def __init__(
-        self, *, row: Rows, unroll: int, batch: int, block: int, streams: int, max_lag: int | None, span: int | None = None
-    ) -> None:
+        self, *, rows: Mapping[str, RowSpec], unroll: int, batch: int, block: int, envs: int, max_lag: int | None,
+        span: int | None = None,
+    ) -> None:  # fmt: skip
         if batch % block:
             raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
         self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
-        self.row = row
-        self.columns = 1 if isinstance(row, RowSpec) else sum(one.columns for one in row.values())  # streams of an item
-        self.actors = streams // block
+        self.rows = dict(rows)
+        self.first, *_ = self.rows  # the policy whose keys stand for those of all
+        self.columns = sum(row.columns for row in self.rows.values())  # streams of an env
+        self.actors = envs // block
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
         self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
@@ -58,9 +63,9 @@ class Plan:
             raise ValueError(
                 f"expected at most {MOST_BLOCKS} blocks, got {self.blocks}; use more envs_per_actor or a smaller max_lag"
             )
-        self.width = batch if self.ordered else block  # streams of one contiguous group
-        group = trajectory_specs(row, unroll, self.width)
-        self.gathered = trajectory_specs(row, unroll, batch)  # where a batch is made of blocks that do not lie together
+        self.width = batch if self.ordered else block  # envs of one contiguous group
+        group = self.fields(self.width)
+        self.gathered = self.fields(batch)  # where a batch is made of blocks that do not lie together
         self.specs: dict[str, Tree] = {
             "groups": {str(g): group for g in range(self.blocks * block // self.width)},
             "tokens": Tokens.specs(self.blocks, self.actors),
@@ -73,9 +78,13 @@ class Plan:
         # Lockstep deals by a fixed rule, so that a run does not depend on who came first.
         self.channels = self.actors if max_lag == 0 else 1
 
+    def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
+        """The specs of the rows of so many envs, by policy."""
+        return {name: trajectory_specs(row, self.unroll, envs * row.columns) for name, row in self.rows.items()}
+
 
 class Queue:
-    """``Experience`` over memory that several processes may map. One learner samples; each actor owns its streams."""
+    """The rows of all policies, in memory that several processes may map. One learner samples; each actor owns its envs."""
 
     def __init__(self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel) -> None:
         """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound."""
@@ -91,9 +100,11 @@ class Queue:
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
         self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, dict[str, Slot]] = {}
         self._ready: list[int] = []  # unordered: completed and not yet sampled
-        self._batches: dict[int, tuple[dict[str, Tree], Any]] = {}
+        self._batches: dict[int, dict[str, dict[str, Tree]]] = {}
+        batch = self._plan.batch
+        self._weight = {name: torch.ones(batch * row.columns) for name, row in self._plan.rows.items()}
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._plan, self._memory, self._free, self._full
@@ -108,29 +119,30 @@ class Queue:
 
     # ------------------------------------------------------------------------------------------------- the actor's side
 
-    def reserve(self, streams: Array) -> Slot | None:
-        """A slot for these streams (one actor's), or None while the learner holds all places."""
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
+        """A slot for each policy of one actor (any of its streams say which), or None while the learner holds all places."""
         sequence = self._tokens.take(int(streams[0]) // self._plan.span)
         if sequence is None:
             return None
         place = sequence % self._plan.blocks
-        if (slot := self._slots.get(place)) is None:
+        if (slots := self._slots.get(place)) is None:
             keys = np.empty((self._plan.block, 2), np.int64)
             keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
-            slot = self._slots[place] = Slot(keys=keys, data=trajectory(self._blocks[place], self._plan.row))
-        slot.keys[:, 1] = sequence
-        return slot
+            slots = self._slots[place] = {name: Slot(keys=keys, data=data) for name, data in self.block(place).items()}
+        slots[self._plan.first].keys[:, 1] = sequence
+        return slots
 
-    def commit(self, slot: Slot) -> None:
-        """The slot is complete: [T, B] rows, obs[T] included."""
-        sequence = int(slot.keys[0, 1])
+    def commit(self, slots: Mapping[str, Slot]) -> None:
+        """The slots are complete: [T, B] rows, obs[T] included."""
+        sequence = int(slots[self._plan.first].keys[0, 1])
         self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
         if not self._plan.ordered:
             self._full.put([sequence])
 
-    def restart(self, slot: Slot) -> None:
-        """What was written of it counts as inserted and dropped; the actor writes it from the start."""
-        self._restarted[self._tokens.owner[int(slot.keys[0, 1]) % self._plan.blocks]] += 1
+    def restart(self, slots: Mapping[str, Slot]) -> None:
+        """What was written of them counts as inserted and dropped; the actor writes them from the start."""
+        sequence = int(slots[self._plan.first].keys[0, 1])
+        self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
 
     # ------------------------------------------------------------------------------------------------ the driver's side
 
@@ -148,17 +160,8 @@ class Queue:
 
     # ----------------------------------------------------------------------------------------------- the learner's side
 
-    def sample(self, n: int) -> Batch | None:
-        """The next batch of ``n`` windows, or None while one of its blocks is not complete."""
-        if (keys := self.take(n)) is None:
-            return None
-        fields, weight = self._batch(self.places(keys))
-        return Batch(data=trajectory(fields, self._plan.row), keys=keys, weight=weight, targets={})
-
-    def take(self, n: int) -> Array | None:
-        """The keys of the next batch: for who reads its blocks where they are (``places``, ``block``)."""
-        if n != self._plan.batch:
-            raise ValueError(f"expected the batch of {self._plan.batch} windows that this queue was planned for, got {n}")
+    def take(self) -> Array | None:
+        """The keys [n, 2] of the next batch, one an env; None while one of its blocks is not complete."""
         sequences = self._ordered() if self._plan.ordered else self._completed()
         if sequences is None:
             return None
@@ -167,18 +170,28 @@ class Queue:
             self._word[place] = sequence * 4 + READ
         self._sampled[0] += len(places)
         block = self._plan.block
-        keys = np.empty((n, 2), np.int64)
+        keys = np.empty((self._plan.batch, 2), np.int64)
         keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
         keys[:, 1] = np.repeat(sequences, block)
         return keys
 
+    def batches(self, keys: Array) -> dict[str, Batch]:
+        """What was taken, by policy: views where it lies together, else copies that the next call overwrites."""
+        fields = self._fields(self.places(keys))
+        return {
+            name: Batch(
+                data=Trajectory(**fields[name]), keys=keys.repeat(row.columns, 0), weight=self._weight[name], targets={}
+            )
+            for name, row in self._plan.rows.items()
+        }  # fmt: skip
+
     def places(self, keys: Array) -> list[int]:
-        """Of the blocks that a batch is made of."""
+        """The places of the blocks that were taken."""
         return [int(key) // self._plan.block for key in keys[:: self._plan.block, 0]]
 
-    def block(self, place: int) -> Any:
-        """The rows of a block [T, block], as numpy views: its reader's until ``finish``."""
-        return trajectory(self._blocks[place], self._plan.row)
+    def block(self, place: int) -> dict[str, Trajectory]:
+        """The rows of a block by policy, as numpy views: the reader's until ``finish``."""
+        return {name: Trajectory(**fields) for name, fields in self._blocks[place].items()}
 
     def _ordered(self) -> Sequence[int] | None:
         start = int(self._next[0])
@@ -209,34 +222,26 @@ class Queue:
         known = [s for s in order if self._word[s % self._plan.blocks] == s * 4 + FULL]  # not sampled before its announcement
         self._ready = [*known, *(s for s in full if s not in order)]
 
-    def _batch(self, places: Sequence[int]) -> tuple[dict[str, Tree], Any]:
+    def _fields(self, places: Sequence[int]) -> dict[str, dict[str, Tree]]:
         """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
         together = self._plan.ordered or self._plan.per_batch == 1
         which = places[0] * self._plan.block // self._plan.width if together else -1
         if which not in self._batches:
-            row = self._groups[which] if together else tree.zeros(self._plan.gathered)
-            self._batches[which] = ({k: tree.torch_views(v) for k, v in row.items()}, self._weight())
-        fields, weight = self._batches[which]
+            self._batches[which] = tree.torch_views(self._groups[which] if together else tree.zeros(self._plan.gathered))
+        fields = self._batches[which]
         if not together:
             for i, place in enumerate(places):
-                into = self._columns(fields, i)
-                tree.map(lambda t, s: np.copyto(t.numpy(), s), into, self._blocks[place])
-        return fields, weight
+                tree.map(lambda t, s: np.copyto(t.numpy(), s), self._columns(fields, i), self._blocks[place])
+        return fields
 
-    def _columns(self, fields: Mapping[str, Tree], block: int) -> dict[str, Tree]:
-        """Those of block number ``block`` among several that lie side by side."""
-        return columns(fields, block * self._plan.block, (block + 1) * self._plan.block, self._plan.row)
-
-    def _weight(self) -> Any:
-        """[B] ones."""
-        row, batch = self._plan.row, self._plan.batch
-        return torch.ones(batch) if isinstance(row, RowSpec) else {p: torch.ones(batch * r.columns) for p, r in row.items()}
-
-    def learned(self, keys: Array, priority: Array | None) -> None:
-        """Nothing: every item is learned from once."""
+    def _columns(self, fields: Mapping[str, Any], block: int) -> dict[str, dict[str, Tree]]:
+        """The columns of block number ``block`` among several that lie side by side, by policy."""
+        first, last = block * self._plan.block, (block + 1) * self._plan.block
+        rows = self._plan.rows.items()
+        return {name: columns(fields[name], first * row.columns, last * row.columns) for name, row in rows}
 
     def finish(self, keys: Array) -> None:
-        """The learner is done with these items: their places are dealt again."""
+        """The learner is done with what it took: the places are dealt again."""
         self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 
     # ------------------------------------------------------------------------------------------------------ for anybody

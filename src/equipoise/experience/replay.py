@@ -1,7 +1,7 @@
-"""Replay: every row is kept once, and learned from as often as its selector likes.
+"""Replay: every row of a policy is kept once, and learned from as often as its selector likes.
 
-For the actors it is a queue, the inbox; for the learner a store of rows, fed in rounds (``rounds.py`` has the law). Here both
-are the learner's own; ``sharded.py`` has several stores, each in a worker of its own.
+For the actors it is a queue; for the learner a store of rows, fed in rounds (``rounds.py`` has the law). Here the store is the
+learner's own; ``sharded.py`` has several stores, each in a worker of its own.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import tree
 from equipoise.experience.hindsight import Goals
 from equipoise.experience.offline import Shelf, beside
 from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.rounds import Rounds
+from equipoise.experience.rounds import Replayed, Rounds
 from equipoise.experience.selectors import Fifo
 from equipoise.experience.store import Store
-from equipoise.types import Array, Batch, Experience, Trajectory, Tree
+from equipoise.types import Array, Batch, Trajectory, Tree
 
 
-class Replay(Rounds, Store):
-    """``Experience`` of one learner, whose process keeps the rows; actors have the inbox itself."""
+class Replay(Replayed, Store):
+    """``Experience`` of one policy, whose learner's process keeps the rows."""
 
     def __init__(
-        self, plan: ReplayPlan, inbox: Experience, *, seed: int, prefetch: bool = False, pinned: bool = False,
+        self, plan: ReplayPlan, rounds: Rounds, policy: str, *, seed: int, prefetch: bool = False, pinned: bool = False,
         folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
         priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
@@ -39,26 +38,26 @@ class Replay(Rounds, Store):
         round: it knows nothing of this one's new priorities. ``wrote`` is told the seconds that each round took to be written.
         The others are those of ``Store``.
         """
-        Rounds.__init__(self, plan, inbox, ahead=prefetch)
+        Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
         self.shelf, self._wrote = shelf, wrote
         self._thread = ThreadPoolExecutor(1, "replay") if prefetch else None
         self._next: Future[Batch] | Batch | None = None
         self._buffer = 0
 
-    def _bring(self) -> Array | None:
-        """A round out of the inbox, if one is complete, and none of what it overwrites is still to be saved."""
-        if self.journal is not None and not self.journal.may_insert(self._plan.actors):  # any of them may be of one actor
-            return None
-        batch = self._inbox.sample(self._plan.streams)
-        if batch is None:
-            return None
-        began = time.perf_counter()
-        self.insert(Trajectory(**{name: tree.numpy_views(getattr(batch.data, name)) for name in Trajectory.__slots__}))
-        self._wrote(time.perf_counter() - began)
-        return batch.keys
+    def has_room(self) -> bool:
+        """Would the next round overwrite nothing that is still to be saved? Any of its blocks may be of one actor."""
+        return self.journal is None or self.journal.may_insert(self._plan.actors)
 
-    def _items(self) -> int:
+    def bring(self, keys: Array) -> None:
+        if isinstance(self._next, Future):
+            self._next.result()  # it reads what changes now
+        began, inbox = time.perf_counter(), self._rounds.inbox
+        for place in inbox.places(keys):
+            self.insert(inbox.block(place)[self.policy])
+        self._wrote(time.perf_counter() - began)
+
+    def items(self) -> int:
         return len(self.selector)
 
     def _ask(self, n: int) -> None:
@@ -115,18 +114,15 @@ class Replay(Rounds, Store):
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
-    def stats(self) -> dict[str, float]:
-        """The inbox's rows, and ``items`` that may be sampled."""
-        return self._inbox.stats() | {"items": len(self.selector)}
-
     def state(self) -> Tree:
-        """Between two rounds, a copy of all but the inbox and the rows, which the journal has."""
-        return self._progress() | Store.state(self) | {"shelf": {} if self.shelf is None else self.shelf.state()}
+        """Between two rounds, a copy of all but the queue and the rows, which the journal has."""
+        rest = {"rounds": self._rounds.state(), "shelf": {} if self.shelf is None else self.shelf.state()}
+        return Store.state(self) | rest
 
     def load(self, state: Tree) -> None:
-        """The inverse, into a replay of the same plan whose inbox was loaded; the rows are the journal's to load after it."""
+        """The inverse, into a replay of the same plan whose queue was loaded; the rows are the journal's to load after it."""
         Store.load(self, state)
-        self._rounds = state["rounds"]
+        self._rounds.taken = state["rounds"]
         if self.shelf is not None:
             self.shelf.load(state["shelf"])
 

@@ -73,8 +73,8 @@ class Shard:
     def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
         """The first ``count`` windows."""
         fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
-        into = columns(batch["data"], begin, begin + count, self._plan.row)
-        tree.map(np.copyto, into, columns(fields, 0, count, self._plan.row))
+        into = columns(batch["data"], begin, begin + count)
+        tree.map(np.copyto, into, columns(fields, 0, count))
 
     def _update(self, begin: int, end: int, n: int) -> None:
         """Those of its own among ``n`` priorities, and of all that the highest is so high."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,25 +24,19 @@ from equipoise import tree
 from equipoise.envs.snapshot import generator, generator_state
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import BUFFERS, Post, Request
-from equipoise.experience.rounds import Rounds
-from equipoise.types import Array, Batch, Experience, Trajectory, Tree
+from equipoise.experience.rounds import Replayed, Rounds
+from equipoise.types import Array, Batch, Trajectory, Tree
 
 
-class Inbox(Experience, Protocol):
-    """A queue whose blocks are read where they are."""
+class Sharded(Replayed):
+    """``Experience`` of one policy, whose rows its shards keep."""
 
-    def take(self, n: int) -> Array | None: ...
-    def places(self, keys: Array) -> list[int]: ...
-    def block(self, place: int) -> Any: ...
-
-
-class Sharded(Rounds):
-    """``Experience`` of one learner; actors have the inbox itself."""
-
-    def __init__(self, plan: ReplayPlan, inbox: Inbox, post: Post, *, seed: int, ring: Callable[[int], object]) -> None:
-        """``ring``: tell a shard that something is asked of it."""
-        Rounds.__init__(self, plan, inbox, ahead=True)
-        self._queue, self._post, self._ring = inbox, post, ring
+    def __init__(
+        self, plan: ReplayPlan, rounds: Rounds, policy: str, *, post: Post, seed: int, ring: Callable[[int], object]
+    ) -> None:
+        """``ring``: tell a shard of this policy that something is asked of it."""
+        Replayed.__init__(self, plan, rounds, policy, ahead=True)
+        self._post, self._ring = post, ring
         self._rng = np.random.default_rng(seed)
         # Of each shard, blocks that it has not answered for: (request, place, actor).
         self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
@@ -66,7 +60,7 @@ class Sharded(Rounds):
         self._ring(shard)
         return asked + 1
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Has every shard that lives done what it was asked for?"""
         done = True
         for shard, mail in enumerate(self._post.shards):
@@ -108,20 +102,19 @@ class Sharded(Rounds):
         ledger["kept"][0] = self._rows(kept)
         ledger["overwritten"][0] = self._rows(self._overwritten + self._blocks.sum() - kept)
 
-    def _items(self) -> int:
+    def items(self) -> int:
         return sum(int(mail["items"][0]) for mail in self._post.shards)
 
-    def _emptied(self) -> bool:
+    def emptied(self) -> bool:
         return not any(mail["mass"][0] > 0 for mail in self._post.shards)
 
     # -------------------------------------------------------------------------------------------------------- the rounds
 
-    def _bring(self) -> Array | None:
-        keys = self._queue.take(self._plan.streams)
-        for place in self._queue.places(keys) if keys is not None else ():
-            actor = int(self._queue.block(place).context["stream"][0]) // self._plan.span
+    def bring(self, keys: Array) -> None:
+        inbox = self._rounds.inbox
+        for place in inbox.places(keys):
+            actor = int(inbox.block(place)[self.policy].context["stream"][0]) // self._plan.span
             self._insert(actor % self._plan.settings.shards, place, actor)
-        return keys
 
     def _insert(self, shard: int, place: int, actor: int) -> None:
         self._inserting[shard].append((self._request(shard, Request.INSERT, place), place, actor))
@@ -147,7 +140,7 @@ class Sharded(Rounds):
             begin += count
 
     def _answer(self) -> Batch | None:
-        if not self._settled():
+        if not self.settled():
             return None
         if self._drawn is None:
             self._draw()
@@ -176,24 +169,21 @@ class Sharded(Rounds):
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     def stats(self) -> dict[str, float]:
-        """The inbox's rows, ``items`` that may be sampled, and what became of the rows that shards took (``Post.stats``)."""
-        return self._inbox.stats() | {"items": self._items()} | self._post.stats()
+        """The queue's rows, ``items`` that may be sampled, and what became of the rows that shards took (``Post.stats``)."""
+        return super().stats() | self._post.stats()
 
     def state(self) -> Tree:
-        """Between two rounds, of all but the inbox and the shards."""
-        self._settled()  # who died meanwhile
-        return self._progress() | {
-            "rng": generator_state(self._rng), "blocks": self._blocks.copy(), "overwritten": self._overwritten,
-            "lost": int(self._post.ledger["lost"][0]),
+        """Return the state between two rounds of all but the queue and the shards."""
+        self.settled()  # who died meanwhile
+        return {
+            "rounds": self._rounds.state(), "rng": generator_state(self._rng), "blocks": self._blocks.copy(),
+            "overwritten": self._overwritten, "lost": int(self._post.ledger["lost"][0]),
         }  # fmt: skip
 
     def load(self, state: Tree) -> None:
         """The inverse, once; the shards load theirs."""
-        self._rounds, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
+        self._rounds.taken, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
         self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
         self._count()
         for shard in range(self._plan.settings.shards):
             self._request(shard, Request.LOOK)
-
-    def close(self) -> None:
-        """Nothing is sampled any more."""

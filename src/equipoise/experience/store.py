@@ -52,7 +52,7 @@ class Store:
             return
         fields = {name: getattr(data, name) for name in Trajectory.__slots__}
         for at in range(0, len(streams), block):
-            mine = Trajectory(**columns(fields, at, at + block, self._plan.row))
+            mine = Trajectory(**columns(fields, at, at + block))
             self._insert(mine, self._column(int(streams[at])))
 
     def _column(self, stream: int) -> int:

@@ -19,6 +19,8 @@ class Line:
     """One policy's way through the learner."""
 
     learner: Learner
+    experience: Experience
+    batch: int  # items of a step
     weights: WeightStore
     publish_every: int  # versions
     host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
@@ -42,31 +44,31 @@ class LearnerWorker:
     def __init__(
         self,
         lines: Mapping[str, Line],
-        experience: Experience,
         *,
-        batch: int,
         past: Mapping[str, Past] | None = None,
         updates: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],
         gate: Callable[[int], bool] = never,
     ) -> None:
-        """``lines`` by policy; ``experience`` has the rows of all, ``batch`` items a step; ``past``: who does not learn."""
-        self.lines, self.experience, self._batch = dict(lines), experience, batch
+        """``lines`` by policy; ``past``: the policies that do not learn."""
+        self.lines = dict(lines)
+        self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
-        self._unfinished: Array | None = None  # keys of the batch learned last
+        self._batches: dict[str, Batch] = {}  # those of the next step that there are
+        self._unfinished: dict[str, Array] = {}  # keys of the batches learned last
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
         self._on_host = -1  # the version
 
     @property
     def version(self) -> int:
-        return next(iter(self.lines.values())).learner.version
+        return self._one.learner.version
 
     @property
     def done(self) -> bool:
-        return self.version >= self._updates and self._unfinished is None
+        return self.version >= self._updates and not self._unfinished
 
     def params(self) -> dict[str, Tensor]:
         """Those of every policy, by its name where there are several."""
@@ -83,19 +85,21 @@ class LearnerWorker:
                 line.weights.publish(self.version, line.learner.params())
 
     def tick(self) -> Tick:
-        if self._unfinished is not None:
+        if self._unfinished:
             return self._finish(Tick.BLOCKED)
         if self.done:
             return Tick.STARVED
-        batch = self.experience.sample(self._batch)
-        if batch is None:
-            return Tick.STARVED
-        alone, metrics, priority = len(self.lines) == 1, {}, None
         for name, line in self.lines.items():
-            mine = batch if alone else batch.of(name)
-            self._note_lag(line.learner, mine)
-            out = line.learner.step(mine)
-            metrics[name], priority = out.metrics, out.priority if alone else None  # items of several have no one priority
+            if name not in self._batches and (batch := line.experience.sample(line.batch)) is not None:
+                self._batches[name] = batch
+        if len(self._batches) < len(self.lines):
+            return Tick.STARVED
+        batches, self._batches = self._batches, {}
+        metrics, priority = {}, {}
+        for name, line in self.lines.items():
+            self._note_lag(line.learner, batches[name])
+            out = line.learner.step(batches[name])
+            metrics[name], priority[name] = out.metrics, out.priority
         version, last = self.version, self.version >= self._updates
         for line in self.lines.values():
             if version % line.publish_every == 0 or last:
@@ -108,18 +112,19 @@ class LearnerWorker:
         if version % self._record_every == 0 or last:
             self._publish_to_host()
             self._record(self._take())
-        self.experience.learned(batch.keys, priority)
-        self._unfinished = batch.keys
+        for name, line in self.lines.items():
+            line.experience.learned(batches[name].keys, priority[name])
+        self._unfinished = {name: batch.keys for name, batch in batches.items()}
         return self._finish(Tick.WORKED)
 
     def _finish(self, withheld: Tick) -> Tick:
-        """Release the batch, after publish: no unroll is born stale."""
-        assert self._unfinished is not None
+        """Release the batches, after publish: no unroll is born stale."""
         if self._gate(self.version):
             self._publish_to_host()
             return withheld
-        self.experience.finish(self._unfinished)
-        self._unfinished = None
+        for name, line in self.lines.items():
+            line.experience.finish(self._unfinished[name])
+        self._unfinished = {}
         return Tick.WORKED
 
     def _publish_to_host(self) -> None:
@@ -167,6 +172,6 @@ class LearnerWorker:
             line.learner.load(state["learners"][name])
         for name, past in self.past.items():
             past.load(state["past"][name])
-        lag, device = state["lag"], next(iter(self.lines.values())).learner.device
+        lag, device = state["lag"], self._one.learner.device
         self._lag_sum, self._lag_max, self._since = lag["sum"], lag["max"], lag["updates"]
         self._sums = {name: (s["total"].to(device), s["count"].to(device)) for name, s in state["sums"].items()}

@@ -14,7 +14,7 @@ from torch import nn
 
 from equipoise import tree
 from equipoise.actors.playing import noise_columns
-from equipoise.envs import observation_spec
+from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
@@ -30,7 +30,7 @@ from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
 from equipoise.seeds import derive_seed
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, Env, EnvSpec, Frozen, Policy, Program, agent_streams, learning, stream_ids
+from equipoise.types import Algorithm, DealtEnv, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning, stream_ids
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
@@ -92,7 +92,7 @@ class Blueprint:
     """A Program with everything that follows from it and from a look at its env; it travels to every worker."""
 
     program: Program
-    spec: EnvSpec
+    spec: RunSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
     pace: Pace
     replay: ReplayPlan | None
@@ -124,19 +124,17 @@ class Blueprint:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the env."""
-        return (self.spec.settings, *self.spec.notes) if self.spec.settings else self.spec.notes
+        env = self.spec.env
+        return (env.settings, *env.notes) if env.settings else env.notes
 
-    @property
-    def batch(self) -> int:
-        """The items of a batch: windows of streams, of envs where several policies learn, of rows where there is a replay."""
-        if self.policy.replay is not None:
-            return self.policy.batch
-        roles = list(self.learns.values())
-        return self.policy.batch * (len(roles[0].places) if len(roles) == 1 else 1)
+    def batch(self, name: str) -> int:
+        """The items of a batch of a policy: windows of its streams; of rows where there is a replay."""
+        policy = learning(self.program)[name]
+        return policy.batch * (len(self.roles[name].places) if policy.replay is None else 1)
 
     def streams(self, group: int) -> Any:
         """[B] int64, of all agents of a group of envs."""
-        count = len(self.spec.agents)
+        count = len(self.spec.env.agents)
         return agent_streams(stream_ids(group, self.program.group_envs), count, range(count))
 
     @property
@@ -180,7 +178,7 @@ def seed_of(program: Program, what: str, policy: str) -> int:
 
 def make_env(
     program: Program, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
-) -> Env:
+) -> DealtEnv:
     """The envs of these numbers, their agents dealt to the policies."""
     return making(program)(streams=streams, seed=seed, failures=failures, metrics=metrics)
 
@@ -189,7 +187,7 @@ def making(program: Program) -> Making:
     return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.metrics)
 
 
-def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
+def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
     """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays.
 
     One thread builds it, since orthogonal initialisation (a QR) rounds by the number of threads.
@@ -199,7 +197,7 @@ def network(program: Program, spec: EnvSpec, name: str) -> nn.Module:
         return network(program, spec, policy.of)
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(program, "network", name))
-        return policy.algorithm.network(spec.of(name))
+        return policy.algorithm.network(spec.policies[name])
 
 
 def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
@@ -246,7 +244,7 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     return blue
 
 
-def _count(program: Program, spec: EnvSpec, name: str) -> int:
+def _count(program: Program, spec: RunSpec, name: str) -> int:
     """Bytes of a network that is not built."""
     return memory.counted(partial(network, program, spec, name))
 
@@ -267,23 +265,32 @@ def _dataset(program: Program) -> Dataset | None:
     return datasets.find(name) if name else None
 
 
-def _spec(program: Program, dataset: Dataset | None) -> EnvSpec:
-    """Of the env; where none will be made, of the data set."""
+def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
+    """The spec of the env; where no env will be made, that of the data set."""
     if dataset is not None and not program.actors and not program.evaluate_episodes:
         mask = place_of(program.env.action_mask, dataset.observation, dataset.action)
-        return EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
+        spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
+        return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
     env = make_env(program, streams=np.arange(1), seed=program.seed)
-    spec = env.spec
-    try:
-        if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
-            Goals(env)  # refused now, before there is a directory
-    finally:
-        env.close()
+    made = env.spec
+    env.close()
+    if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
+        _alone(made, "replay.relabel")
+        goals(program).close()  # refused now, before there is a directory
     if dataset is not None:
-        if len(spec.agents) > 1:
-            raise ValueError(f"replay.dataset: expected an env of one agent, got one of {', '.join(spec.agents)}")
-        dataset.fits(spec.observation, spec.action)
-    return spec
+        _alone(made, "replay.dataset")
+        dataset.fits(made.env.observation, made.env.action)
+    return made
+
+
+def _alone(spec: RunSpec, setting: str) -> None:
+    if len(spec.env.agents) > 1:
+        raise ValueError(f"{setting}: expected an env of one agent, got one of {', '.join(spec.env.agents)}")
+
+
+def goals(program: Program) -> Goals:
+    """What another goal would have been worth, asked of an env of its own."""
+    return Goals(make(program.env, streams=np.arange(1), seed=program.seed))
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
@@ -300,7 +307,7 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
     return Pace(rows=steps, updates=policy.replay.updates, begins=begins)
 
 
-def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
+def _replay(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
     """ValueError where it could hold too little."""
     name, policy = next(iter(learning(program).items()))
     if policy.replay is None or not program.actors:
@@ -309,7 +316,7 @@ def _replay(program: Program, spec: EnvSpec, roles: Mapping[str, Role], pace: Pa
     return ReplayPlan(
         settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
         window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
-        span=envs * len(spec.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
+        span=envs * len(spec.env.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
     )  # fmt: skip
 
 
@@ -336,11 +343,11 @@ def learns_first(program: Program) -> list[str]:
     return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
 
 
-def _role(program: Program, spec: EnvSpec, name: str, net: Any) -> Role:
-    policy, whole, spec = program.policies[name], spec, spec.of(name)
+def _role(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
+    policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
         for what in ("observation", "action"):
-            mine, its = getattr(spec, what), getattr(whole.of(policy.of), what)
+            mine, its = getattr(spec, what), getattr(whole.policies[policy.of], what)
             if mine != its:
                 raise ValueError(f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got {mine}")
     algorithm = teacher(program, name).algorithm

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,17 @@ from equipoise.actors.exchange import Exchange
 from equipoise.actors.forward import FORWARDS, Forward
 from equipoise.actors.joint import JointForward
 from equipoise.actors.rounding import Rounding, kind_of, told
-from equipoise.actors.routed import Place, RoutedAgent, Together
+from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
 from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
-from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.offline import Offline, Shelf
 from equipoise.experience.post import Post
 from equipoise.experience.queue import Queue
 from equipoise.experience.replay import Replay
+from equipoise.experience.rounds import Fresh, Inbox, Rounds
 from equipoise.experience.shard import Shard
-from equipoise.experience.sharded import Inbox, Sharded
+from equipoise.experience.sharded import Sharded
 from equipoise.experience.store import Store
 from equipoise.experience.tokens import Channel
 from equipoise.learners.learner import Learner
@@ -39,14 +40,14 @@ from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.blueprint import Blueprint, load_weights, make_env, making, network, seed_of
+from equipoise.runtime.blueprint import Blueprint, goals, load_weights, make_env, making, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
 from equipoise.runtime.memory import exchange_sizes, queue_plan
 from equipoise.runtime.stepping import Group, Stepping
 from equipoise.seeds import derive_seed
-from equipoise.types import Algorithm, Array, Experience, Places, Trajectory, WeightStore, learning, stream_ids
+from equipoise.types import Algorithm, Array, Blocks, Experience, Places, Trajectory, WeightStore, learning, stream_ids
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 
@@ -120,7 +121,7 @@ def lay_out(
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     if blue.replay is not None and blue.shards:
-        sizes.append(tree.nbytes(Post.specs(blue.replay, blue.batch)))
+        sizes.append(tree.nbytes(Post.specs(blue.replay, blue.policy.batch)))
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
@@ -139,7 +140,7 @@ def lay_out(
         rings[name] = Ring(
             weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
         )  # fmt: skip
-    post = Post(blue.replay, blue.batch, next(parts)) if blue.replay is not None and blue.shards else None
+    post = Post(blue.replay, blue.policy.batch, next(parts)) if blue.replay is not None and blue.shards else None
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
     _fill(blue, shared, initial)
@@ -160,19 +161,14 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
         shared.rings[name].weights.publish(meta["version"], mine)
 
 
-def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, incarnation: int = 0) -> ActorWorker:
+def actor(blue: Blueprint, index: int, shared: Shared, blocks: Blocks, incarnation: int = 0) -> ActorWorker:
     """Actor ``index`` of the run, with its own envs, networks and weight handles.
 
     ``incarnation``: how many processes it had before that failed. A successor begins new episodes, with seeds of their own
     and a gap in its streams' row numbers.
     """
     program, envs = blue.program, stream_ids(index, blue.program.group_envs)
-    place = Place(experience, len(blue.learns))
-    places: dict[str, Places] = dict.fromkeys(blue.learns, experience)
-    if len(blue.learns) > 1:
-        places = {name: Together(place, name) for name in blue.learns}
-    agents = {name: _agent(blue, name, index, shared, places.get(name)) for name in blue.roles}
-    agent = RoutedAgent(agents) if len(agents) > 1 else next(iter(agents.values()))
+    agent = _agents(blue, index, shared, blocks)
     counted, seed = shared.actors[index], _env_seed(blue, shared, index, incarnation)
     env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted.failures), metrics=program.metrics)
     worker = ActorWorker(env, agent)
@@ -185,7 +181,7 @@ def actor(blue: Blueprint, index: int, shared: Shared, experience: Experience, i
 
 def _env_seed(blue: Blueprint, shared: Shared, group: int, incarnation: int) -> int:
     """Of a group of envs."""
-    if not incarnation and (blue.resume is None or blue.spec.resume != "restart"):
+    if not incarnation and (blue.resume is None or blue.spec.env.resume != "restart"):
         return blue.program.seed
     # With the row, since the count of incarnations begins anew with a resume, and no episode is to come a second time.
     where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if incarnation else "")
@@ -194,10 +190,15 @@ def _env_seed(blue: Blueprint, shared: Shared, group: int, incarnation: int) -> 
 
 def stepping(blue: Blueprint, index: int, shared: Shared, incarnation: int = 0) -> Stepping:
     """What the env worker of actor ``index`` does, under central inference; a successor begins new episodes."""
-    program, (role,) = blue.program, blue.roles.values()
+    program = blue.program
     assert shared.exchange is not None
     groups = [
-        Group(number=g, envs=envs, streams=role.streams(envs), episodes=shared.actors[g])
+        Group(
+            number=g,
+            envs=envs,
+            streams={name: role.streams(envs) for name, role in blue.roles.items()},
+            episodes=shared.actors[g],
+        )
         for g, envs in ((g, stream_ids(g, program.group_envs)) for g in blue.groups(index))
     ]
     return Stepping(
@@ -207,16 +208,17 @@ def stepping(blue: Blueprint, index: int, shared: Shared, incarnation: int = 0) 
 
 
 def inference(
-    blue: Blueprint, index: int, shared: Shared, experience: Experience, incarnation: int = 0,
+    blue: Blueprint, index: int, shared: Shared, blocks: Blocks, incarnation: int = 0,
     ring: Callable[[int], object] = lambda group: None,
 ) -> InferenceWorker:  # fmt: skip
     """Inference worker ``index`` of the run; ``ring`` tells the env worker of a group. A successor begins new episodes."""
-    program, (name,) = blue.program, blue.roles
+    program, groups = blue.program, blue.served(index)
     assert shared.exchange is not None
-    forward, weights, groups = JointForward(**_acting(blue, name)), shared.rings[name].acting.handle(), blue.served(index)
-    agents = [_agent(blue, name, g, shared, experience, forward, weights) for g in groups]
+    forwards = {name: JointForward(**_acting(blue, name)) for name in blue.roles}
+    weights = {name: shared.rings[name].acting.handle() for name in blue.roles}
+    agents = [_agents(blue, g, shared, blocks, forwards, weights) for g in groups]
     worker = InferenceWorker(
-        forward, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
+        forwards, agents, shared.exchange, first=groups.start, ring=ring, alone=program.max_lag == 0,
         most=program.inference_batch, wait_s=program.inference_wait_ms / 1000,
     )  # fmt: skip
     if incarnation:
@@ -236,6 +238,19 @@ def _acting(blue: Blueprint, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _agents(
+    blue: Blueprint, group: int, shared: Shared, blocks: Blocks, forwards: Mapping[str, Forward] = MappingProxyType({}),
+    weights: Mapping[str, WeightStore] = MappingProxyType({}),
+) -> RoutedAgent:  # fmt: skip
+    """The policies of a group of envs. ``forwards``, ``weights``: what several groups use; empty: the group has its own."""
+    block = SharedBlock(blocks, len(blue.learns))
+    places = {name: PolicySlot(block, name) for name in blue.learns}
+    agents = {
+        name: _agent(blue, name, group, shared, places.get(name), forwards.get(name), weights.get(name)) for name in blue.roles
+    }
+    return RoutedAgent(agents)
+
+
 def _agent(
     blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, forward: Forward | None = None,
     weights: WeightStore | None = None,
@@ -248,7 +263,7 @@ def _agent(
         weights=weights or ring.acting.handle(),
         experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
         episodes=ring.episodes[group], streams=streams,
-        total_streams=program.actors * program.envs_per_actor * len(blue.spec.agents),
+        total_streams=program.actors * program.envs_per_actor * len(blue.spec.env.agents),
         envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
         rounding=ring.rounding[group] if ring.rounding else None,
@@ -256,7 +271,7 @@ def _agent(
 
 
 def shard(
-    blue: Blueprint, number: int, shared: Shared, block: Callable[[int], Trajectory], incarnation: int = 0,
+    blue: Blueprint, number: int, shared: Shared, block: Callable[[int], Mapping[str, Trajectory]], incarnation: int = 0,
     answer: Callable[[], object] = lambda: None,
 ) -> Shard:  # fmt: skip
     """Shard ``number`` of the run's replay, empty after an ``incarnation`` that failed; ``answer`` tells the learner."""
@@ -266,14 +281,15 @@ def shard(
         blue.replay, seed=derive_seed(blue.program.seed, purpose), shard=number, goals=_goals(blue),
         folder=Path(blue.directory) / checkpoint.SEGMENTS / checkpoint.shard_name(number), priority=_first_priority(blue),
     )  # fmt: skip
-    worker = Shard(blue.replay, store, shared.post, number, block=block, ring=answer)
+    (policy,) = blue.learns
+    worker = Shard(blue.replay, store, shared.post, number, block=lambda place: block(place)[policy], ring=answer)
     if blue.resume is not None and not incarnation:
         load_worker(Path(blue.resume), worker, number)
     return worker
 
 
 def learner(
-    blue: Blueprint, shared: Shared, experience: Inbox, send: Callable[[dict[str, Any]], None],
+    blue: Blueprint, shared: Shared, inbox: Inbox, send: Callable[[dict[str, Any]], None],
     pulse: Callable[[], object] = lambda: None, ask: Callable[[int], object] = lambda shard: None,
 ) -> LearnerWorker:  # fmt: skip
     """The learner of the run; ``send`` gets its records, each with the episodes of all actors, and {"cut": version}. ``pulse``
@@ -311,10 +327,10 @@ def learner(
         round_=blue.pace.updates,
         announce=lambda version: send({"cut": version}),
     )
+    experiences = _experiences(blue, shared, inbox, pulse, ask, partial(shared.board.wrote, "learner"))
     worker = LearnerWorker(
-        {name: _line(blue, name, nets[name], shared) for name in blue.learns},
-        _experience(blue, shared, experience, pulse, ask, partial(shared.board.wrote, "learner")), batch=blue.batch,
-        past=past, updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
+        {name: _line(blue, name, nets[name], shared, experiences[name]) for name in blue.learns}, past=past,
+        updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
         load_worker(Path(blue.resume), worker, -1)
@@ -322,40 +338,43 @@ def learner(
     return worker
 
 
-def _experience(
+def _experiences(
     blue: Blueprint,
     shared: Shared,
     inbox: Inbox,
     pulse: Callable[[], object],
     ask: Callable[[int], object],
     wrote: Callable[[float], object],
-) -> Experience:
-    """What the learner samples from: the queue itself, a replay of what comes through it, or a data set alone."""
+) -> dict[str, Experience]:
+    """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
     policy, program = blue.policy, blue.program
+    rounds = Rounds(inbox, begins=blue.pace.begins, updates=blue.pace.updates)
     if policy.replay is None:
-        return inbox
-    role, seed, gpu = next(iter(blue.learns.values())), derive_seed(program.seed, "replay"), program.device != "cpu"
+        return {name: Fresh(rounds, name) for name in blue.learns}
+    ((name, role),) = blue.learns.items()
+    seed, gpu = derive_seed(program.seed, "replay"), program.device != "cpu"
     window, shelf = policy.algorithm.item_rows or policy.unroll, None
     if blue.dataset is not None:
         stacks = role.spec.stacks
         shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=pulse)
     if blue.replay is None:
         assert shelf is not None
-        return Offline(shelf, seed=seed, updates=blue.schedule_updates)
+        return {name: Offline(shelf, seed=seed, updates=blue.schedule_updates)}
     if shared.post is not None:
-        return Sharded(blue.replay, inbox, shared.post, seed=seed, ring=ask)
-    return Replay(
-        blue.replay, inbox, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu,
+        return {name: Sharded(blue.replay, rounds, name, post=shared.post, seed=seed, ring=ask)}
+    replay = Replay(
+        blue.replay, rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu,
         folder=Path(blue.directory) / checkpoint.SEGMENTS, goals=_goals(blue), shelf=shelf, priority=_first_priority(blue),
         wrote=wrote,
     )  # fmt: skip
+    return {name: replay}
 
 
-def _goals(blue: Blueprint) -> Goals | None:
+def _goals(blue: Blueprint) -> Any:
     """What a store with hindsight asks, with an env of its own."""
     if blue.policy.replay is None or not blue.policy.replay.relabel:
         return None
-    return Goals(make_env(blue.program, streams=np.arange(1), seed=blue.program.seed))
+    return goals(blue.program)
 
 
 def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | None:
@@ -365,7 +384,7 @@ def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | N
     return algorithm.priority if says and settings is not None and settings.selector == "prioritized" else None
 
 
-def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
+def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
     program, policy = blue.program, learning(blue.program)[name]
     core = Learner(
         policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
@@ -373,8 +392,8 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared) -> Line:
     )  # fmt: skip
     ring = shared.rings[name]
     return Line(
-        learner=core, weights=ring.acting, publish_every=policy.publish_every * blue.pace.updates,
-        host=None if ring.device is None else ring.weights,
+        learner=core, experience=experience, batch=blue.batch(name), weights=ring.acting,
+        publish_every=policy.publish_every * blue.pace.updates, host=None if ring.device is None else ring.weights,
     )  # fmt: skip
 
 
@@ -386,8 +405,10 @@ def close(worker: ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Sh
         worker.env.close()
     elif isinstance(worker, Shard):
         worker.store.close()
-    elif isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
-        worker.experience.close()
+    elif isinstance(worker, LearnerWorker):
+        for line in worker.lines.values():
+            if isinstance(line.experience, Replay):
+                line.experience.close()
 
 
 def compile_torsos(blue: Blueprint, worker: ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard) -> list[str]:
@@ -404,8 +425,7 @@ def compile_torsos(blue: Blueprint, worker: ActorWorker | EnvWorker | InferenceW
             windows = policy.batch * len(role.places)
             rows = (policy.unroll + (not core.by_rows)) * windows // policy.algorithm.minibatches
         else:
-            agents: dict[str, Any] = worker.agent.agents if isinstance(worker.agent, RoutedAgent) else {name: worker.agent}
-            net, device, rows = agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)
+            net, device, rows = worker.agent.agents[name].net, torch.device("cpu"), program.envs_per_actor * len(role.places)
         obs = tree.to(tree.torch_views(tree.zeros(tree.prepend(role.row.obs, rows))), device)
         learns = isinstance(worker, LearnerWorker)
         said.append(compiled.compile_torso(net, obs, precision=program.precision, gradient=learns))

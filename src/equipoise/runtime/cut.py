@@ -28,7 +28,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile, stepping
 from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file, inference_file, shard_file
 from equipoise.runtime.errors import CannotResume
-from equipoise.types import Experience, Tree, Worker
+from equipoise.types import Tree, Worker
 
 
 class Gate:
@@ -88,7 +88,7 @@ def together(cut: Cut, written: Sequence[Mapping[str, Any]]) -> Cut:
 Saves = LearnerWorker | Shard  # whose files may be written while it goes on
 
 
-def save_worker(place: Path, worker: Worker, index: int, experience: Experience) -> dict[str, Entry] | None:
+def save_worker(place: Path, worker: Worker, index: int, queue: Any) -> dict[str, Entry] | None:
     """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``.
 
     ``index``: of an actor or an inference worker.
@@ -104,14 +104,14 @@ def save_worker(place: Path, worker: Worker, index: int, experience: Experience)
     assert isinstance(worker, LearnerWorker)
     made = {
         LEARNER: statefile.dump(worker.state()),
-        EXPERIENCE: statefile.dump(experience.state()),
+        EXPERIENCE: statefile.dump(queue.state()),
         WEIGHTS: checkpoint.weights_bytes(worker.params()),
     }
 
     def write() -> dict[str, Entry]:
         return {name: entry for file, data in made.items() for name, entry in checkpoint.add(place, file, data).items()}
 
-    replay = worker.experience
+    (replay,) = (line.experience for line in worker.lines.values()) if len(worker.lines) == 1 else (None,)
     if isinstance(replay, Replay):
         _save_rows(place, REPLAY, worker, replay.state(), write)
         return None
@@ -140,8 +140,9 @@ def journal_of(worker: Worker) -> Journal | None:
     """Of one that keeps a replay's rows."""
     if isinstance(worker, Shard):
         return worker.store.journal
-    if isinstance(worker, LearnerWorker) and isinstance(worker.experience, Replay):
-        return worker.experience.journal
+    for line in worker.lines.values() if isinstance(worker, LearnerWorker) else ():
+        if isinstance(line.experience, Replay):
+            return line.experience.journal
     return None
 
 
@@ -167,13 +168,12 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
         if not isinstance(worker, LearnerWorker):
             name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
         worker.load(statefile.parse(checkpoint.read(source, name)))
-        experience = worker.experience if isinstance(worker, LearnerWorker) else None
-        if experience is not None:
-            name = REPLAY
-        if isinstance(experience, Replay):
-            _load_rows(source, name, worker, experience.load)
-        elif isinstance(experience, Sharded | Offline):
-            experience.load(statefile.parse(checkpoint.read(source, name)))
+        for line in worker.lines.values() if isinstance(worker, LearnerWorker) else ():
+            experience, name = line.experience, REPLAY
+            if isinstance(experience, Replay):
+                _load_rows(source, name, worker, experience.load)
+            elif isinstance(experience, Sharded | Offline):
+                experience.load(statefile.parse(checkpoint.read(source, name)))
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CannotResume.of(source / name, error) from error
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from equipoise.experience.queue import Queue
 from equipoise.runtime.ipc import Bell
-from equipoise.types import Array, Batch, Slot, Tree
+from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 
 
 class SharedQueue:
@@ -19,15 +18,15 @@ class SharedQueue:
         """``actors``: whoever writes rows, under central inference its workers; ``envs``: of each group's env worker then."""
         self._queue, self._actors, self._learner, self._shards, self._envs = queue, actors, learner, shards, envs
 
-    def reserve(self, streams: Array) -> Slot | None:
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         return self._queue.reserve(streams)
 
-    def commit(self, slot: Slot) -> None:
-        self._queue.commit(slot)
+    def commit(self, slots: Mapping[str, Slot]) -> None:
+        self._queue.commit(slots)
         self._learner.ring()
 
-    def restart(self, slot: Slot) -> None:
-        self._queue.restart(slot)
+    def restart(self, slots: Mapping[str, Slot]) -> None:
+        self._queue.restart(slots)
 
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
@@ -39,16 +38,16 @@ class SharedQueue:
         self._ring_actors()
         return done
 
-    def sample(self, n: int) -> Batch | None:
-        return self._queue.sample(n)
+    def take(self) -> Array | None:
+        return self._queue.take()
 
-    def take(self, n: int) -> Array | None:
-        return self._queue.take(n)
+    def batches(self, keys: Array) -> dict[str, Batch]:
+        return self._queue.batches(keys)
 
     def places(self, keys: Array) -> list[int]:
         return self._queue.places(keys)
 
-    def block(self, place: int) -> Any:
+    def block(self, place: int) -> dict[str, Trajectory]:
         return self._queue.block(place)
 
     def ask(self, shard: int) -> None:
@@ -62,9 +61,6 @@ class SharedQueue:
     def answer(self) -> None:
         """A shard's, once it wrote its answer."""
         self._learner.ring()
-
-    def learned(self, keys: Array, priority: Array | None) -> None:
-        self._queue.learned(keys, priority)
 
     def finish(self, keys: Array) -> None:
         self._queue.finish(keys)

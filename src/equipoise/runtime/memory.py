@@ -22,14 +22,14 @@ import torch
 from torch import nn
 
 from equipoise import tree
-from equipoise.actors.exchange import Exchange
+from equipoise.actors.exchange import Exchange, PolicySizes
 from equipoise.actors.forward import KEPT_ROWS, KEPT_SLOTS
 from equipoise.envs import observation_spec
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan
 from equipoise.runtime.refusals import check
-from equipoise.types import Algorithm, EnvSpec, Program, learning
+from equipoise.types import Algorithm, Program, RunSpec, learning
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -99,17 +99,13 @@ def _pages() -> int | None:
 
 
 def queue_plan(blue: Blueprint) -> Plan:
-    """The queue of the run; where several policies learn their rows lie side by side."""
-    program, roles = blue.program, list(blue.learns.values())
-    alone = len(roles) == 1
-    items = len(roles[0].places) if alone else 1  # of an env
-    block = program.group_envs * items
-    groups = max(program.groups, 1)  # without any there is one's room, which nobody uses
+    """The queue of the run, where the rows of the policies that learn lie side by side."""
+    program, block = blue.program, blue.program.group_envs
+    envs = max(program.groups, 1) * block  # without any group there is room for one, which nobody uses
     return Plan(
-        row=roles[0].row if alone else {name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.batch if blue.policy.replay is None else groups * block, block=block,
-        streams=groups * block, max_lag=program.max_lag,
-        span=program.group_envs * len(blue.spec.agents),
+        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
+        batch=blue.policy.batch if blue.policy.replay is None else envs, block=block, envs=envs, max_lag=program.max_lag,
+        span=block * len(blue.spec.env.agents),
     )  # fmt: skip
 
 
@@ -119,7 +115,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     found = {"queue": plan.nbytes, "batches": 0, "replay": 0, "agents": 0, "networks": 0, "weights": 0, "evaluation": 0}
     if blue.policy.replay is not None:
         window, (role, *_) = blue.policy.algorithm.item_rows or unroll, blue.learns.values()
-        found["batches"] = tree.nbytes(trajectory_specs(replace(role.row, columns=1), window, blue.batch))
+        found["batches"] = tree.nbytes(trajectory_specs(replace(role.row, columns=1), window, blue.policy.batch))
     elif not plan.ordered and plan.per_batch > 1:
         found["batches"] = tree.nbytes(plan.gathered)
     if blue.replay is not None:
@@ -144,11 +140,14 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
 
 def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
     """The sizes of the memory between env workers and inference workers."""
-    (role,) = blue.roles.values()
-    return {
-        "obs": role.row.obs, "action": role.row.action, "groups": blue.program.groups,
-        "width": blue.program.group_envs * len(role.places), "metrics": len(blue.program.metrics),
-    }  # fmt: skip
+    program = blue.program
+    policies = {
+        name: PolicySizes(
+            obs=role.row.obs, action=role.row.action, width=program.group_envs * len(role.places), metrics=len(program.metrics)
+        )
+        for name, role in blue.roles.items()
+    }
+    return {"policies": policies, "groups": program.groups}
 
 
 def _bytes(specs: Any) -> int:
@@ -170,11 +169,11 @@ def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
     return max(widest, observation) * widest > WIDE
 
 
-def networks(program: Program, spec: EnvSpec, count: Callable[[str], int]) -> dict[str, int]:
+def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
     """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``: of a policy's."""
     found = 0
     for name, policy in learning(program).items():
-        observation = tree.leaves(observation_spec(spec.of(name).observation))
+        observation = tree.leaves(observation_spec(spec.policies[name].observation))
         if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
             with contextlib.suppress(ValueError):  # it cannot be counted: building it tells
                 found += learner_copies(policy.algorithm) * count(name)

@@ -184,7 +184,7 @@ class Run:
             check_schema(driver, {"scribe": scribe.schema(self._kept), "exam": exam.schema(self._kept)}, str(file))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
-            scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec)}")
+            scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
             if blue.policy.algorithm.anneal and self._kept >= blue.schedule_updates:
                 scribe.note(
                     "warning: the schedules have come to their end, so the learning rate is 0; "

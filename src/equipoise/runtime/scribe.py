@@ -135,7 +135,7 @@ class Scribe:
         return Report(
             wall_s=wall,
             env_steps=env_steps,
-            frames=env_steps * self._blue.spec.frame_skip,
+            frames=env_steps * self._blue.spec.env.frame_skip,
             updates=version,
             steps_per_s=0.0 if pace.offline else rate * pace.rows / pace.updates,
             updates_per_s=rate,
@@ -186,7 +186,7 @@ class Scribe:
         return {
             "status": status,
             "env_steps": steps,
-            "frames": steps * self._blue.spec.frame_skip,
+            "frames": steps * self._blue.spec.env.frame_skip,
             "updates": version,
             "wall_s": wall,
             "steps_per_s": steps / wall,

@@ -20,7 +20,7 @@ from equipoise.runtime import checkpoint, statefile
 from equipoise.runtime.errors import CannotResume
 from equipoise.runtime.ipc import Bell
 from equipoise.runtime.loop import Duty, Spin, live, loop, write
-from equipoise.types import Array, Env, EnvFactory
+from equipoise.types import Array, DealtEnv, EnvFactory
 
 # A successor would come to the same: the run ends.
 FINAL = (EnvFailed, WrongValue, NoNumber, CannotResume)
@@ -35,23 +35,23 @@ class Making:
     route: Mapping[str, str]
     metrics: tuple[str, ...]
 
-    def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> Env:
+    def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
         """The envs of these numbers, their agents dealt to the policies; ``metrics``: those that are told."""
         env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
         parted = dealt(env, policies=self.policies, route=self.route)
         if self.metrics and isinstance(parted, PettingZooEnv):
             env.close()
-            raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.agents)}")
+            raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.env.agents)}")
         return parted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Of the envs of one worker."""
+    """Some envs of one worker that are stepped together."""
 
     number: int
     envs: Array  # [E] int64, their numbers
-    streams: Array  # [B] int64
+    streams: Mapping[str, Array]  # by policy, [B] int64
     episodes: Episodes  # which has the counts of failures
 
 
