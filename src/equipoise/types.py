@@ -569,6 +569,9 @@ class Program:
         Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),
         FREE,
     ] = 120.0
+    give_up_s: Annotated[
+        Positive, Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."), FREE
+    ] = 600.0
     checkpoint_every: Annotated[
         Whole | None,
         Help("Save the whole run that often. 0: at the end only. none: every two minutes."),

@@ -339,7 +339,7 @@ def test_help_is_for_a_newcomer():
 
 def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
     text = " ".join(run("train", "--help").stdout.split())
-    assert "Other settings, by --set KEY=VALUE: learners" in text and "deadline_s Seconds that a tick" in text
+    assert "Other settings, by --set KEY=VALUE: learners" in text and "deadline_s A worker hangs that did nothing" in text
     assert "algorithm.gamma Discount" not in text
     for arguments in (("--algorithm", "dqn", "--help"), ("--help", "--algorithm=dqn")):
         text = " ".join(run("train", *arguments).stdout.split())

@@ -39,6 +39,8 @@ class Failing(gymnasium.Env[Any, Any]):
                 raise RuntimeError("the reactor is leaking")
             if self.how == "exit":
                 os._exit(7)
+            if self.how == "abort":
+                os.abort()
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.how == "stop":

@@ -19,6 +19,7 @@ from equipoise.chaos.faults import FAULTS
 from equipoise.chaos.ledger import COUNTS, Ledger
 from equipoise.chaos.matrix import chosen, inflict, lines, matrix
 from tests.conftest import descendants
+from tests.runtime.killing import killing
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="workers are found in Linux's /proc")
 
@@ -212,3 +213,37 @@ def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
 def rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# --------------------------------------------------------------------------------------------- killed again and again
+
+REPLAY = ("replay.capacity=10000", "replay.starts_at=500")
+SPOT: dict[str, Any] = {
+    "impala": ("actor 0", "impala", {}),
+    "appo": ("actor 1", "appo", {}),
+    "a3c": ("actor 0", "a3c", {}),
+    "dqn": ("actor 0", "dqn", {"settings": REPLAY}),
+    "r2d2": ("actor 0", "r2d2", {"settings": REPLAY}),
+    "inference": ("inference 0", "impala", {"inference": "central"}),
+    "env worker": ("actor 0", "impala", {"inference": "central"}),
+    "shard": ("shard 0", "dqn", {"settings": (*REPLAY, "replay.shards=2")}),
+    "learner": ("learner", "impala", {"checkpoint_every": 2000}),
+}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("case", SPOT)
+def test_a_worker_that_is_killed_every_two_seconds_does_not_end_the_run(case: str, tmp_path: Path) -> None:
+    """For half a minute, as where machines are lent for moments; then it is left alone, and the run learns on."""
+    worker, algorithm, options = SPOT[case]
+    killed: set[int] = set()
+    given = {"actors": 2, "envs_per_actor": 4, "evaluate_episodes": 0, "recipe": False, **options}
+    run = api.train("CartPole-v1", algorithm, out=tmp_path / "run", steps=10**9, **given)
+    end, after = time.monotonic() + 30, None
+    with run, killing(worker, killed, times=15, every_s=2.0):
+        for report in run:
+            if time.monotonic() > end and len(killed) >= 5:
+                after = report.updates if after is None else after
+                if report.updates > after:
+                    break
+    assert len(killed) >= 5

@@ -51,8 +51,6 @@ from equipoise.types import Algorithm, Array, Blocks, Experience, Places, Trajec
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 
-MOST_FAILURES = 3  # of one worker in a row, of one cause and without progress
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from equipoise.runtime.deaths import Death
+
+UNKNOWN = Death("", "")
+
 
 class WorkerFailed(RuntimeError):
     """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint."""
 
-    def __init__(self, worker: str, reason: str, traceback_text: str = "", *, cause: str = "", final: bool = False) -> None:
+    def __init__(
+        self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False
+    ) -> None:
         self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
-        self.cause, self.final = cause, final  # ``cause``: the same for the same failure, without numbers that vary
+        self.death, self.final = death, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
 
 

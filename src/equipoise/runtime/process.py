@@ -20,6 +20,7 @@ from equipoise.runtime import build, checkpoint, forkserver, stepping, worker
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut, together
+from equipoise.runtime.deaths import Death, Streak
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.hangs import Watch
@@ -29,9 +30,9 @@ from equipoise.weights.device import CudaIpc, Share
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 3.0  # for a worker that hangs to say where
-BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
+RAISED = "raised an exception"
 LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 
@@ -82,8 +83,7 @@ class _Child:
     said: str = ""  # the traceback that it sent
     error: str = ""  # its exception's name
     final: bool = False  # and whether a successor would come to the same
-    cause: str = ""  # of its last failure
-    failures: int = 0  # in a row, of that cause, without an unroll completed, or taken in, in between
+    streak: Streak = field(default_factory=Streak)  # progress is an unroll completed, or taken in
     rows: int = 0  # of each stream, or that were taken in, when it was started
     start_at: float | None = None  # when its successor is to start
 
@@ -95,7 +95,7 @@ class _Child:
 class ProcessRuntime:
     """Starts the workers, hands out their records, replaces actors and shards that fail, and ends with all of them or none.
 
-    A failure of the learner, or ``MOST_FAILURES`` of another in a row of one cause, raises ``WorkerFailed``.
+    A failure of the learner, or of another worker that dies again and again (``deaths.py``), raises ``WorkerFailed``.
     """
 
     def __init__(self, blue: Blueprint) -> None:
@@ -125,6 +125,7 @@ class ProcessRuntime:
         ]
         self._learner, self._others = self._children[0], self._children[1:]
         self._looked = time.perf_counter()
+        self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._finalizer = weakref.finalize(
             self, _end, board.stop, self._children, [self._segment, self._lifeline, *bells, *self._channels]
@@ -199,6 +200,8 @@ class ProcessRuntime:
     def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
         """Wait at most ``timeout_s`` for what workers say -> their records, cuts and notes. May raise ``WorkerFailed``."""
         now = time.perf_counter()
+        if (version := self.shared.version) != self._version:
+            self._version, self._learned_at = version, time.monotonic()
         for child in self._others:
             if child.start_at is not None and now >= child.start_at:
                 self._start(child)
@@ -211,7 +214,8 @@ class ProcessRuntime:
             for message in child.outbox.receive():
                 self._take(child, message)
             if ended:
-                self._lost(child, _how(child.process.exitcode))
+                raised = child.process.exitcode >= 0 and bool(child.said)
+                self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
         self._look_for_hangs()
         if self._reconciling:
             self._reconciling = not self._queue.reconcile()
@@ -258,7 +262,8 @@ class ProcessRuntime:
                 child.process.kill()  # also ends a stopped one
                 child.process.join()
                 child.said = stack
-                self._lost(child, how + ("" if stack else " and does not answer signals"))
+                said = how + ("" if stack else " and does not answer signals")
+                self._lost(child, Death(said, said.partition(" for ")[0]))
 
     def _ring_beside(self, child: _Child) -> None:
         """Wake those with whom the worker exchanged rows and actions."""
@@ -277,15 +282,13 @@ class ProcessRuntime:
             text += os.read(child.stack.read_fd, 65536)
         return text.decode(errors="replace")
 
-    def _lost(self, child: _Child, how: str) -> None:
+    def _lost(self, child: _Child, death: Death) -> None:
         """A process is verified dead: take back what it had reserved, and plan its successor."""
-        how = "raised an exception" if child.said and how.startswith("exited") else how
-        cause = child.error if how == "raised an exception" else how.partition(" for ")[0]
         progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
-        child.failures = child.failures + 1 if cause == child.cause and not progress else 1
-        child.cause = cause
+        child.streak.add(death, progress=progress)
+        how = death.how
         if child.kind == "learner" or child.final:
-            raise WorkerFailed(child.name, how, child.said, cause=cause, final=child.final)
+            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final)
         if self._cutting is not None:
             self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
         if self._writing is not None and child.name in self._writing.late:
@@ -303,15 +306,14 @@ class ProcessRuntime:
             if self.shared.exchange is not None:
                 self.shared.exchange.lost(groups)
                 self._ring_beside(child)
-        if child.failures >= build.MOST_FAILURES:
-            raise WorkerFailed(child.name, f"{how}, {child.failures} times in a row", child.said, cause=cause)
+        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.give_up_s):
+            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death)
         # Who acts and was lost before it had loaded its state does so again; that of others is lost with them.
         if child.kind in ("env", "shard") or self._blue.resume is None or self._rows(child) > 0:
             child.incarnation += 1
         child.replaced += 1
-        backoff = min(BACKOFF_S * 2 ** (child.failures - 1), LONGEST_BACKOFF_S)
-        child.start_at = time.perf_counter() + backoff
-        self.shared.board.touch(child.name, backoff)  # nobody is at work meanwhile
+        child.start_at = time.perf_counter() + child.streak.backoff_s
+        self.shared.board.touch(child.name, child.streak.backoff_s)  # nobody is at work meanwhile
         child.process.join()
         child.process.close()
         child.process = None
@@ -396,12 +398,6 @@ def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
 def ordinal(n: int) -> str:
     suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10 if n % 100 not in (11, 12, 13) else 0, "th")
     return f"{n}{suffix}"
-
-
-def _how(exitcode: int) -> str:
-    if exitcode < 0:
-        return f"was killed by {signal.Signals(-exitcode).name}"
-    return f"exited with code {exitcode}"
 
 
 @contextlib.contextmanager

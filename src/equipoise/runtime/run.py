@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,11 +16,12 @@ from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
 from equipoise.files import parse_json, plain
-from equipoise.runtime import acting, blueprint, build, checkpoint, forkserver, playable
+from equipoise.runtime import acting, blueprint, checkpoint, forkserver, playable
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut
+from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.exam import Exam
@@ -76,8 +77,7 @@ class _Ring:
     scribe: Scribe
     exam: Exam
     furthest: int = 0  # version that any ring of the run had come to when it failed
-    failures: int = 0  # in a row, of this cause, none further than the ones before
-    cause: str = ""
+    streak: Streak = field(default_factory=Streak)  # of rings; progress is a version that none before had come to
 
 
 class Run:
@@ -195,9 +195,12 @@ class Run:
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
         reached = ring.runtime.shared.version  # what fails at one version would fail there for ever
-        failures = ring.failures + 1 if error.cause == ring.cause and reached <= ring.furthest else 1
-        if error.worker != "learner" or error.final or failures >= build.MOST_FAILURES:
+        ring.streak.add(error.death, progress=reached > ring.furthest)
+        hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.give_up_s)
+        if error.worker != "learner" or error.final:
             raise error
+        if hopeless:
+            raise WorkerFailed(error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death) from error
         ring.runtime.stop()
         ring.exam.close()
         self._inbox.clear()
@@ -208,7 +211,7 @@ class Run:
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.step:,}{said}")
         furthest = max(reached, ring.furthest)
-        return _Ring(runtime, scribe, exam, furthest=furthest, failures=failures, cause=error.cause)
+        return _Ring(runtime, scribe, exam, furthest=furthest, streak=ring.streak)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
