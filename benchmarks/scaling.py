@@ -46,7 +46,7 @@ RECORD_S = 2.0  # between two reports of a run that is not held up
 STATES = ("worked", "preempted", "starved", "blocked")
 # Of CartPole's recipe (recipes/classic.py), whose env is another one.
 RECIPE = (
-    "algorithm.learning_rate=1e-3", "algorithm.anneal=true", "algorithm.target_every=128", "algorithm.max_grad_norm=10",
+    "optimizer.learning_rate=1e-3", "optimizer.schedule=linear", "algorithm.target_every=128", "optimizer.max_grad_norm=10",
     "replay.capacity=100000", "replay.starts_at=1000", "replay.selector=prioritized",
 )  # fmt: skip
 

@@ -1,8 +1,9 @@
 """Write the tables of settings into the pages, from the annotations of the fields: ``python tools/settings_tables.py``.
 
 A table stands between ``<!-- settings: NAME -->`` and ``<!-- end of settings -->``. NAME is an algorithm, or a class as
-``module:Class``; the table has the fields that the class itself declares (``module:Class[inference_*]``: some of them).
-``--check`` writes nothing and ends with 1 where a page is not current.
+``module:Class``; the table has the fields that the class itself declares (``module:Class[inference_*]``: some of them). The
+table of an algorithm ends with how its optimizer differs from that of its base. ``--check`` writes nothing and ends with 1
+where a page is not current.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from equipoise.facts import Fact, facts, said
 from equipoise.runtime.program import algorithm_class
-from equipoise.types import Algorithm
+from equipoise.types import Algorithm, Optimizer
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
@@ -41,18 +43,29 @@ def table(cls: type[Any], pattern: str = "*") -> str:
     """The settings that a class declares, or declares again with another default."""
     own = inspect.get_annotations(cls)
     shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
-    rows = [row(fact, algorithm=issubclass(cls, Algorithm)) for fact in shown]
+    rows = [row(fact, kept=issubclass(cls, Algorithm | Optimizer)) for fact in shown]
+    if issubclass(cls, Algorithm) and cls is not Algorithm and "default_optimizer" in vars(cls):
+        rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])
 
 
-def row(fact: Fact, *, algorithm: bool) -> str:
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", ()) else said(fact.default)
+def optimizers(cls: type[Algorithm]) -> Iterator[Fact]:
+    """The settings of the optimizer that an algorithm has otherwise than its base."""
+    base, own = inspect.getmro(cls)[1].default_optimizer, cls.default_optimizer  # type: ignore[attr-defined]
+    for name, fact in facts(Optimizer).items():
+        if getattr(base, name) != getattr(own, name):
+            yield dataclasses.replace(fact, name=f"optimizer.{name}", default=getattr(own, name))
+
+
+def row(fact: Fact, *, kept: bool) -> str:
+    """``kept``: name what a resume keeps; else what it may change."""
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else said(fact.default)
     parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
-    if algorithm and fact.rule == "kept":
+    if kept and fact.rule == "kept":
         parts.append("A resume keeps it.")
-    elif not algorithm and fact.rule == "free":
+    elif not kept and fact.rule == "free":
         parts.append("A resume may change it.")
     return f"| `{fact.name}` | {default} | {fact.limits} | {' '.join(parts).replace('|', chr(92) + '|')} |"
 

@@ -6,11 +6,12 @@ episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a work
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, cast
 
 from equipoise.facts import (
     FREE,
@@ -266,6 +267,42 @@ class LossOutput:
     priority: Tensor | None = None  # [B]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own with these settings."""
+
+    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = "adam"
+    learning_rate: Annotated[NonNegative, Help("Learning rate where the schedule begins.")] = 3e-4
+    rates: Annotated[
+        Mapping[str, NonNegative],
+        Help("Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others have learning_rate."),
+    ] = field(default_factory=dict)
+    schedule: Annotated[
+        Literal["linear", "constant", "cosine"], Help("How the rates change: to 0 over schedule_steps (by default: steps).")
+    ] = "linear"
+    warmup: Annotated[Share, Help("Share of the schedule in which the rates rise from 0.")] = 0.0
+    epsilon: Annotated[NonNegative, Help("Number added to the root of the second moment.")] = 1e-5
+    betas: Annotated[
+        tuple[Share, Share], Help("Smoothing constants of Adam's two moments."), Read("name", "rmsprop", unless=True)
+    ] = (0.9, 0.999)
+    decay: Annotated[Share, Help("Smoothing constant of RMSProp's second moment."), Read("name", "rmsprop")] = 0.99
+    weight_decay: Annotated[
+        NonNegative,
+        Help("AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the gradient."),
+    ] = 0.0
+    max_grad_norm: Annotated[NonNegative, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
+
+    def rate(self, group: str, progress: float) -> float:
+        """The learning rate of a group where the share ``progress`` of the schedule is done."""
+        base = self.rates.get(group, self.learning_rate)
+        if progress < self.warmup:
+            return base * (progress / self.warmup)
+        if self.schedule == "constant":
+            return base
+        done = (progress - self.warmup) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0
+        return base * (1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
     """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
@@ -277,17 +314,9 @@ class Algorithm(ABC):
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
-
+    default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
     defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
 
-    learning_rate: Annotated[NonNegative, Help("Learning rate at the start.")] = 3e-4
-    anneal: Annotated[bool, Help("Learning rate linear to 0 over schedule_steps (by default: steps).")] = True
-    optimizer: Annotated[Literal["adam", "rmsprop"], Help("The optimiser."), KEPT] = "adam"
-    optimizer_epsilon: Annotated[NonNegative, Help("Number added to the root of the second moment.")] = 1e-5
-    optimizer_decay: Annotated[Share, Help("Smoothing constant of RMSProp's second moment."), Read("optimizer", "rmsprop")] = (
-        0.99
-    )
-    max_grad_norm: Annotated[NonNegative, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
     epochs: Annotated[Count, Help("Passes over a batch.")] = 1
     minibatches: Annotated[
         Count, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
@@ -458,6 +487,7 @@ class Replay:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     algorithm: Algorithm
+    optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
     unroll: Annotated[Count, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
     batch: Annotated[
         Count,
@@ -466,6 +496,10 @@ class Policy:
     ]
     replay: Replay | None = None  # None: a queue, and every row is learned from once
     publish_every: Annotated[Count, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
+
+    def __post_init__(self) -> None:
+        given = cast("Optimizer | None", self.optimizer)
+        object.__setattr__(self, "optimizer", given or self.algorithm.default_optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -628,6 +662,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
     "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative",
-    "OnNonfinite", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Replay", "Resume", "RunSpec",
+    "OnNonfinite", "Optimizer", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Replay", "Resume", "RunSpec",
     "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

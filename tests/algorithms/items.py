@@ -96,9 +96,12 @@ def touched(net: Any) -> set[str]:
     return {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None and p.grad.any()}
 
 
-def trained(algorithm: Any, spec: EnvSpec, made: Batch, updates: int) -> Any:
+def trained(algorithm: Any, spec: EnvSpec, made: Batch, updates: int, *, learning_rate: float) -> Any:
     torch.manual_seed(0)
-    learner = Learner(algorithm, algorithm.network(spec), schedule_updates=updates, seed=0, batch=made.data.shape[1])
+    optimizer = replace(algorithm.default_optimizer, learning_rate=learning_rate)
+    learner = Learner(
+        algorithm, algorithm.network(spec), optimizer=optimizer, schedule_updates=updates, seed=0, batch=made.data.shape[1]
+    )
     with one_thread():  # as a run's learner; several would wait for each other longer than they compute
         for _ in range(updates):
             learner.step(made)

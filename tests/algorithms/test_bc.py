@@ -19,9 +19,9 @@ SHAPE = torch.tensor([[1.0, -0.5], [0.3, 0.8], [-0.7, 0.2]])
 
 
 def cloned(spec: EnvSpec, action: Any, **options: Any) -> tuple[BC, Any]:
-    algorithm = BC(hidden=(32,), learning_rate=1e-2, **options)
+    algorithm = BC(hidden=(32,), **options)
     data = trajectory(torch.cat([OBS, OBS]), action, torch.zeros(1, 512))
-    return algorithm, trained(algorithm, spec, batch(data), 400)
+    return algorithm, trained(algorithm, spec, batch(data), 400, learning_rate=1e-2)
 
 
 def test_it_recovers_a_discrete_policy() -> None:
@@ -33,9 +33,9 @@ def test_it_recovers_a_discrete_policy() -> None:
 
 def test_it_recovers_the_probabilities_of_a_stochastic_policy() -> None:
     action = torch.multinomial(torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(512, 4), 1, generator=generator())[:, 0] + 2
-    algorithm = BC(hidden=(), learning_rate=1e-2)
+    algorithm = BC(hidden=())
     data = trajectory(torch.zeros(2, 512, 3), action[None], torch.zeros(1, 512))
-    net = trained(algorithm, DISCRETE, batch(data), 400)
+    net = trained(algorithm, DISCRETE, batch(data), 400, learning_rate=1e-2)
     policy, _ = net.policy(torch.zeros(1, 3), torch.zeros(1, dtype=torch.bool), {})
     counts = torch.bincount(action - 2, minlength=4) / 512
     torch.testing.assert_close(policy.log_probs.exp()[:, 0].detach(), counts, atol=0.01, rtol=0)
@@ -84,7 +84,7 @@ def test_statistics_of_observations() -> None:
     algorithm = BC(hidden=(16,), normalize_obs=True)
     shifted = OBS * 3 + 7
     data = trajectory(torch.cat([shifted, shifted]), torch.full((1, 512), 3), torch.zeros(1, 512))
-    net = trained(algorithm, DISCRETE, batch(data), 1)
+    net = trained(algorithm, DISCRETE, batch(data), 1, learning_rate=3e-4)
     np.testing.assert_allclose(net.norm.mean, shifted[0].mean(0), rtol=1e-4)
     box = EnvSpec(observation=spaces.Box(-1.0, 1.0, (3,), np.float32), action=BOX.action)
     assert network(BC(hidden=(16,)), box, 0).norm is None

@@ -157,8 +157,8 @@ def test_it_learns_the_values_of_a_chain(options: Any) -> None:
                 s = s + 1 if done else max(s - 1, 0)
             obs[t + 1, i] = s
     data = trajectory(torch.from_numpy(obs), torch.from_numpy(action), reward, mask=mask, bootstrap=bootstrap)
-    algorithm = DQN(hidden=(64,), gamma=0.9, learning_rate=3e-3, target_every=5, **options)
-    net = trained(algorithm, CHAIN, batch(data), 1500)
+    algorithm = DQN(hidden=(64,), gamma=0.9, target_every=5, **options)
+    net = trained(algorithm, CHAIN, batch(data), 1500, learning_rate=3e-3)
     with torch.no_grad():
         q = algorithm.mean(net(torch.arange(STATES)))
         best, _ = algorithm.best(net, torch.arange(STATES), torch.zeros(STATES, dtype=torch.bool), {})

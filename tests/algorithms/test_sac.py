@@ -179,8 +179,8 @@ def test_it_learns_a_discrete_bandit() -> None:
     rewards = torch.tensor([0.0, 0.3, 0.6, 0.2])
     data = trajectory(torch.ones(2, 64, 1), (torch.arange(64) % 4)[None], rewards[torch.arange(64) % 4][None],
                       bootstrap=np.zeros((1, 64), bool))  # fmt: skip
-    algorithm = SAC(hidden=(32,), temperature=ALPHA, learn_temperature=False, learning_rate=1e-2)
-    net = trained(algorithm, EnvSpec(observation=ONE, action=spaces.Discrete(4)), batch(data), 300)
+    algorithm = SAC(hidden=(32,), temperature=ALPHA, learn_temperature=False)
+    net = trained(algorithm, EnvSpec(observation=ONE, action=spaces.Discrete(4)), batch(data), 300, learning_rate=1e-2)
     p = policy(net.actor(torch.ones(1, 1))[0])[0][0].detach()
     torch.testing.assert_close(p, (rewards / ALPHA).softmax(-1), atol=0.02, rtol=0)
 
@@ -189,9 +189,9 @@ def test_it_learns_a_box_bandit_and_its_temperature_holds_the_entropy() -> None:
     action = torch.rand(1, 256, 1, generator=generator()) * 4 - 1  # from -1 to 3
     reward = -((action[..., 0] - 2.0) ** 2)
     data = trajectory(torch.ones(2, 256, 1), action, reward, bootstrap=np.zeros((1, 256), bool))
-    algorithm = SAC(hidden=(64,), temperature=0.1, learning_rate=5e-3, target_entropy=-1.0)
+    algorithm = SAC(hidden=(64,), temperature=0.1, target_entropy=-1.0)
     spec = EnvSpec(observation=ONE, action=spaces.Box(-1.0, 3.0, (1,), np.float32))
-    net = trained(algorithm, spec, batch(data), 700)
+    net = trained(algorithm, spec, batch(data), 700, learning_rate=5e-3)
     best = algorithm.best(net, torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})[0]
     assert best.item() == pytest.approx(2.0, abs=0.15)
     _, logp = net.actor.sample(torch.ones(4000, 1), torch.randn(4000, 1, generator=generator()))

@@ -7,15 +7,15 @@ is paid until then. Each item that is learned from tells what it was of.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.sac import SAC
 from equipoise.runtime.run import Run
-from equipoise.types import Batch, EnvFactory, EnvSpec, Policy, Program, Replay
+from equipoise.types import Batch, EnvFactory, EnvSpec, Optimizer, Policy, Program, Replay
 from tests.envs.same import ENDS, PAY
 
 GAMMA = 0.9
@@ -42,7 +42,7 @@ def note(algorithm: Any, batch: Batch) -> None:
 class ConstantDQN(DQN):
     """Whose values are all VALUE and stay so."""
 
-    learning_rate: float = 0.0
+    default_optimizer: ClassVar[Optimizer] = replace(DQN.default_optimizer, learning_rate=0.0)
 
     def network(self, spec: EnvSpec) -> Any:
         net: Any = super().network(spec)
@@ -58,7 +58,8 @@ class ConstantDQN(DQN):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantSAC(SAC):
-    learning_rate: float = 0.0
+    default_optimizer: ClassVar[Optimizer] = replace(SAC.default_optimizer, learning_rate=0.0)
+
     temperature: float = 1e-9
     learn_temperature: bool = False
 

@@ -94,7 +94,7 @@ def test_noise_explores_around_the_action() -> None:
 def test_it_learns_a_bandit() -> None:
     action = torch.rand(1, 256, 1, generator=generator()) * 4 - 1
     data = trajectory(torch.ones(2, 256, 1), action, -((action[..., 0] - 0.4) ** 2), bootstrap=np.zeros((1, 256), bool))
-    algorithm = TD3(hidden=(64,), learning_rate=5e-3, delay=4)
+    algorithm = TD3(hidden=(64,), delay=4)
     spaced = EnvSpec(observation=spaces.Box(-1.0, 1.0, (1,), np.float32), action=spaces.Box(-1.0, 3.0, (1,), np.float32))
-    net = trained(algorithm, spaced, batch(data), 800)
+    net = trained(algorithm, spaced, batch(data), 800, learning_rate=5e-3)
     assert algorithm.best(net, torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})[0].item() == pytest.approx(0.4, abs=0.15)

@@ -20,7 +20,7 @@ from equipoise.runtime import fields
 from equipoise.runtime.program import algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
 from equipoise.runtime.settings import apply_settings
-from equipoise.types import WHERE, Algorithm, EnvFactory, Frozen, Policy, Program, Replay, learning
+from equipoise.types import WHERE, Algorithm, EnvFactory, Frozen, Optimizer, Policy, Program, Replay, learning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ def test_every_class_with_settings_has_a_table() -> None:
     assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
 
 
-@pytest.mark.parametrize("cls", [Program, EnvFactory, Policy, Frozen, Replay])
+@pytest.mark.parametrize("cls", [Program, EnvFactory, Policy, Optimizer, Frozen, Replay])
 def test_every_setting_has_help(cls: type[Any]) -> None:
-    parts = {"env", "policies", "route", "target", "kwargs", "algorithm", "replay"}
+    parts = {"env", "policies", "route", "target", "kwargs", "algorithm", "optimizer", "replay"}
     assert {name for name, fact in facts(cls).items() if not fact.help} <= parts
 
 

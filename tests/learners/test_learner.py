@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from torch import nn
 from equipoise.learners.flat import flatten
 from equipoise.learners.learner import Learner, NonFiniteUpdate
 from equipoise.learners.minibatch import minibatches
-from equipoise.types import Algorithm, Batch, LossOutput, Trajectory
+from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Trajectory
 
 
 def batch(rows: int = 4, streams: int = 6) -> Batch:
@@ -92,9 +93,8 @@ class Net(nn.Module):
 class Quadratic(Algorithm):
     """a goes to the mean reward of real rows; b, the second group, is skipped unless it is asked for."""
 
-    learning_rate: float = 0.1
-    anneal: bool = False
-    max_grad_norm: float = 0.0
+    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=0.1, schedule="constant", max_grad_norm=0.0)
+
     with_b: bool = False
 
     def network(self, spec: Any) -> nn.Module:
@@ -117,8 +117,12 @@ class Quadratic(Algorithm):
         return LossOutput(loss=error.sum(), count=data.mask.sum(), metrics={"error": (error.detach().sum(), data.mask.sum())})
 
 
-def learner(algorithm: Quadratic, **kwargs: Any) -> Learner:
-    return Learner(algorithm, algorithm.network(None), schedule_updates=10, seed=0, batch=6, **kwargs)
+def learner(algorithm: Quadratic, *, precision: Any = "fp32", **optimizer: Any) -> Learner:
+    """``optimizer``: settings that differ from the algorithm's default."""
+    return Learner(
+        algorithm, algorithm.network(None), optimizer=replace(algorithm.default_optimizer, **optimizer), precision=precision,
+        schedule_updates=10, seed=0, batch=6,
+    )  # fmt: skip
 
 
 def test_a_loss_is_divided_by_its_real_rows() -> None:
@@ -156,7 +160,7 @@ def test_epochs_times_minibatches_optimiser_steps_make_one_version() -> None:
 
 
 def test_gradients_are_clipped_by_their_norm() -> None:
-    made = learner(Quadratic(max_grad_norm=0.5))
+    made = learner(Quadratic(), max_grad_norm=0.5)
     out = made.step(batch())
     grad = made._flat["a"].grad
     assert grad is not None and float(grad.norm()) == pytest.approx(0.5, rel=1e-4)
@@ -193,13 +197,36 @@ def test_a_loss_and_its_gradient_are_computed_alike(precision: Any, within: str)
     assert Noticed.seen == [within, within] and torch.get_float32_matmul_precision() == "highest"
 
 
-def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule() -> None:
-    made = learner(Quadratic(anneal=True))
-    rates = []
-    for _ in range(12):
+def rates(made: Learner, monkeypatch: pytest.MonkeyPatch, updates: int) -> dict[str, list[float]]:
+    """The learning rate of every step of every group."""
+    found: dict[str, list[float]] = {name: [] for name in made._flat}
+    for name, optimizer in made._optimizers.items():
+        monkeypatch.setattr(optimizer, "step", found[name].append)
+    for _ in range(updates):
         made.step(batch())
-        rates.append(made._optimizers["a"].rate)
-    assert rates[:3] == pytest.approx([0.1, 0.09, 0.08]) and rates[10:] == [0.0, 0.0]
+    return found
+
+
+def test_the_learning_rate_is_annealed_to_the_end_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = rates(learner(Quadratic(), schedule="linear"), monkeypatch, 12)["a"]
+    assert seen[:3] == pytest.approx([0.1, 0.09, 0.08]) and seen[10:] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "shares"),
+    [
+        ("constant", 0.0, [1] * 10),
+        ("constant", 0.4, [0, 0.25, 0.5, 0.75] + [1] * 6),
+        ("linear", 0.5, [0, 0.2, 0.4, 0.6, 0.8, 1, 0.8, 0.6, 0.4, 0.2]),
+        ("cosine", 0.0, [(1 + math.cos(math.pi * n / 10)) / 2 for n in range(10)]),
+        ("cosine", 0.2, [0, 0.5] + [(1 + math.cos(math.pi * n / 8)) / 2 for n in range(8)]),
+    ],
+)
+def test_a_schedule_is_what_it_says(schedule: str, warmup: float, shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = learner(Quadratic(with_b=True), schedule=schedule, warmup=warmup, rates={"b": 2.0})
+    assert rates(made, monkeypatch, 10) == {
+        "a": pytest.approx([0.1 * share for share in shares]), "b": pytest.approx([2.0 * share for share in shares]),
+    }  # fmt: skip
 
 
 def test_several_epochs_are_the_same_for_the_same_seed() -> None:
@@ -222,7 +249,7 @@ def test_more_minibatches_than_windows_of_a_recurrent_net_are_refused() -> None:
 @pytest.mark.parametrize("rows", [slice(None), slice(2, 3)])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e25])
 def test_a_loss_that_is_no_number_touches_no_weight(value: float, rows: slice) -> None:
-    made, whole = learner(Quadratic(with_b=True, max_grad_norm=0.5)), batch()
+    made, whole = learner(Quadratic(with_b=True), max_grad_norm=0.5), batch()
     made.step(batch())
     before = {name: p.clone() for name, p in made.net.named_parameters()}
     whole.data.reward[rows] = value
@@ -244,7 +271,7 @@ def test_a_gradient_that_is_no_number_is_named() -> None:
 
 def test_on_a_device_one_look_a_step_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the bad minibatches change nothing by themselves, and the step raises at its end."""
-    made, whole, looks = learner(Quadratic(max_grad_norm=0.5, optimizer="rmsprop", minibatches=6, epochs=2)), batch(), []
+    made, whole, looks = learner(Quadratic(minibatches=6, epochs=2), max_grad_norm=0.5, name="rmsprop"), batch(), []
     made.device = torch.device("meta")
     monkeypatch.setattr("equipoise.learners.learner.tree.to", lambda x, device, **options: x)
     look = made._look

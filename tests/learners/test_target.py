@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from equipoise.learners.learner import Learner
-from equipoise.types import Algorithm, Batch, LossOutput
+from equipoise.types import Algorithm, Batch, LossOutput, Optimizer
 from tests.learners.test_learner import batch
 
 
@@ -31,8 +31,8 @@ class Net(nn.Module):
 class Falling(Algorithm):
     """w falls with every update; the buffer counts them; ``seen`` notes what the target network was at each."""
 
-    learning_rate: float = 0.1
-    anneal: bool = False
+    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=0.1, schedule="constant")
+
     seen: Any = None  # two lists: at targets, at loss
 
     def network(self, spec: Any) -> nn.Module:

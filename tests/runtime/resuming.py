@@ -23,7 +23,7 @@ def arguments(algorithm: str, core: str, env: str = "CartPole-v1", n: int = N, s
     """``core``: that of the network; "normalised" is none, with running statistics of observations and returns."""
     settings = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"] if core == "normalised" else []
     core = "none" if core == "normalised" else core
-    settings += ["algorithm.anneal=true", f"algorithm.core={core}"]
+    settings += ["optimizer.schedule=linear", f"algorithm.core={core}"]
     if algorithm == "ppo":
         settings += ["algorithm.epochs=3", "algorithm.minibatches=2", "algorithm.anneal_clip=true"]
     if algorithm == "appo":  # the checkpoint, at update 32, lies between two copies of the target network

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from equipoise.envs import ruler
-from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Policy, Program, Replay, Trajectory
+from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Optimizer, Policy, Program, Replay, Trajectory
 from tests.envs.faulty import fails
 
 Fault = Literal["none", "state", "version", "reward", "mask", "obs", "action", "first"]
@@ -40,10 +40,8 @@ class Counter(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling(Algorithm):
-    learning_rate: float = 1.0
-    anneal: bool = False
-    max_grad_norm: float = 0.0
-    optimizer_epsilon: float = 1e-12
+    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0)
+
     fault: Fault = "none"
     gaps: bool = False
     faulty: bool = False  # the env is tests.envs.faulty:FaultyRuler

@@ -68,7 +68,7 @@ def test_settings_may_be_a_dict_but_not_one_text() -> None:
             ValueError, match=r"settings: expected a list such as \['algorithm.gamma=0.98'\], or a dict, got the"
         ):
             wrong()
-    with pytest.raises(TypeError, match=r"is the algorithm's: expected settings=\{'algorithm.learning_rate': 0.1\}"):
+    with pytest.raises(TypeError, match=r"is the optimizer's: expected settings=\{'optimizer.learning_rate': 0.1\}"):
         api.program("CartPole-v1", learning_rate=0.1)
 
 

@@ -12,7 +12,7 @@ from equipoise import api, tree
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.run import Run
-from equipoise.types import Batch, LossOutput, Policy, Program
+from equipoise.types import Batch, LossOutput, Optimizer, Policy, Program
 
 UNROLL = 5
 
@@ -20,6 +20,8 @@ UNROLL = 5
 @dataclass(frozen=True, kw_only=True)
 class Recomputing(R2D2):
     """Its loss computes every stored state again, from the one an unroll before it, with the weights of its version."""
+
+    default_optimizer: ClassVar[Optimizer] = replace(R2D2.default_optimizer, learning_rate=0.01)
 
     planted: bool = False  # a state is taken for that of the unroll after
     weights: ClassVar[dict[int, Any]] = {}  # by version; all of these are of this process: the learner's
@@ -77,7 +79,7 @@ def program(algorithm: R2D2, **options: Any) -> Program:
     return replace(made, policies={"main": replace(policy, algorithm=algorithm)})
 
 
-SMALL: dict[str, Any] = {"hidden": (8,), "core_size": 8, "burn_in": 5, "length": 5, "n_step": 2, "learning_rate": 0.01}
+SMALL: dict[str, Any] = {"hidden": (8,), "core_size": 8, "burn_in": 5, "length": 5, "n_step": 2}
 
 
 def proven(algorithm: Recomputing, on: Any, path: Any, **options: Any) -> float:

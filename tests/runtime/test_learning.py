@@ -42,7 +42,7 @@ def test_a_masked_policy_learns_which_of_the_open_doors_is_best(algorithm: str, 
     """No closed door is ever tried, so that no episode ends early; without the mask one cannot know which are open."""
     options: dict[str, Any] = {
         "actors": 1, "envs_per_actor": 16, "unroll": 16, "max_lag": 0, "steps": 30_000, "evaluate_episodes": 50,
-        "recipe": False, "settings": ["algorithm.learning_rate=3e-3", "algorithm.gamma=0.5", f"algorithm.epochs={epochs}"],
+        "recipe": False, "settings": ["optimizer.learning_rate=3e-3", "algorithm.gamma=0.5", f"algorithm.epochs={epochs}"],
     }  # fmt: skip
     masked = train("tests.envs.doors:Doors", algorithm, "serial", 0, tmp_path / "a", action_mask="info", **options)
     rows = [json.loads(line) for line in (tmp_path / "a/run/metrics.jsonl").read_text().splitlines()]
@@ -126,7 +126,7 @@ def test_halfcheetah_runs(tmp_path: Any) -> None:
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_recurrent_policy_remembers_velocities(on: str, tmp_path: Any) -> None:
     settings = [
-        "algorithm.core=lstm", "algorithm.gamma=0.98", "algorithm.lambda_=0.9", "algorithm.learning_rate=1e-3",
+        "algorithm.core=lstm", "algorithm.gamma=0.98", "algorithm.lambda_=0.9", "optimizer.learning_rate=1e-3",
         "algorithm.epochs=8", "algorithm.minibatches=2", "algorithm.entropy=0.001",
     ]  # fmt: skip
     summary = train(

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import pytest
 
@@ -12,10 +12,11 @@ from equipoise import api
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import facts
 from equipoise.hints import hint, nearest
+from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
 from equipoise.runtime.settings import apply_settings, convert, whole
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Positive, Program, Range
+from equipoise.types import Algorithm, EnvFactory, Frozen, Optimizer, Policy, Positive, Program, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class Unfinished(Algorithm):
 TOY = f"{__name__}:Toy"
 
 
-def program(algorithm=None, *, unroll=32, batch=32, publish_every=1, env=None, **fields: Any) -> Program:
-    policy = Policy(algorithm=algorithm or Toy(), unroll=unroll, batch=batch, publish_every=publish_every)
+def program(algorithm=None, *, unroll=32, batch=32, publish_every=1, optimizer: Any = None, env=None, **fields: Any) -> Program:
+    policy = Policy(algorithm=algorithm or Toy(), optimizer=optimizer, unroll=unroll, batch=batch, publish_every=publish_every)
     return Program(env=env or EnvFactory(target="CartPole-v1"), policies={"main": policy}, **fields)
 
 
@@ -176,7 +177,12 @@ def test_a_class_that_no_import_reaches_is_refused():
     [
         ("algorithm.gamma=0.98", "algorithm.gamma", 0.98),
         ("algorithm.gamma=1", "algorithm.gamma", 1.0),
-        ("algorithm.learning_rate=3e-4", "algorithm.learning_rate", 3e-4),
+        ("optimizer.learning_rate=3e-4", "optimizer.learning_rate", 3e-4),
+        ("optimizer.name=AdamW", "optimizer.name", "adamw"),
+        ("optimizer.schedule=cosine", "optimizer.schedule", "cosine"),
+        ("optimizer.betas=0.8,0.99", "optimizer.betas", (0.8, 0.99)),
+        ("optimizer.rates.actor=1e-4", "optimizer.rates", {"actor": 1e-4}),
+        ('optimizer.rates={"actor": 1}', "optimizer.rates", {"actor": 1.0}),
         ("algorithm.clip=inf", "algorithm.clip", float("inf")),
         ("algorithm.use_gae=false", "algorithm.use_gae", False),
         ("algorithm.use_gae=Yes", "algorithm.use_gae", True),
@@ -214,7 +220,7 @@ def test_a_setting_is_read_by_the_type_of_its_field(setting, where, value):
     made = apply_settings(given, [setting])
     policy = made.policies["main"]
     room, _, name = where.rpartition(".")
-    owner = {"algorithm": policy.algorithm, "policy": policy, "": made}.get(room)
+    owner = {"algorithm": policy.algorithm, "optimizer": policy.optimizer, "policy": policy, "": made}.get(room)
     got = made.env.kwargs[name] if room == "env" else getattr(owner, name)
     assert got == value
     assert type(got) is type(value)
@@ -226,6 +232,45 @@ def test_a_setting_is_read_by_the_type_of_its_field(setting, where, value):
     else:
         assert replace(made, policies=given.policies) == given
         assert [f for f in Toy.__dataclass_fields__ if getattr(policy.algorithm, f) != getattr(Toy(), f)] in ([name], [])
+
+
+def test_the_rates_of_groups_come_together_and_return_from_json():
+    made = apply_settings(
+        program(), ["optimizer.rates.actor=1e-4", "optimizer.rates.critic=3e-4", "optimizer.rates.actor=2e-4"]
+    )
+    assert made.policies["main"].optimizer.rates == {"actor": 2e-4, "critic": 3e-4}
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+    with pytest.raises(ValueError, match=r"optimizer\.rates\.actor: expected a number, got 'fast'"):
+        apply_settings(made, ["optimizer.rates.actor=fast"])
+
+
+def test_the_rate_of_a_group_that_there_is_not_is_refused_before_the_run():
+    given = api.program("Pendulum-v1", "sac", settings=["optimizer.rates.acto=1e-4"])
+    with pytest.raises(ValueError, match=r"^optimizer\.rates\.acto: expected a group of the algorithm; did you mean 'actor'\?"):
+        blueprint(given)
+
+
+def test_a_policy_without_an_optimizer_has_that_of_its_algorithm():
+    made = api.program("Pendulum-v1", "sac", recipe=False).policies["main"]
+    assert made.optimizer == made.algorithm.default_optimizer != Optimizer()
+    two = api.program("CartPole-v1", "ppo", policies={"a": "ppo", "b": "a3c"}, route={"x": "a", "y": "b"})
+    assert [two.policies[name].optimizer.name for name in "ab"] == ["adam", "rmsprop"]
+    one = apply_settings(two, ["policies.b.optimizer.learning_rate=0.5", "optimizer.epsilon=0.25"])
+    assert [one.policies[name].optimizer.learning_rate for name in "ab"] == [1e-3, 0.5]
+    assert [one.policies[name].optimizer.epsilon for name in "ab"] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("algorithm.learning_rate=1", "optimizer.learning_rate"),
+        ("algorithm.max_grad_norm=1", "optimizer.max_grad_norm"),
+        ("optimizer.lerning_rate=1", "optimizer.learning_rate"),
+    ],
+)
+def test_a_setting_in_the_wrong_room_is_told_the_right_one(was, now):
+    with pytest.raises(ValueError, match=f"unknown setting '{was[:-2]}'; did you mean '{now}'"):
+        apply_settings(program(), [was])
 
 
 def test_settings_apply_in_order_and_to_a_copy():
@@ -328,7 +373,7 @@ def test_programs_that_can_work(case):
     check(program(fields.pop("algorithm", None), **fields))
 
 
-BAD = {
+BAD: Any = {
     "actors": ({"actors": 0}, "actors: expected at least 1, got 0"),
     "unroll": ({"unroll": 0}, "unroll: expected at least 1, got 0"),
     "steps": ({"steps": 0}, "steps: expected at least 1, got 0"),
@@ -347,7 +392,17 @@ BAD = {
     "deadline": ({"deadline_s": 0.0}, "deadline_s: expected more than 0, got 0.0"),
     "one name": ({"metrics": "won"}, r"metrics: expected a tuple of names, such as \('success',\), got the text 'won'"),
     "evaluate every": ({"evaluate_every": 0}, "evaluate_every: expected at least 1, got 0"),
-    "learning rate": ({"algorithm": Toy(learning_rate=float("nan"))}, "algorithm.learning_rate: expected at least 0, got nan"),
+    "learning rate": ({"optimizer": Optimizer(learning_rate=float("nan"))}, "optimizer.learning_rate: .* at least 0, got nan"),
+    "a group's rate": ({"optimizer": Optimizer(rates={"all": -1.0})}, "optimizer.rates: expected at least 0, got -1.0"),
+    "betas": ({"optimizer": Optimizer(betas=(0.9, 1.5))}, "optimizer.betas: expected 0 to 1, got 1.5"),
+    "optimizer": (
+        {"optimizer": Optimizer(name=cast(Any, "sgd"))},
+        "optimizer.name: expected one of adam, adamw, rmsprop, got 'sgd'",
+    ),
+    "schedule of rates": (
+        {"optimizer": Optimizer(schedule=cast(Any, "step"))},
+        "optimizer.schedule: expected one of linear, const",
+    ),
     "split unrolls, above": ({"batch": 40}, "batch: expected a multiple of envs_per_actor=16.* got 40; the nearest is 48"),
     "split unrolls, below": ({"batch": 39}, "got 39; the nearest is 32"),
     "split unrolls, small": ({"batch": 3}, "got 3; the nearest is 16"),
@@ -416,12 +471,13 @@ def test_a_resume_refuses_to_change_what_nothing_reads() -> None:
     given = program()
     for setting, why in (
         ("algorithm.tau=0.5", "algorithm.tau, since there is no target network"),
-        ("algorithm.optimizer_decay=0.5", "algorithm.optimizer_decay, since algorithm.optimizer is adam"),
+        ("optimizer.decay=0.5", "optimizer.decay, since optimizer.name is adam"),
     ):
         with pytest.raises(ValueError, match=f"expected settings that change something, got {why}"):
             check_resume(given, apply_settings(given, [setting]))
-    rms = apply_settings(given, ["algorithm.optimizer=rmsprop"])
-    assert "algorithm.optimizer_decay" in check_resume(rms, apply_settings(rms, ["algorithm.optimizer_decay=0.5"]))
+    rms = apply_settings(given, ["optimizer.name=rmsprop"])
+    assert "optimizer.decay" in check_resume(rms, apply_settings(rms, ["optimizer.decay=0.5"]))
+    assert "optimizer.rates" in check_resume(given, apply_settings(given, ["optimizer.rates.all=0.5"]))
 
 
 UNREAD = {
@@ -468,13 +524,11 @@ def test_every_field_that_may_be_unread_is_one() -> None:
 def test_what_one_of_several_policies_reads_is_read() -> None:
     given = api.program("CartPole-v1", "ppo", recipe=False)
     one: Any = given.policies["main"]
-    rms = replace(one, algorithm=replace(one.algorithm, optimizer="rmsprop"))
+    rms = replace(one, optimizer=replace(one.optimizer, name="rmsprop"))
     both = replace(given, policies={"a": one, "b": rms})
-    check_read(both, ["algorithm.optimizer_decay", "policies.b.algorithm.optimizer_decay"])
-    with pytest.raises(
-        ValueError, match=r"got policies\.a\.algorithm\.optimizer_decay, since policies\.a\.algorithm\.optimizer is adam"
-    ):
-        check_read(both, ["policies.a.algorithm.optimizer_decay"])
+    check_read(both, ["optimizer.decay", "policies.b.optimizer.decay"])
+    with pytest.raises(ValueError, match=r"got policies\.a\.optimizer\.decay, since policies\.a\.optimizer\.name is adam"):
+        check_read(both, ["policies.a.optimizer.decay"])
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])

@@ -238,8 +238,8 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: .*\bsteps\b"
     ):
         api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
-    with pytest.raises(ValueError, match=r"cannot change algorithm.optimizer \('adam' -> 'rmsprop'\)"):
-        api.resume(tmp_path / "run", steps=4096, settings=["algorithm.optimizer=rmsprop"])
+    with pytest.raises(ValueError, match=r"cannot change optimizer.name \('adam' -> 'rmsprop'\)"):
+        api.resume(tmp_path / "run", steps=4096, settings=["optimizer.name=rmsprop"])
     with pytest.raises(ValueError, match=r"cannot change algorithm.hidden \(\(?.64, 64"):
         api.resume(tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
@@ -260,7 +260,7 @@ def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
 def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     train(program(), tmp_path / "first")
     params, _ = load_checkpoint(tmp_path / "first/checkpoints/step_2048")
-    second = train(program(settings=["algorithm.learning_rate=0"]), tmp_path / "second", init_from=tmp_path / "first")
+    second = train(program(settings=["optimizer.learning_rate=0"]), tmp_path / "second", init_from=tmp_path / "first")
     assert second["params_sha256"] == checkpoint.params_sha256(params)
     with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
         api.train(program(settings=["algorithm.hidden=8"]), out=tmp_path / "third", init_from=tmp_path / "first")

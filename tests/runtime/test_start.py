@@ -11,7 +11,7 @@ from equipoise import api
 from equipoise.actors.choice import Choice
 
 LOCAL: dict[str, Any] = {"settings": []}
-CENTRAL: dict[str, Any] = {"settings": ["algorithm.optimizer=rmsprop"], "inference": "central"}
+CENTRAL: dict[str, Any] = {"settings": ["optimizer.name=rmsprop"], "inference": "central"}
 REPLAY: dict[str, Any] = {"settings": ["replay.capacity=4000", "replay.starts_at=200"]}
 
 

@@ -38,7 +38,7 @@ def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> N
 
 def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Acting, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
-    settings = ["algorithm.learning_rate=1e-3", "algorithm.optimizer=rmsprop", "algorithm.anneal=false", "algorithm.epochs=1"]
+    settings = ["optimizer.learning_rate=1e-3", "optimizer.name=rmsprop", "optimizer.schedule=constant", "algorithm.epochs=1"]
     forward, seen, params = Vision.forward, set(), {}
 
     def recorded(self: Any, obs: Any) -> Any:
@@ -181,7 +181,7 @@ def test_compiled_it_computes_the_same(algorithm: str, on: Any, tmp_path: Any, m
 @pytest.mark.parametrize(("algorithm", "torso"), [("ppo", "nature"), ("impala", "nature"), ("impala", "resnet")])
 def test_catch_is_learned_from_pixels(algorithm: str, torso: str, precision: str, tmp_path: Any) -> None:
     """Random play comes to -0.6; the best is 1."""
-    settings = [f"algorithm.torso={torso}", "algorithm.learning_rate=1e-3", "algorithm.entropy=0.01"]
+    settings = [f"algorithm.torso={torso}", "optimizer.learning_rate=1e-3", "algorithm.entropy=0.01"]
     if algorithm == "ppo":
         settings += ["algorithm.epochs=4", "algorithm.minibatches=4"]
     summary = train(

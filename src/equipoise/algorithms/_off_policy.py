@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.facts import KEPT, Help
 from equipoise.nets.q import any_of, greedy
-from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
+from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Optimizer, Range, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     has_target: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = True
+    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=0.0)
 
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
@@ -29,9 +30,6 @@ class OffPolicyAlgorithm(Algorithm):
         Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
     ] = 1
     clip_reward: Annotated[NonNegative, Help("Learn from rewards within this of 0; reports stay raw. 0: off.")] = 0.0
-    anneal: bool = False
-    optimizer_epsilon: NonNegative = 1e-8
-    max_grad_norm: NonNegative = 0.0
     epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 

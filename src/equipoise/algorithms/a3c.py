@@ -14,25 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.facts import Help
 from equipoise.returns import lambda_returns
-from equipoise.types import Batch, LossOutput, NonNegative, Share
+from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
+    default_optimizer: ClassVar[Optimizer] = Optimizer(name="rmsprop", learning_rate=7e-4)
     defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 8, "max_lag": None}
 
     lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
-    learning_rate: NonNegative = 7e-4
-    optimizer: Literal["adam", "rmsprop"] = "rmsprop"
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -26,11 +26,12 @@ from torch import Tensor
 from equipoise.algorithms._off_policy import epsilon_greedy, ladder
 from equipoise.algorithms.dqn import DQN
 from equipoise.facts import Help
-from equipoise.types import Array, Count, NonNegative, Share, Trajectory, Tree, Whole
+from equipoise.types import Array, Count, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApexDQN(DQN):
+    default_optimizer: ClassVar[Optimizer] = replace(DQN.default_optimizer, max_grad_norm=40.0)
     defaults: ClassVar[Mapping[str, Any]] = {
         "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized", "actors": 2, "envs_per_actor": 16,
         "max_lag": None,
@@ -41,7 +42,6 @@ class ApexDQN(DQN):
     epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
     epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
     epsilon_steps: Annotated[Whole, Help("Env steps from epsilon_start to the env's own share, linearly.")] = 0
-    max_grad_norm: NonNegative = 40.0
     target_every: Count = 2500
 
     @property

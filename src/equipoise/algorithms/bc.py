@@ -20,13 +20,26 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
-from equipoise.types import Algorithm, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Range, Trajectory, Tree
+from equipoise.types import (
+    Algorithm,
+    Batch,
+    Count,
+    EnvSpec,
+    LossOutput,
+    NonNegative,
+    Optimizer,
+    Positive,
+    Range,
+    Trajectory,
+    Tree,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class BC(Algorithm):
     needs_replay: ClassVar[bool] = True
     needs_dataset: ClassVar[bool] = True
+    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8)
 
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = "relu"
@@ -42,8 +55,6 @@ class BC(Algorithm):
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
-    anneal: bool = False
-    optimizer_epsilon: NonNegative = 1e-8
     epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 

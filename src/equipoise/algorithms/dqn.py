@@ -22,7 +22,7 @@ stand on one torso; exploration is by epsilon, not by noisy layers; the loss is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -33,13 +33,16 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, weighed
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
-from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree, Whole
+from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, Optimizer, Positive, Share, Trajectory, Tree, Whole
 
 C51, QUANTILE = Read("distribution", "c51"), Read("distribution", "quantile")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DQN(OffPolicyAlgorithm):
+    default_optimizer: ClassVar[Optimizer] = replace(
+        OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, max_grad_norm=10.0
+    )
     defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 4, "policy.batch": 32, "replay.capacity": 100_000}
 
     double: Annotated[bool, Help("The learning network chooses the action that the target network judges.")] = True
@@ -58,8 +61,6 @@ class DQN(OffPolicyAlgorithm):
     ] = 1.0
     epsilon: Annotated[Share, Help("Share of random actions at last, in every env.")] = 0.05
     epsilon_steps: Annotated[Whole, Help("Env steps from the one share to the other, linearly.")] = 50_000
-    learning_rate: NonNegative = 1e-4
-    max_grad_norm: NonNegative = 10.0
     target_every: Count = 250
 
     def network(self, spec: EnvSpec) -> nn.Module:

@@ -7,25 +7,26 @@ depend on the size of a batch; the defaults are for small control problems, the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows
 from equipoise.facts import Help
 from equipoise.returns import vtrace
-from equipoise.types import Batch, LossOutput, NonNegative, Share
+from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
+    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=6e-4)
+
     lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 1.0
     clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
     clip_c: Annotated[NonNegative, Help("Bound of the importance weights of a trace (c).")] = 1.0
     clip_pg_rho: Annotated[NonNegative, Help("Bound of the importance weight of the policy's gradient.")] = 1.0
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.01
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
-    learning_rate: NonNegative = 6e-4
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -21,7 +21,7 @@ real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -32,11 +32,14 @@ from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy,
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.returns import nstep, rescale, retrace, unscale
-from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Share, Trajectory, Tree, Whole
+from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, NonNegative, Optimizer, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class R2D2(OffPolicyAlgorithm):
+    default_optimizer: ClassVar[Optimizer] = replace(
+        OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, epsilon=1e-5, max_grad_norm=1.0
+    )
     defaults: ClassVar[Mapping[str, Any]] = {  # windows begin every half of the rows that are learned from
         "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6, "actors": 2, "envs_per_actor": 16,
@@ -65,9 +68,6 @@ class R2D2(OffPolicyAlgorithm):
     eta: Annotated[Share, Help("Share of the greatest error in a priority; the rest is the mean's.")] = 0.9
     epsilon: Annotated[Share, Help("Share of random actions in the first env; the other envs' shares are powers of it.")] = 0.4
     epsilon_alpha: Annotated[NonNegative, Help("The power of the last env is 1 and this.")] = 7.0
-    learning_rate: NonNegative = 1e-4
-    optimizer_epsilon: NonNegative = 1e-5
-    max_grad_norm: NonNegative = 1.0
     target_every: Count = 2500
 
     @property

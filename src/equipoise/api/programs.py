@@ -107,8 +107,9 @@ def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = 
     settable = setting_types(base)
     kinds = field_types(Program) | {name: settable[name] for name in also}
     for name in sorted(fields.keys() - kinds.keys()):
-        if (key := f"algorithm.{name}") in settable:
-            raise TypeError(f"{name!r} is the algorithm's: expected settings={{{key!r}: {fields[name]!r}}}")
+        for room in ("algorithm", "optimizer"):
+            if (key := f"{room}.{name}") in settable:
+                raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
         raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
     return {name: value if name in ("env", "policies") else convert(value, kinds[name], name) for name, value in plain.items()}
@@ -156,9 +157,10 @@ def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | 
     if isinstance(given, Policy | Frozen):
         return given
     if isinstance(given, str):
-        same = algorithm_class(given) is type(like.algorithm)  # the recipe's settings fit
-        given = like.algorithm if same else algorithm_class(given)()
-    return dataclasses.replace(like, algorithm=given)
+        if algorithm_class(given) is type(like.algorithm):  # the recipe's settings fit
+            return like
+        given = algorithm_class(given)()
+    return dataclasses.replace(like, algorithm=given, optimizer=given.default_optimizer)
 
 
 def check(

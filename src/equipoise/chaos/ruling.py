@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.chaos import beats
 from equipoise.chaos.ledger import Ledger, T
 from equipoise.envs.ruler import ACTIONS
-from equipoise.types import Algorithm, Batch, LossOutput
+from equipoise.types import Algorithm, Batch, LossOutput, Optimizer
 
 
 class Counter(nn.Module):
@@ -37,10 +37,9 @@ class Counter(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling(Algorithm):
-    learning_rate: float = 1.0  # Adam's step is the rate itself while the gradient is always the same
-    anneal: bool = False
-    max_grad_norm: float = 0.0
-    optimizer_epsilon: float = 1e-12
+    # Adam's step is the rate itself while the gradient is always the same.
+    default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=1.0, schedule="constant", epsilon=1e-12, max_grad_norm=0.0)
+
     streams: int = 16  # streams of the run
     aborts: bool = False  # an env failure may cut an episode short
     beats: str = ""  # the file of ``Beats`` that notes each update

@@ -17,7 +17,7 @@ import typer
 from equipoise.console.help import Sections, plain_errors
 from equipoise.facts import Fact, facts, said
 from equipoise.runtime.fields import rooms
-from equipoise.types import LONG, OUT, WHAT, WHERE, Replay
+from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, Replay
 
 __all__ = ["TrainHelp", "read", "settings_options"]
 
@@ -139,11 +139,16 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
     listed = {"Other settings, by --set KEY=VALUE": others}
     if algorithm is None:
         return listed
+    listed = {title: [one for one in some if not one[0].startswith("optimizer.")] for title, some in listed.items()}
     from equipoise.runtime.program import algorithm_class
 
     with plain_errors("equipoise train", debug=False):
         cls = algorithm_class(algorithm)
         listed[f"Settings of {algorithm}"] = [(f"algorithm.{name}", fact) for name, fact in facts(cls).items()]
+        listed[f"The optimizer of {algorithm}"] = [
+            (f"optimizer.{name}", dataclasses.replace(fact, default=getattr(cls.default_optimizer, name)))
+            for name, fact in facts(Optimizer).items()
+        ]
     if cls.needs_replay:
         listed["Settings of the replay"] = [(f"replay.{name}", fact) for name, fact in facts(Replay).items()]
     return listed
@@ -151,6 +156,6 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
 
 def described(fact: Fact) -> str:
     """Help, values and default of a setting, in one text."""
-    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", ()) else f"default {said(fact.default)}"
+    default = "" if fact.default is dataclasses.MISSING or fact.default in ("", (), {}) else f"default {said(fact.default)}"
     values = "; ".join(part for part in (fact.limits, default) if part)
     return f"{fact.help} ({values})" if values else fact.help

@@ -13,10 +13,10 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
-from equipoise.learners.optimizers import optimizer
+from equipoise.learners.optimizers import descent
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
-from equipoise.types import Algorithm, Batch, Precision, Tree
+from equipoise.types import Algorithm, Batch, Optimizer, Precision, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,14 @@ class Learner:
     """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
 
     def __init__(
-        self, algorithm: Algorithm, net: Any, *, device: str = "cpu", precision: Precision = "fp32", schedule_updates: int,
-        seed: int, batch: int,
+        self, algorithm: Algorithm, net: Any, *, optimizer: Optimizer | None = None, device: str = "cpu",
+        precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
     ) -> None:  # fmt: skip
-        """``schedule_updates``: versions until the schedules end; ``batch``: windows of a batch (to check the minibatches)."""
+        """``optimizer``: None for the algorithm's default; ``schedule_updates``: versions until the schedules end; ``batch``:
+        windows of a batch (to check the minibatches).
+        """
         self.algorithm, self.device = algorithm, torch.device(device)
+        self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
         self.net = net.to(self.device)
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
@@ -56,7 +59,7 @@ class Learner:
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
-        self._optimizers = {name: optimizer(algorithm, flat) for name, flat in self._flat.items()}
+        self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
         self._memory: Tree = {}  # the algorithm's, of the streams of data
 
@@ -80,9 +83,6 @@ class Learner:
                 ),
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
-        rate = algorithm.learning_rate * ((1.0 - self.progress) if algorithm.anneal else 1.0)
-        for descent in self._optimizers.values():
-            descent.rate = rate
         with torch.no_grad(), self._autocast:
             targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng)
         batch = replace(batch, targets=targets)
@@ -160,7 +160,7 @@ class Learner:
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
         is to wait, the gradient becomes 0 and the two numbers go to ``doubtful``.
         """
-        flat, bound = self._flat[group], self.algorithm.max_grad_norm
+        flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
         flat.grad.zero_()
         with self._backward:
@@ -174,7 +174,7 @@ class Learner:
         else:
             doubtful.append((group, seen))
             flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
-        self._optimizers[group].step()
+        self._optimizers[group].step(self.optimizer.rate(group, self.progress))
         return norm
 
     def _look(self, seen: list[tuple[str, Tensor]]) -> None:
@@ -185,7 +185,7 @@ class Learner:
                 raise NonFiniteUpdate(
                     f"learner, group {group!r}, update {self.version + 1}: expected a finite {name}, got loss {loss} and "
                     f"grad_norm/{group} {norm}; the weights of update {self.version} are the last good ones. A lower "
-                    "learning_rate or max_grad_norm may help"
+                    "optimizer.learning_rate or optimizer.max_grad_norm may help"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Adam and RMSprop of one flat parameter, to the bit those of ``torch.optim``.
+"""Adam, AdamW and RMSprop of one flat parameter, to the bit those of ``torch.optim``.
 
 Why not ``torch.optim`` itself: its constructor imports the compiler (``torch._dynamo`` and sympy), one to four seconds of
 every learner's start, and around Adam's one kernel it spends 70 us a step on hooks and lists of parameters.
@@ -7,26 +7,28 @@ every learner's start, and around Adam's one kernel it spends 70 us a step on ho
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.types import Algorithm
-
-BETAS = 0.9, 0.999
+from equipoise.types import Optimizer
 
 
-class Optimizer(ABC):
+class Descent(ABC):
     """Move ``flat`` by its gradient; ``slots`` are the tensors that the optimiser remembers, by name."""
 
-    def __init__(self, flat: nn.Parameter, epsilon: float, slots: tuple[str, ...]) -> None:
-        self._flat, self._epsilon, self.rate = flat, epsilon, 0.0
-        self.slots = {name: torch.zeros_like(flat, requires_grad=False) for name in slots}
+    moments: ClassVar[tuple[str, ...]]  # slots of the parameter's shape
+
+    def __init__(self, settings: Optimizer, flat: nn.Parameter) -> None:
+        self.settings, self._flat = settings, flat
+        self.slots = {name: torch.zeros_like(flat, requires_grad=False) for name in self.moments}
+        self.slots["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     @abstractmethod
-    def step(self) -> None:
-        """Take one step at ``rate``, which the learner sets before."""
+    def step(self, rate: float) -> None:
+        """Take one step at this learning rate."""
 
     def load(self, slots: Mapping[str, Tensor]) -> None:
         """Take the slots of a saved state; ValueError where one is missing or of another shape."""
@@ -38,44 +40,60 @@ class Optimizer(ABC):
             slot.copy_(slots[name])
 
 
-class Adam(Optimizer):
-    """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, in torch's fused kernel."""
+class Adam(Descent):
+    """Kingma and Ba 2015, arXiv:1412.6980, algorithm 1, in torch's fused kernel; AdamW is Loshchilov and Hutter 2019,
+    arXiv:1711.05101, algorithm 2.
+    """
 
-    def __init__(self, flat: nn.Parameter, *, epsilon: float) -> None:
-        super().__init__(flat, epsilon, ("exp_avg", "exp_avg_sq"))
-        self.slots["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, settings: Optimizer, flat: nn.Parameter) -> None:
+        super().__init__(settings, flat)
+        self._kernel = torch._fused_adamw_ if settings.name == "adamw" else torch._fused_adam_
 
     @torch.no_grad()
-    def step(self) -> None:
-        flat, slots = self._flat, self.slots
+    def step(self, rate: float) -> None:
+        flat, slots, mine = self._flat, self.slots, self.settings
         assert flat.grad is not None
         slots["step"] += 1
-        torch._fused_adam_(
-            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]], amsgrad=False, lr=self.rate,
-            beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self._epsilon, maximize=False,
+        self._kernel(
+            [flat], [flat.grad], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [slots["step"]], amsgrad=False, lr=rate,
+            beta1=mine.betas[0], beta2=mine.betas[1], weight_decay=mine.weight_decay, eps=mine.epsilon, maximize=False,
         )  # fmt: skip
 
 
-class RMSprop(Optimizer):
+class RMSprop(Descent):
     """Tieleman and Hinton 2012, lecture 6e: the gradient over the root of the smoothed square of it."""
 
-    def __init__(self, flat: nn.Parameter, *, epsilon: float, decay: float) -> None:
-        super().__init__(flat, epsilon, ("square_avg",))
-        self._decay, self._root = decay, torch.empty_like(flat, requires_grad=False)
+    moments: ClassVar[tuple[str, ...]] = ("square_avg",)
+
+    def __init__(self, settings: Optimizer, flat: nn.Parameter) -> None:
+        super().__init__(settings, flat)
+        self._root = torch.empty_like(flat, requires_grad=False)
 
     @torch.no_grad()
-    def step(self) -> None:
-        flat, square = self._flat, self.slots["square_avg"]
-        assert flat.grad is not None
-        square.mul_(self._decay).addcmul_(flat.grad, flat.grad, value=1 - self._decay)
+    def step(self, rate: float) -> None:
+        flat, square, mine = self._flat, self.slots["square_avg"], self.settings
+        gradient = flat.grad
+        assert gradient is not None
+        self.slots["step"] += 1
+        if mine.weight_decay:
+            gradient.add_(flat, alpha=mine.weight_decay)
+        square.mul_(mine.decay).addcmul_(gradient, gradient, value=1 - mine.decay)
         torch.sqrt(square, out=self._root)
-        flat.addcdiv_(flat.grad, self._root.add_(self._epsilon), value=-self.rate)
+        flat.addcdiv_(gradient, self._root.add_(mine.epsilon), value=-rate)
 
 
-def optimizer(algorithm: Algorithm, flat: nn.Parameter) -> Optimizer:
-    """The optimiser that an algorithm names."""
-    if algorithm.optimizer == "adam":
-        return Adam(flat, epsilon=algorithm.optimizer_epsilon)
-    if algorithm.optimizer == "rmsprop":
-        return RMSprop(flat, epsilon=algorithm.optimizer_epsilon, decay=algorithm.optimizer_decay)
-    raise ValueError(f"expected optimizer 'adam' or 'rmsprop', got {algorithm.optimizer!r}")
+KINDS: dict[str, type[Descent]] = {"adam": Adam, "adamw": Adam, "rmsprop": RMSprop}
+
+
+def descent(settings: Optimizer, flat: nn.Parameter) -> Descent:
+    """The optimiser that the settings name."""
+    if settings.name not in KINDS:
+        raise ValueError(f"optimizer.name: expected one of {', '.join(KINDS)}, got {settings.name!r}")
+    return KINDS[settings.name](settings, flat)
+
+
+def unknown_group(settings: Optimizer, groups: Collection[str]) -> str | None:
+    """The first group in ``settings.rates`` that the algorithm does not have; None where there is none."""
+    return next((name for name in settings.rates if name not in groups), None)

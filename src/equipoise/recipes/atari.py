@@ -13,8 +13,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("ALE/Pong-v5", "impala"): {
         "env.repeat_action_probability": 0.0,
         "policy.unroll": 20, "policy.batch": 32,
-        "algorithm.learning_rate": 0.0004, "algorithm.anneal": False, "algorithm.entropy": 0.01,
-        "algorithm.value": 0.5, "algorithm.max_grad_norm": 0.5, "algorithm.gamma": 0.99, "algorithm.epochs": 2,
+        "optimizer.learning_rate": 0.0004, "optimizer.schedule": "constant", "algorithm.entropy": 0.01,
+        "algorithm.value": 0.5, "optimizer.max_grad_norm": 0.5, "algorithm.gamma": 0.99, "algorithm.epochs": 2,
         "algorithm.minibatches": 8,
         "actors": 2, "envs_per_actor": 16, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
     },
@@ -25,8 +25,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "env.repeat_action_probability": 0.0,
         "policy.unroll": 64, "policy.batch": 32,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.1, "algorithm.entropy": 0.01,
-        "algorithm.value": 0.5, "algorithm.learning_rate": 0.0004, "algorithm.anneal": False, "algorithm.epochs": 3,
-        "algorithm.minibatches": 8, "algorithm.max_grad_norm": 0.5,
+        "algorithm.value": 0.5, "optimizer.learning_rate": 0.0004, "optimizer.schedule": "constant", "algorithm.epochs": 3,
+        "algorithm.minibatches": 8, "optimizer.max_grad_norm": 0.5,
         "actors": 2, "envs_per_actor": 16, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
     },
     # After CleanRL's and the zoo's DQN (batch 32, an update in four steps, lr 1e-4, target 250 updates, epsilon to 0.01).
@@ -35,7 +35,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("ALE/Pong-v5", "dqn"): {
         "env.repeat_action_probability": 0.0,
         "policy.unroll": 4, "policy.batch": 32,
-        "algorithm.learning_rate": 0.0001, "algorithm.epsilon": 0.01, "algorithm.epsilon_steps": 250_000,
+        "optimizer.learning_rate": 0.0001, "algorithm.epsilon": 0.01, "algorithm.epsilon_steps": 250_000,
         "algorithm.target_every": 250,
         "replay.capacity": 100_000, "replay.starts_at": 10_000, "replay.updates": 8,
         "actors": 1, "envs_per_actor": 8, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
@@ -47,8 +47,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("ALE/Pong-v5", "apex_dqn"): {
         "env.repeat_action_probability": 0.0,
         "policy.unroll": 4, "policy.batch": 32,
-        "algorithm.learning_rate": 0.0001, "algorithm.epsilon_steps": 50_000, "algorithm.target_every": 1_000,
-        "algorithm.max_grad_norm": 10.0,
+        "optimizer.learning_rate": 0.0001, "algorithm.epsilon_steps": 50_000, "algorithm.target_every": 1_000,
+        "optimizer.max_grad_norm": 10.0,
         "replay.capacity": 100_000, "replay.starts_at": 10_000, "replay.updates": 8,
         "replay.selector": "prioritized",
         "actors": 2, "envs_per_actor": 8, "max_lag": None, "precision": "bf16", "steps": 3_000_000,

@@ -11,7 +11,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     # Found here: rounds of 64 steps of 16 streams, and 16 updates of 128 items after each; the final epsilon is 0.2.
     ("equipoise/BitFlip-v0", "dqn"): {
         "policy.unroll": 4, "policy.batch": 128,
-        "algorithm.hidden": (256,), "algorithm.gamma": 0.98, "algorithm.learning_rate": 0.001,
+        "algorithm.hidden": (256,), "algorithm.gamma": 0.98, "optimizer.learning_rate": 0.001,
         "algorithm.epsilon": 0.2, "algorithm.epsilon_steps": 20_000, "algorithm.target_every": 1,
         "algorithm.tau": 0.05,
         "replay.capacity": 500_000, "replay.starts_at": 1_000, "replay.updates": 16, "replay.relabel": 0.8,

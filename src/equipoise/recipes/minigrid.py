@@ -11,8 +11,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("MiniGrid-DoorKey-5x5-v0", "ppo"): {
         "policy.unroll": 128, "policy.batch": 16,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.01,
-        "algorithm.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 8,
-        "algorithm.anneal": False, "algorithm.normalize_advantage": False,
+        "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 8,
+        "optimizer.schedule": "constant", "algorithm.normalize_advantage": False,
         "actors": 2, "envs_per_actor": 8, "max_lag": 0, "steps": 300_000,
     },
 }  # fmt: skip

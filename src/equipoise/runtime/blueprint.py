@@ -24,6 +24,8 @@ from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
+from equipoise.hints import hint
+from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
 from equipoise.runtime import checkpoint, memory, playable
 from equipoise.runtime.refusals import refuse
@@ -350,7 +352,11 @@ def _role(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
             mine, its = getattr(spec, what), getattr(whole.policies[policy.of], what)
             if mine != its:
                 raise ValueError(f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got {mine}")
-    algorithm = teacher(program, name).algorithm
+    learns = teacher(program, name)
+    algorithm, groups = learns.algorithm, learns.algorithm.groups(net)
+    if (unknown := unknown_group(learns.optimizer, groups)) is not None:
+        where = f"policies.{name}." if len(program.policies) > 1 else ""
+        raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
     columns = noise_columns(algorithm, spec.action)
     obs_row = observation_spec(spec.observation)
     state = net.initial_state(1)

@@ -385,8 +385,9 @@ def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | N
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
     program, policy = blue.program, learning(blue.program)[name]
     core = Learner(
-        policy.algorithm, net, device=program.device, precision=program.precision, schedule_updates=blue.schedule_updates,
-        seed=seed_of(program, "learner", name), batch=policy.batch * len(blue.roles[name].places),
+        policy.algorithm, net, optimizer=policy.optimizer, device=program.device, precision=program.precision,
+        schedule_updates=blue.schedule_updates, seed=seed_of(program, "learner", name),
+        batch=policy.batch * len(blue.roles[name].places),
     )  # fmt: skip
     ring = shared.rings[name]
     return Line(

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import Fact, Read, facts, said
-from equipoise.types import EnvFactory, Frozen, Policy, Program, Replay
+from equipoise.types import EnvFactory, Frozen, Optimizer, Policy, Program, Replay
 
-__all__ = ["Setting", "named", "rooms", "settings", "why_unread"]
+PARTS = ("algorithm", "optimizer", "replay")  # of a policy; each has settings of its own
+
+__all__ = ["PARTS", "Setting", "named", "rooms", "settings", "why_unread"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +32,30 @@ class Setting:
 
 def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
-    return [("", Program), ("", EnvFactory), ("policy.", Policy), *([("replay.", Replay)] if replay else [])]
+    return [
+        ("", Program),
+        ("", EnvFactory),
+        ("policy.", Policy),
+        ("optimizer.", Optimizer),
+        *([("replay.", Replay)] if replay else []),
+    ]
 
 
 def settings(program: Program) -> Iterator[Setting]:
-    """All of them: the run's, then each policy's, its algorithm's and its replay's."""
+    """All of them: the run's, then each policy's, its algorithm's, its optimizer's and its replay's."""
     yield from _of(program, "", skip=("env", "policies", "route"))
     yield from _of(program.env, "", skip=("target", "kwargs"))
     several = len(program.policies) > 1
     for name, policy in program.policies.items():
         room = f"policies.{name}." if several else ""
         learns = isinstance(policy, Policy)
-        yield from _of(policy, room, ("", "policy.") if learns else (), skip=("algorithm", "replay"), first=room or "policy.")
+        yield from _of(
+            policy, room, ("", "policy.") if learns else (), skip=("algorithm", "optimizer", "replay"), first=room or "policy."
+        )
         if isinstance(policy, Frozen):
             continue
         yield from _of(policy.algorithm, f"{room}algorithm.", ("algorithm.",), otherwise="free")
+        yield from _of(policy.optimizer, f"{room}optimizer.", ("optimizer.",), otherwise="free")
         if policy.replay is not None:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
 

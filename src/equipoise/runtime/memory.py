@@ -29,7 +29,7 @@ from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan
 from equipoise.runtime.refusals import check
-from equipoise.types import Algorithm, Program, RunSpec, learning
+from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -132,7 +132,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
     for name, role in blue.roles.items():
         copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
-        copies += learner_copies(role.algorithm) if role.frozen is None else role.frozen.pool
+        copies += learner_copies(learning(program)[name]) if role.frozen is None else role.frozen.pool
         found["networks"] += copies * nets[name]
         found["weights"] += 3 * nets[name]
     return found
@@ -154,9 +154,9 @@ def _bytes(specs: Any) -> int:
     return sum(int(one.nbytes) for one in tree.leaves(specs))
 
 
-def learner_copies(algorithm: Algorithm) -> int:
+def learner_copies(policy: Policy) -> int:
     """Parameters, gradients, the optimiser's numbers, the target network: how many times a network's bytes."""
-    return 2 + (2 if algorithm.optimizer == "adam" else 1) + (algorithm.target_every > 0)
+    return 2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.target_every > 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- the networks
@@ -176,7 +176,7 @@ def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> di
         observation = tree.leaves(observation_spec(spec.policies[name].observation))
         if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
             with contextlib.suppress(ValueError):  # it cannot be counted: building it tells
-                found += learner_copies(policy.algorithm) * count(name)
+                found += learner_copies(policy) * count(name)
     return {"networks": found}
 
 

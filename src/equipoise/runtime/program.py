@@ -14,7 +14,7 @@ from equipoise import algorithms
 from equipoise.envs.wrong import hidden, looked
 from equipoise.hints import hint
 from equipoise.runtime.settings import convert, field_types
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay
+from equipoise.types import Algorithm, EnvFactory, Frozen, Optimizer, Policy, Program, Replay
 
 __all__ = [
     "algorithm_class",
@@ -106,6 +106,9 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     data = _fields(policy)
     if isinstance(policy, Frozen):
         return data
+    data["optimizer"] = {
+        name: to_plain(value, f"{where}.optimizer.{name}") for name, value in _fields(policy.optimizer).items()
+    }
     data["replay"] = None if policy.replay is None else _fields(policy.replay)
     data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
@@ -126,7 +129,7 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
     return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
 
 
-def _fields(instance: Program | Policy | Frozen | Algorithm | Replay) -> dict[str, Any]:
+def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Replay) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -176,20 +179,25 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
         return Frozen(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
     kinds = field_types(Policy)
     _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
-    replay = data.get("replay")
-    if replay is not None:
-        of_replay = field_types(Replay)
-        _known(replay, of_replay, f"{where}.replay")
-        replay = Replay(**{key: convert(value, of_replay[key], f"{where}.replay.{key}") for key, value in replay.items()})
     return Policy(
-        replay=replay,
+        optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
+        replay=_read(Replay, data.get("replay"), f"{where}.replay"),
         algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
         **{
             key: convert(value, kinds[key], f"{where}.{key}")
             for key, value in data.items()
-            if key not in ("algorithm", "replay")
+            if key not in ("algorithm", "optimizer", "replay")
         },
     )
+
+
+def _read(cls: type[Any], data: Any, where: str) -> Any:
+    """The fields of a dataclass; None where there are none."""
+    if data is None:
+        return None
+    kinds = field_types(cls)
+    _known(data, kinds, where)
+    return cls(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
 
 
 def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
@@ -206,9 +214,10 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 
 
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
-    """{key: [old, new]} of everything that differs; ``algorithm.*``, ``policy.*`` and ``env.*`` by those names.
+    """{key: [old, new]} of everything that differs.
 
-    Where there are several policies, ``policies.NAME.algorithm.*`` and ``policies.NAME.*``.
+    Keys are ``algorithm.*``, ``optimizer.*``, ``replay.*``, ``policy.*`` and ``env.*``, and else the Program's fields. Where
+    there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
     """
     a, b = _flat(old), _flat(new)
     return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
@@ -222,8 +231,9 @@ def _flat(program: Program) -> dict[str, Any]:
     several = len(data["policies"]) > 1
     for name, policy in data["policies"].items():
         room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
-        if (replay := policy.pop("replay", None)) is not None:
-            flat |= {f"{room}replay.{key}": value for key, value in replay.items()}
+        for part in ("optimizer", "replay"):
+            if (fields := policy.pop(part, None)) is not None:
+                flat |= {f"{room}{part}.{key}": value for key, value in fields.items()}
         if algorithm is not None:
             flat |= {f"{room}algorithm": algorithm["name"]}
             flat |= {f"{room}algorithm.{key}": value for key, value in algorithm["fields"].items()}

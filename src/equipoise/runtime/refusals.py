@@ -20,6 +20,7 @@ from equipoise.types import (
     Frozen,
     Inference,
     OnNonfinite,
+    Optimizer,
     Policy,
     Precision,
     Program,
@@ -165,7 +166,7 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _policy_problems(program: Program, policy: Policy) -> list[str]:
-    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm.")]
+    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm."), *_optimizer_problems(policy.optimizer)]
     if policy.algorithm.target_every and not policy.algorithm.has_target:
         name = type(policy.algorithm).__name__
         problems.append(
@@ -190,6 +191,15 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
             f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
+    return problems
+
+
+def _optimizer_problems(optimizer: Optimizer) -> list[str]:
+    problems = out_of_range(optimizer, "optimizer.")
+    for name in ("name", "schedule"):
+        kinds, got = get_args(facts(Optimizer)[name].kind), getattr(optimizer, name)
+        if got not in kinds:
+            problems.append(f"optimizer.{name}: expected one of {', '.join(kinds)}, got {got!r}")
     return problems
 
 
@@ -334,7 +344,7 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
         free = [name for name, fact in facts(type(new)).items() if fact.rule == "free"]
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
-            "algorithm.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
+            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
         )
     check_read(new, changes)
     return changes

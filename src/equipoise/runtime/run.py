@@ -185,10 +185,10 @@ class Run:
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
             scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
-            if blue.policy.algorithm.anneal and self._kept >= blue.schedule_updates:
+            if blue.policy.optimizer.schedule != "constant" and self._kept >= blue.schedule_updates:
                 scribe.note(
                     "warning: the schedules have come to their end, so the learning rate is 0; "
-                    "--set schedule_steps=N stretches them, --set algorithm.anneal=false gives them up"
+                    "--set schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
                 )
         return runtime, scribe, exam
 

@@ -19,9 +19,10 @@ from equipoise.envs.wrong import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
 from equipoise.runtime import fields
-from equipoise.types import EnvFactory, Frozen, Policy, Program, Replay, learning
+from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
+ROOMS = ("algorithm", "optimizer", "replay")  # of a policy; their fields are set as ROOM.FIELD
 NONE_WORDS = ("none", "null")
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     f"{prefix}{byte}": base**power
@@ -43,9 +44,10 @@ def pairs(settings: Settings) -> list[tuple[str, Any]]:
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys: ``algorithm.*`` for hyper-parameters, ``replay.*`` for a replay's settings where there is one, ``policy.*`` (or bare)
-    for unroll, batch and publish_every, a bare name for a field of the Program, ``env.*`` for an argument of the env,
-    ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy of an agent. Where there are several policies
+    Keys: ``algorithm.*`` for hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``replay.*`` for a
+    replay's settings where there is one, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for a field of
+    the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy
+    of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where there are several policies
     ``policies.NAME.*`` is one's, and without that it is that of all that learn.
     """
     kinds = setting_types(program)
@@ -62,13 +64,13 @@ def apply_settings(program: Program, settings: Settings) -> Program:
             of_env[key] = convert(text, str, key)
         elif room == "route" and name:
             route[name] = convert(text, str, key)
-        elif key not in kinds:
+        elif (kind := _kind(key, kinds)) is None:
             raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
         elif targets := _targets(program, key):
             for policy, short in targets:
-                in_policies[policy][short] = convert(text, policy_types(program.policies[policy])[short], key)
+                in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
         else:
-            in_program[key] = convert(text, kinds[key], key)
+            in_program[key] = convert(text, kind, key)
     if any(in_policies.values()):
         policies = program.policies.items()
         in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
@@ -85,13 +87,25 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
         _, name, short = key.split(".", 2)
         return [(name, short)]
     short = key.removeprefix("policy.")
-    return [(name, short) for name, policy in learning(program).items() if short in policy_types(policy)]
+    return [(name, short) for name, policy in learning(program).items() if _kind(short, policy_types(policy)) is not None]
+
+
+def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
+    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``); None where there is none."""
+    field, _, entry = key.rpartition(".")
+    whole = kinds.get(field)
+    if key not in kinds and entry and typing.get_origin(whole) is Mapping:
+        return typing.get_args(whole)[1]
+    return kinds.get(key)
 
 
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
     plain = {key: value for key, value in changes.items() if "." not in key}
-    for room in ("algorithm", "replay"):
+    for room in ROOMS:
         if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
+            for key in [key for key in deep if "." in key]:  # an entry of a mapping
+                name, _, entry = key.partition(".")
+                deep[name] = {**deep.get(name, getattr(getattr(policy, room), name)), entry: deep.pop(key)}
             if room == "replay" and "capacity" in deep:  # a recipe's budget, which would win, is of a size that is not wanted
                 deep = {"memory": 0} | deep
             plain[room] = dataclasses.replace(getattr(policy, room), **deep)
@@ -140,9 +154,14 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
-    of_algorithm = {f"algorithm.{name}": kind for name, kind in field_types(type(policy.algorithm)).items()}
-    of_replay = {} if policy.replay is None else {f"replay.{name}": kind for name, kind in field_types(Replay).items()}
-    return of_algorithm | of_replay | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
+    rooms = {room: getattr(policy, room) for room in ROOMS}
+    kinds = {
+        f"{room}.{name}": kind
+        for room, settings in rooms.items()
+        if settings is not None
+        for name, kind in field_types(type(settings)).items()
+    }
+    return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
 def field_types(cls: type[Any]) -> dict[str, Any]:
@@ -169,6 +188,8 @@ def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
         yield from (found for arg in args for found in _beyond(value, arg))
     elif origin is tuple and isinstance(value, tuple):
         yield from (found for item in value for found in _beyond(item, args[0]))
+    elif origin is Mapping and isinstance(value, Mapping):
+        yield from (found for item in value.values() for found in _beyond(item, args[1]))
 
 
 # ----------------------------------------------------------------------------------------------------------------- values
@@ -215,7 +236,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
     if isinstance(kind, type) and kind in _SCALARS:
         return _SCALARS[kind]
     if kind in (dict, Mapping) or origin in (dict, Mapping):
-        return _mapping
+        return partial(_mapping, args)
     raise _Reason(f"a field of type {kind} cannot be set from text or JSON; use numbers, texts, Literal, tuple or None")
 
 
@@ -301,11 +322,12 @@ def _str(value: Any) -> str:
     return value
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
     value = json.loads(value) if isinstance(value, str) else value
     if not isinstance(value, Mapping):
         raise ValueError
-    return dict(value)
+    read = _converter(args[1] if args else Any)
+    return {_str(key): read(item) for key, item in value.items()}
 
 
 def _anything(value: Any) -> Any:
