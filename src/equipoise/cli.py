@@ -256,7 +256,8 @@ def watch(run: Run, view: View, command: str) -> int:
     epilog="""Examples:
   equipoise evaluate runs/CartPole-v1-ppo-0-20260101-120000
   equipoise evaluate runs/NAME --episodes 100 --stochastic
-  equipoise evaluate runs/NAME --episodes 1 --video""",
+  equipoise evaluate runs/NAME --episodes 1 --video
+  equipoise evaluate runs/NAME --recorded rows.npz --out actions.npz   what it would do; needs no env""",
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
@@ -273,13 +274,29 @@ def evaluate(
     video: Annotated[
         bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
     ] = False,
+    recorded: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|DATASET",
+            help="Play recorded observations instead of episodes: an npz file with obs [N, ...] (action, first), or a Minari "
+            "data set. The env's package is not needed.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --recorded: write the actions there, as npz.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
     """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
+    if recorded is not None:
+        given = {"deterministic": not stochastic, "best": best, **vouched(trust)}
+        play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
+        return
     with plain_errors("equipoise evaluate", debug):
         from equipoise.runtime.settings import convert
+
+        if out is not None:
+            raise ValueError(f"--out {out}: expected --recorded FILE|DATASET with it, since fresh episodes write no actions")
 
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
@@ -299,6 +316,31 @@ def evaluate(
         print(f"  {name} {mean:,.1f}")
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
+
+
+def play_recorded(
+    directory: Path, recorded: str, out: Path | None, *, seed: str, video: bool, debug: bool, **given: Any
+) -> None:
+    """Play recorded observations and print how the actions agree with the recorded ones."""
+    with plain_errors("equipoise evaluate", debug):
+        from equipoise import api
+        from equipoise.runtime.settings import convert
+
+        if video:
+            raise ValueError(
+                "--video: expected fresh episodes, since recorded observations are not drawn; leave --recorded out"
+            )
+        start = convert(seed, int, "--seed")
+        played = api.play(directory, recorded, seed=start, **given)
+        if out is not None:
+            played.save(out)
+    print(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")
+    for path, share in played.same.items():
+        print(f"  {path}: {share:.1%} as recorded")
+    for path, distance in played.distance.items():
+        print(f"  {path}: {distance:.4g} from the recorded one on average")
+    if out is not None:
+        print(f"actions in {shlex.quote(str(out))}")
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise import api
+from equipoise import api, cli
 from equipoise.runtime import playable
 from equipoise.runtime.checkpoint import SPEC
 
@@ -23,6 +25,7 @@ SOURCE = '''
 from collections import OrderedDict
 import gymnasium, numpy as np
 from gymnasium import spaces
+from typer.testing import CliRunner
 
 class Env(gymnasium.Env):
     """Where the seen number is to be answered, from 3 on; one of the five answers is never allowed."""
@@ -66,6 +69,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
         for _ in run:
             pass
+        if importlib.util.find_spec("minari") is not None:
+            eq.collect(run.directory, folder / "played", episodes=3, deterministic=True)
     finally:
         sys.path.remove(str(folder))
     (folder / f"{MODULE}.py").unlink()
@@ -109,12 +114,71 @@ def test_a_run_and_each_of_its_checkpoints_say_the_same(trained: Path) -> None:
     assert made.learns and made.spec.agents == ("",) and made.algorithm.network(made.spec) is not None
 
 
+def recording(path: Path, **changes: Any) -> Path:
+    """Twelve rows of two episodes, as an npz file."""
+    rows = observation(12) | {"z": np.arange(12) % 4}
+    arrays: dict[str, Any] = {f"obs/{key}": x for key, x in rows.items()} | {"first": np.arange(12) % 7 == 0} | changes
+    np.savez(path, **{key: x for key, x in arrays.items() if x is not None})
+    return path
+
+
+def test_recorded_observations_are_played_without_the_env(trained: Path, without: None, tmp_path: Path) -> None:
+    played = eq.play(trained, recording(tmp_path / "a.npz"))
+    assert (played.rows, played.episodes) == (12, 2) and not played.same and not played.distance
+    player = eq.load(trained)
+    for row, action in enumerate(played.action):  # each episode from its beginning
+        if row % 7 == 0:
+            player.reset()
+        assert player.act(observation() | {"z": row % 4}) == action
+    other = np.where(np.arange(12) < 3, 7, played.action)  # no action of this policy in three of the rows
+    again = eq.play(trained, recording(tmp_path / "b.npz", action=other))
+    assert again.same == {"action": 0.75}
+    again.save(tmp_path / "actions.npz")
+    with np.load(tmp_path / "actions.npz") as saved:
+        np.testing.assert_array_equal(saved["action"], played.action)
+        np.testing.assert_array_equal(saved["first"], np.arange(12) % 7 == 0)
+
+
+def test_the_command_line_plays_recorded_observations(trained: Path, without: None, tmp_path: Path) -> None:
+    file = recording(tmp_path / "a.npz", action=np.full(12, 7))
+    runner, told = CliRunner(), ["evaluate", str(trained), "--recorded", str(file), "--out", str(tmp_path / "out.npz")]
+    answer = runner.invoke(cli.app, told)
+    assert answer.exit_code == 0, answer.output
+    assert "played 12 rows of 2 episodes (weights of step 64)" in answer.output
+    assert "action: 0.0% as recorded" in answer.output and (tmp_path / "out.npz").is_file()
+    assert runner.invoke(cli.app, [*told, "--video"]).exit_code == 2
+    assert runner.invoke(cli.app, ["evaluate", str(trained), "--out", "x"]).exit_code == 2
+
+
+def test_a_recorded_data_set_is_played_without_the_env(trained: Path, without: None) -> None:
+    pytest.importorskip("minari")
+    played = eq.play(trained, trained.parent / "played")
+    assert (played.rows, played.episodes) == (18, 3) and played.same == {"action": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"obs/z": None}, "obs: expected the keys"),
+        ({"obs/a": np.zeros((12, 3))}, r"expected an observation of shape .* or a batch"),
+        ({"action": np.zeros(11, np.int64)}, r"expected 12 rows in obs, action and first alike, got \(12,\) and \[11\]"),
+        ({"first": np.zeros(3, bool)}, "expected 12 rows"),
+        ({"action": np.zeros((12, 2), np.int64)}, r"action: expected recorded actions of shape \[12\], got \[12, 2\]"),
+        ({"reward": np.zeros(12)}, r"expected the arrays obs, action and first \(obs at least\), got the unknown \['reward'\]"),
+        ({"obs/action_mask": np.zeros((12, 5))}, "obs/action_mask: expected at least one action allowed, got none in row 0"),
+    ],
+)
+def test_a_recording_that_does_not_fit_is_refused(trained: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        eq.play(trained, recording(tmp_path / "a.npz", **changes))
+
+
 def test_another_env_than_the_one_of_training_is_refused(trained: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / f"{MODULE}.py").write_text(SOURCE.replace("Discrete(5, start=3)", "Discrete(5)"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     with pytest.raises(ValueError, match=rf"{MODULE}:Env: action: expected what the policy 'main' was trained with"):
-        eq.evaluate(trained, episodes=1)
+        eq.evaluate(trained, episodes=1, trust=[MODULE])
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
 
 

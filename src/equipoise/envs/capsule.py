@@ -229,7 +229,7 @@ def read(path: Path, trusted: Sequence[str] = ()) -> Capsule:
         if file.is_symlink():
             raise ValueError(f"{file}: expected a file, got a link to {os.readlink(file)}")
     data = read_json(directory / RECORD)
-    arrays = _arrays(directory / ARRAYS)
+    arrays = read_arrays(directory / ARRAYS)
     capsule = _capsule(data, arrays, directory / RECORD)
     names, signed = trust.of_env(data["env"])
     trust.check(names, signed, data.get("signature"), trusted, directory / RECORD)
@@ -283,8 +283,8 @@ def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None
         raise ValueError(f"{file}: {name}: expected {expected}, got {described(got)}")
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays: numbers only, of a bounded size; nothing is unpacked to the disk."""
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the disk."""
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())
