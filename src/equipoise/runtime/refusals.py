@@ -97,11 +97,6 @@ def _run_problems(program: Program) -> list[str]:
 
 def _central_problems(program: Program) -> list[str]:
     problems = []
-    if len(program.policies) > 1:
-        problems.append(
-            f"inference: expected local with several policies ({', '.join(program.policies)}), since an "
-            "inference worker acts for one, got central"
-        )
     if program.actors == 0:
         problems.append("inference: expected local without actors, since nobody acts, got central")
     elif program.inference_workers > program.actors:
