@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from equipoise.console.help import OneLineErrors, Sections, leaving, one_line, plain_errors, printable
+from equipoise.console.help import OneLineErrors, Sections, fail, leaving, one_line, plain_errors, printable
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.types import OUT, WHAT, WHERE
 
@@ -225,10 +225,12 @@ def vouched(trust: list[str] | None) -> dict[str, Any]:
 
 def watch(run: Run, view: View, command: str) -> int:
     """Show a run of ``command`` to its end; returns the exit code."""
-    from equipoise.runtime.errors import WorkerFailed
+    from equipoise.learners.learner import NonFiniteUpdate
+    from equipoise.runtime.errors import CannotStart, WorkerFailed
     from equipoise.runtime.interrupt import Preempted
 
     failed: WorkerFailed | None = None
+    said = ""
     interrupted = preempted = False
     try:
         # The view is left first: closing the run takes a moment and may print.
@@ -238,10 +240,16 @@ def watch(run: Run, view: View, command: str) -> int:
     except KeyboardInterrupt as error:
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
-        failed = error
+        failed, said = error, error.sentence
+    except NonFiniteUpdate as error:  # on serial
+        said = str(error)
+    except CannotStart as error:
+        fail(str(error), f"equipoise {command}")
     if run.summary is not None:
         view.summarise(run.summary, run.directory)
         interrupted = interrupted or run.summary["status"] == "interrupted"
+    if said:
+        fail(said, f"equipoise {command}", code=1)
     if failed is not None:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
         print(f"equipoise {command}: {str(failed).partition(chr(10))[0]}", file=sys.stderr)

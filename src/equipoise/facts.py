@@ -20,7 +20,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 __all__ = [
-    "FREE", "KEPT", "Count", "Fact", "Flag", "Fraction", "Help", "NonNegative", "OnResume", "Positive", "Range", "Read",
+    "FREE", "KEPT", "Count", "Fact", "Flag", "Fraction", "Help", "NonNegative", "OnResume", "Positive", "Range", "Rate", "Read",
     "Share", "Whole", "facts", "said",
 ]  # fmt: skip
 
@@ -51,6 +51,7 @@ Share = Annotated[float, Range(0, 1)]
 NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1, above=True)]
+Rate = Annotated[float, Range(0, 10)]  # of learning: beyond it no update stays finite
 Count = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 

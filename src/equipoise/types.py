@@ -23,6 +23,7 @@ from equipoise.facts import (
     NonNegative,
     Positive,
     Range,
+    Rate,
     Read,
     Share,
     Whole,
@@ -272,9 +273,9 @@ class Optimizer:
     """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own with these settings."""
 
     name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = "adam"
-    learning_rate: Annotated[NonNegative, Help("Learning rate where the schedule begins.")] = 3e-4
+    learning_rate: Annotated[Rate, Help("Learning rate where the schedule begins.")] = 3e-4
     rates: Annotated[
-        Mapping[str, NonNegative],
+        Mapping[str, Rate],
         Help("Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others have learning_rate."),
     ] = field(default_factory=dict)
     schedule: Annotated[
@@ -662,6 +663,6 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
     "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative",
-    "OnNonfinite", "Optimizer", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Replay", "Resume", "RunSpec",
-    "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
+    "OnNonfinite", "Optimizer", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Rate", "Replay", "Resume",
+    "RunSpec", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

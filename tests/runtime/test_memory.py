@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -256,3 +257,47 @@ def test_nothing_is_allocated_for_a_run_that_does_not_fit(arguments: tuple[str, 
 def test_more_blocks_than_a_queue_has_room_for(algorithm: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         api.program("CartPole-v1", algorithm, **settings)
+
+
+@pytest.mark.parametrize("value", ["inf", "1e300", "11"])
+def test_a_learning_rate_that_no_update_survives_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match=r"^optimizer\.learning_rate: expected 0 to 10, got"):
+        api.program("CartPole-v1", settings=[f"optimizer.learning_rate={value}"])
+
+
+def one_sentence(done: subprocess.CompletedProcess[str], code: int, said: str) -> None:
+    assert done.returncode == code, done.stderr
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert re.match(f"equipoise train: {said}", last), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_an_update_that_is_not_finite_ends_the_run_in_a_sentence(on: str, tmp_path: Path) -> None:
+    done = command("--on", on, "--set", "algorithm.entropy=1e300", cwd=tmp_path)
+    one_sentence(done, 1, r"learner, group 'all', update 1: expected a finite (loss|grad_norm/all), got")
+
+
+@pytest.mark.timeout(600)
+def test_too_few_open_files_are_a_sentence_that_names_enough(tmp_path: Path) -> None:
+    done = command(cwd=tmp_path, NOFILE=24)
+    one_sentence(done, 2, r"expected a limit of at least \d+ open files for \d+ worker processes, got 24 \(ulimit -n\)")
+    assert not (tmp_path / "run").exists()
+    enough = re.search(r"at least (\d+) open files", done.stderr)
+    assert enough is not None
+    assert command(cwd=tmp_path, NOFILE=int(enough[1])).returncode == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_limit_of_the_size_of_files_costs_checkpoints_not_the_run(tmp_path: Path) -> None:
+    """In one thread: what is too large is not saved, and the run says so. Processes share memory, which counts as a file."""
+    done = command(cwd=tmp_path, FSIZE=20_000)
+    one_sentence(done, 2, r"the run cannot start, since it needs a larger file than .* may write \(.*'run' takes .* MiB")
+    assert not (tmp_path / "run").exists()
+    done = command("--on", "serial", cwd=tmp_path, FSIZE=20_000)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_bytes())
+    assert summary["status"] == "completed"
+    assert any("File too large" in note for note in summary["notes"]), summary["notes"]
+    assert not list((tmp_path / "run" / "checkpoints").glob("*/.*"))

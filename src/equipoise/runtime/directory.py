@@ -302,6 +302,11 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
+    def discard(self) -> None:
+        """Close and remove the directory of a run that did not begin."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def __enter__(self) -> Self:
         return self
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from equipoise.runtime.deaths import Death
 
 UNKNOWN = Death("", "")
+LIMITS = {
+    errno.EMFILE: ("more open files than this process may have", "raise that with 'ulimit -n', or use fewer actors"),
+    errno.ENFILE: ("more open files than this machine gives", "use fewer actors"),
+    errno.EFBIG: ("a larger file than this process may write", "raise that with 'ulimit -f', or use --on serial"),
+    errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
+    errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
+}  # by errno: what is needed, what to do
+SPEAKING = "NonFiniteUpdate"  # an exception whose message says what a user can do
 
 
 class WorkerFailed(RuntimeError):
@@ -18,6 +27,25 @@ class WorkerFailed(RuntimeError):
         self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
         self.death, self.final = death, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
+
+    @property
+    def sentence(self) -> str:
+        """The exception's own words, where they say what a user can do and the traceback adds nothing; else ""."""
+        _, found, said = self.traceback_text.rpartition(f"{SPEAKING}: ")
+        return said.strip() if found else ""
+
+
+class CannotStart(OSError):
+    """A run that this machine or account does not let begin: a limit of open files, of a file's size, of memory."""
+
+    @classmethod
+    def of(cls, error: OSError | MemoryError) -> CannotStart | None:
+        """The sentence; None where no limit is the reason."""
+        number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno
+        if number not in LIMITS:
+            return None
+        needs, instead = LIMITS[number]
+        return cls(f"the run cannot start, since it needs {needs} ({error}); {instead}")
 
 
 class CannotResume(ValueError):

@@ -43,11 +43,9 @@ class Segment:
             self.buffer = mmap.mmap(self.fd, self.size)
         except OSError as error:
             os.close(self.fd)
-            if error.errno in (errno.ENOSPC, errno.ENOMEM):
-                raise MemoryError(
-                    f"the shared segment {name!r} needs {self.size / 2**20:.0f} MiB, which this machine does not give; "
-                    "lower envs_per_actor, unroll, batch or max_lag"
-                ) from error
+            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                said = f"the shared memory {name!r} takes {self.size / 2**20:,.1f} MiB: {error.strerror}"
+                raise OSError(error.errno, said) from error
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut
 from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
-from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.errors import CannotStart, WorkerFailed
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.limits import check_processes
@@ -215,7 +215,14 @@ class Run:
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
-        runtime, scribe, exam = self._begin(time.monotonic())
+        try:
+            runtime, scribe, exam = self._begin(time.monotonic())
+        except (OSError, MemoryError) as error:
+            if (told := CannotStart.of(error)) is None:
+                raise
+            if self._source is None:
+                self._files.discard()
+            raise told from error
         ring = _Ring(runtime, scribe, exam)
         for warning in self._warnings:
             scribe.note(warning)
