@@ -24,7 +24,7 @@ import torch
 
 from equipoise.algorithms.impala import IMPALA
 from equipoise.runtime import measure
-from equipoise.runtime.interrupt import Interrupt
+from equipoise.runtime.session import Interrupt
 from equipoise.types import EnvFactory, Policy, Precision, Program
 
 CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")

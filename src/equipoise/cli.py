@@ -227,7 +227,7 @@ def watch(run: Run, view: View, command: str) -> int:
     """Show a run of ``command`` to its end; returns the exit code."""
     from equipoise.learners.learner import NonFiniteUpdate
     from equipoise.runtime.errors import CannotStart, WorkerFailed
-    from equipoise.runtime.interrupt import Preempted
+    from equipoise.runtime.session import Preempted
 
     failed: WorkerFailed | None = None
     said = ""

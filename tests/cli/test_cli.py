@@ -433,7 +433,7 @@ def test_a_resume_that_cannot_be_says_why(api):
 
 
 def test_a_preempted_run_has_an_exit_code_of_its_own(api):
-    from equipoise.runtime.interrupt import Preempted
+    from equipoise.runtime.session import Preempted
 
     api.run = FakeRun(end=Preempted(), status="interrupted")
     assert run("train", "CartPole-v1", "--quiet").exit_code == 143

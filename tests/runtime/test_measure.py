@@ -15,7 +15,7 @@ import pytest
 from equipoise import api
 from equipoise.runtime import forkserver, measure
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.interrupt import Interrupt
+from equipoise.runtime.session import Interrupt
 from tests.conftest import children, descendants
 from tests.runtime.resuming import command
 from tests.runtime.ruling import program

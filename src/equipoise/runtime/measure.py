@@ -16,10 +16,10 @@ from typing import Any, get_args
 from equipoise.runtime import acting, blueprint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.process import ProcessRuntime
 from equipoise.runtime.refusals import check
+from equipoise.runtime.session import Interrupt
 from equipoise.types import Inference, Program
 
 MEASURE_S = 5.0  # in all

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import platform
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,12 +23,12 @@ from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import CannotStart, WorkerFailed
 from equipoise.runtime.exam import Exam
-from equipoise.runtime.interrupt import Interrupt
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.program import differences
 from equipoise.runtime.refusals import check
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.scribe import Scribe
+from equipoise.runtime.session import SESSION, Interrupt
 from equipoise.schema import check as check_schema
 from equipoise.types import EnvSpec, Program, learning
 
@@ -142,7 +140,7 @@ class Run:
         self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
         self._saved_at = 0.0
         self._reports = self._run()
-        _close_at_exit(self)
+        SESSION.close_at_exit(self)
 
     @property
     def directory(self) -> Path:
@@ -439,14 +437,3 @@ def _same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
             f"replay.dataset={dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
             f"({got[:12]}...) in {dataset.path}"
         )
-
-
-def _close_at_exit(run: Run) -> None:
-    """A program may end after a ``break``: the run is closed while the interpreter is still whole."""
-    reference = weakref.ref(run)
-
-    def close() -> None:
-        if (still := reference()) is not None:
-            still.close()
-
-    atexit.register(close)
