@@ -195,6 +195,12 @@ def test_a_worker_that_dies_without_a_word(api):
     assert (result.exit_code, result.stderr.strip()) == (1, "equipoise train: actor 1 died of SIGKILL")
 
 
+@pytest.mark.parametrize("error", [EOFError("the file ended"), RuntimeError("a bug")])
+def test_an_unforeseen_error_is_not_taken_for_an_interrupt(api, error):
+    api.run = FakeRun(error)
+    assert run("train", "CartPole-v1").exception is error
+
+
 def test_an_error_that_nobody_foresaw_keeps_its_traceback(api):
     api.run = FakeRun(RuntimeError("a bug"))
     result = run("train", "CartPole-v1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ from equipoise.envs.capsule import EnvFailed, read
 from equipoise.envs.replay import replay
 from equipoise.runtime.directory import load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
-from tests.conftest import descendants
+from tests.conftest import descendants, segments
 from tests.runtime import failing as failures
 from tests.runtime.killing import killing
 from tests.runtime.ruling import Doomed, program
@@ -51,6 +52,34 @@ def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path) -> 
     assert caught.value.worker == "actor 0"
     assert "failing.py" in caught.value.traceback_text
     assert run.summary["status"] == "failed"
+
+
+def test_a_run_that_fails_leaves_no_memory_open_while_its_error_is_kept(tmp_path: Path) -> None:
+    gc.collect()
+    before = segments()
+    gc.disable()
+    try:
+        with pytest.raises(WorkerFailed) as caught:
+            exhaust(failing("exit", "process", tmp_path / "run", after=0))
+        assert caught.value.__traceback__ is not None and segments() <= before
+    finally:
+        gc.enable()
+
+
+def test_a_server_that_ends_while_it_imports_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    """A module that the server imports ends it, as a lack of memory might."""
+    (tmp_path / "ending.py").write_text("import os\nos._exit(9)\n")
+    code = (
+        "from equipoise import cli\nfrom equipoise.runtime import forkserver\nforkserver.PRELOAD.append('ending')\ncli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "train", "CartPole-v1", "--steps", "1000", "--out", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}, capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "equipoise train: learner could not be started: the server that it is forked from ended 3 times" in done.stderr
+    assert "ending" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_exception_in_serial_is_the_exception(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ class OneLineErrors(TyperGroup):
             typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
             command = " ".join(["equipoise", *(word for word in typed[:1] if word in self.commands)])
             fail(f"{_reason(error)} See '{command} --help'.", command)
-        except typer.Abort:
+        except typer.Abort as stop:
+            if isinstance(stop.__cause__, EOFError):  # click takes every EOFError for Ctrl-D at a prompt; there is none here
+                raise stop.__cause__ from None
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
 

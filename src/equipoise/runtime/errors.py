@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import traceback
 from pathlib import Path
 
 from equipoise.runtime.deaths import Death
@@ -54,3 +56,18 @@ class CannotResume(ValueError):
     @classmethod
     def of(cls, file: Path, error: Exception) -> CannotResume:
         return cls(f"{file}: this run cannot go on from it: {type(error).__name__}: {error}")
+
+
+def forget_locals(error: BaseException | None) -> None:
+    """Clear the local variables of this package's frames in a traceback: they hold a run's shared memory open while it is kept.
+
+    The frames of an env or of a script keep theirs.
+    """
+    package, seen = str(Path(__file__).parents[1]), set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename.startswith(package):
+                with contextlib.suppress(RuntimeError):  # it still runs
+                    frame.clear()
+        error = error.__cause__ or error.__context__

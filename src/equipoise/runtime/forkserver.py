@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any
 
@@ -19,7 +20,29 @@ ENV_PRELOAD = ["equipoise.runtime.stepping"]
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 
+TRIES, PAUSE_S = 3, 0.1  # to start a process where its server ends; a server that was killed may be started again
+
 _envs = forkserver.ForkServer()
+
+
+class ServerEnded(RuntimeError):
+    """The server of a process ended while it imported, as often as it was started."""
+
+
+def start(process: process.BaseProcess) -> None:
+    """Start a process from its server. Where that has ended, another one is started, ``TRIES`` times in all."""
+    for attempt in range(TRIES):
+        try:
+            process.start()
+            return
+        except (EOFError, ConnectionError):
+            time.sleep(PAUSE_S)
+            if attempt == TRIES - 1:
+                names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
+                raise ServerEnded(
+                    f"could not be started: the server that it is forked from ended {TRIES} times while it imported {names}. "
+                    "What it said is above; if it said nothing, it was killed, for want of memory perhaps"
+                ) from None
 
 
 def prepare(*, central: bool = False) -> None:

@@ -164,8 +164,11 @@ class ProcessRuntime:
             )  # fmt: skip
             context = multiprocessing.get_context("forkserver")
             process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
-        with _without_main(self._blue):
-            process.start()
+        try:
+            with _without_main(self._blue):
+                forkserver.start(process)
+        except forkserver.ServerEnded as error:
+            raise WorkerFailed(child.name, str(error), final=True) from error
         child.process, child.watch = process, Watch(process.pid, time.perf_counter())
 
     def _rows(self, child: _Child) -> int:

@@ -21,7 +21,7 @@ from equipoise.runtime.checkpoint import Entry
 from equipoise.runtime.cut import Cut
 from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
-from equipoise.runtime.errors import CannotStart, WorkerFailed
+from equipoise.runtime.errors import CannotStart, WorkerFailed, forget_locals
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.program import differences
@@ -166,6 +166,10 @@ class Run:
         try:
             with Interrupt() as interrupt:
                 yield from self._train(interrupt)
+        except Exception as error:
+            if self.on == "process":
+                forget_locals(error)
+            raise
         finally:
             self._files.close()
 
