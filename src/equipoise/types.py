@@ -248,6 +248,16 @@ class Worker(Protocol):
 # ---------------------------------------------------------------------------------------------------------- algorithms
 
 
+class Pool(Protocol):
+    """The learners that share a batch, each with some of its streams; every learner asks the same questions in the same order.
+
+    A statistic over a whole batch is a function of sums, so that it is the same however many learners the batch is dealt to.
+    """
+
+    def sum(self, x: Tensor) -> Tensor: ...  # over all learners, element by element
+    def max(self, x: Tensor) -> Tensor: ...
+
+
 class Network(Protocol):
     """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
 
@@ -375,11 +385,14 @@ class Algorithm(ABC):
         """
         return None
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
-        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``."""
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
+
+        What is a statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part of it.
+        """
         return {}
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
         """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
 
         So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
@@ -663,6 +676,7 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 __all__ = [
     "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
     "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative",
-    "OnNonfinite", "Optimizer", "Places", "Policy", "Positive", "Precision", "Program", "Range", "Rate", "Replay", "Resume",
-    "RunSpec", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
+    "OnNonfinite", "Optimizer", "Places", "Policy", "Pool", "Positive", "Precision", "Program", "Range", "Rate", "Replay",
+    "Resume", "RunSpec", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore",
+    "Whole", "Worker",
 ]  # fmt: skip

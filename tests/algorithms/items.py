@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
+from equipoise.learners.pool import ALONE
 from equipoise.nets.threads import one_thread
 from equipoise.types import TRAJECTORY_EDGES as EDGES
 from equipoise.types import Batch, EnvSpec, Trajectory
@@ -78,7 +79,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def target(algorithm: Any, net: Any, target_net: Any, data: Trajectory, seed: int = 0) -> Any:
     """All that ``targets`` returns; ``target_net`` of the whole network."""
     with torch.no_grad():
-        return algorithm.targets(net, algorithm.followed(target_net), data, rng=generator(seed))
+        return algorithm.targets(net, algorithm.followed(target_net), data, rng=generator(seed), pool=ALONE)
 
 
 def learn(algorithm: Any, net: Any, target_net: Any, data: Trajectory, group: str, weight: Tensor | None = None) -> Any:

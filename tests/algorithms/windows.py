@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from equipoise.learners.pool import ALONE
 from equipoise.types import Batch, EnvSpec, LossOutput, Trajectory
 from tests.returns.cases import streams
 
@@ -58,7 +59,7 @@ class Learned:
 def learn(algorithm: Any, net: Any, target_net: Any, data: Trajectory) -> Learned:
     rng = torch.Generator()
     with torch.no_grad():
-        targets = algorithm.targets(net, target_net, data, rng=rng)
+        targets = algorithm.targets(net, target_net, data, rng=rng, pool=ALONE)
     batch = Batch(data=data, keys=np.zeros((B, 2), np.int64), weight=torch.ones(B), targets=targets)
     net.zero_grad()
     out = algorithm.loss(net, target_net, batch, group="all", step=0.0, rng=rng)

@@ -10,7 +10,7 @@ import torch
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
-from equipoise.types import Batch, LossOutput, Trajectory, Tree
+from equipoise.types import Batch, LossOutput, Pool, Trajectory, Tree
 
 BATCHES: list[dict[str, Any]] = []  # copies of what came; how far the policy that judges is from that which acted; statistics
 
@@ -20,14 +20,14 @@ class Recording(ActorCriticAlgorithm):
     normalize_obs: bool = True
     normalize_reward: bool = True
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         out = net.unroll(data.obs, data.first, data.state)[0]
         gap = out.policy[: data.shape[0]].logp(data.action) - data.behaviour["logp"]
         fields = {"obs": data.obs, "first": data.first, "reward": data.reward, "mask": data.mask, **data.context}
         BATCHES.append({name: x.numpy().copy() for name, x in fields.items()})
         BATCHES[-1] |= {"gap": float(gap[data.mask].abs().max()), "counts": {float(net.norm.count)}}
         BATCHES[-1] |= {"scaled": self.rewards(net, data).numpy().copy(), "factor": float(net.returns.factor)}
-        return super().targets(net, target_net, data, rng=rng)
+        return super().targets(net, target_net, data, rng=rng, pool=pool)
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

@@ -43,7 +43,7 @@ class Falling(Algorithm):
 
     best = act
 
-    def targets(self, net: Any, target_net: Any, data: Any, *, rng: Any) -> Any:
+    def targets(self, net: Any, target_net: Any, data: Any, *, rng: Any, pool: Any) -> Any:
         self.seen[0].append(look(target_net))
         return {}
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from equipoise.learners.pool import ALONE
 from equipoise.nets import ActorCritic, RunningNorm
 from equipoise.nets.torso import encode, measured
 from equipoise.types import EnvSpec
@@ -33,7 +34,7 @@ def batches(seed: int, n: int = 12) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_merged_batches_are_the_statistics_of_all_rows(seed: int) -> None:
     norm, seen = RunningNorm(F, clip=5.0), np.empty((0, F))
     for rows, mask in batches(seed):
-        norm.absorb(rows, mask)
+        norm.absorb(rows, mask, ALONE)
         seen = np.concatenate([seen, rows[mask].double().numpy()])
         assert norm.count.item() == len(seen)
         if not len(seen):
@@ -52,20 +53,20 @@ def test_before_the_first_row_and_after_nothing_real_it_only_clips() -> None:
     norm, x = RunningNorm(F), torch.tensor([0.5, -3.0, 50.0, -1e9])
     want = torch.tensor([0.5, -3.0, 10.0, -10.0])
     assert torch.equal(norm(x), want) and torch.equal(norm.scale(x), want)
-    norm.absorb(torch.full((3, 2, F), float("nan")), torch.zeros(3, 2, dtype=torch.bool))
-    norm.absorb(torch.full((3, 2, F), float("inf")), torch.ones(3, 2, dtype=torch.bool))  # float64 beyond float32, say
+    norm.absorb(torch.full((3, 2, F), float("nan")), torch.zeros(3, 2, dtype=torch.bool), ALONE)
+    norm.absorb(torch.full((3, 2, F), float("inf")), torch.ones(3, 2, dtype=torch.bool), ALONE)  # float64 beyond float32, say
     assert norm.count == 0 and torch.equal(norm(x), want)
 
 
 def test_a_feature_that_never_changes_becomes_zero() -> None:
     norm, x = RunningNorm(2), torch.tensor([0.1, 7.0]).expand(1000, 2)
-    norm.absorb(x, torch.ones(1000, dtype=torch.bool))
+    norm.absorb(x, torch.ones(1000, dtype=torch.bool), ALONE)
     assert norm(x).abs().max() < 1e-3
 
 
 def test_using_it_changes_nothing() -> None:
     norm, x = RunningNorm(F), torch.randn(5, F)
-    norm.absorb(x, torch.ones(5, dtype=torch.bool))
+    norm.absorb(x, torch.ones(5, dtype=torch.bool), ALONE)
     before = {name: b.clone() for name, b in norm.named_buffers()}
     kept = x.clone()
     norm(x), norm.scale(x)
@@ -79,7 +80,7 @@ def test_one_hots_stay_as_they_are() -> None:
     assert measured(spaces.Tuple([space["b"], space["a"], space])) == [True] * 2 + [False] * 6 + [True] * 3
     net = ActorCritic(EnvSpec(observation=space, action=spaces.Discrete(2)), clip_obs=10.0)
     obs = {"a": torch.arange(300) % 3, "b": torch.randn(300, 2) * 7 + 2, "c": torch.randint(0, 256, (300, 1, 1))}
-    net.absorb(obs, torch.ones(300, dtype=torch.bool))
+    net.absorb(obs, torch.ones(300, dtype=torch.bool), ALONE)
     encoded, seen = encode(space, obs), net._rows(obs, torch.zeros(300, dtype=torch.bool))
     assert torch.equal(seen[:, :3], encoded[:, :3])
     torch.testing.assert_close(seen[:, 3:].mean(0), torch.zeros(3), atol=1e-5, rtol=0)
@@ -95,7 +96,7 @@ def test_the_network_sees_the_world_through_it() -> None:
         torch.manual_seed(0)
         net = ActorCritic(EnvSpec(observation=box, action=spaces.Discrete(2)), clip_obs=10.0)
         obs = x * scale + shift
-        net.absorb(obs, ~first)
+        net.absorb(obs, ~first, ALONE)
         values.append(net.unroll(obs, first, {})[0].value)
         step: Any = net.step(obs[0], first[0], {})[0]
         alone: Any = net.policy(obs[0], first[0], {})[0]

@@ -12,7 +12,7 @@ from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic, RunningNorm
 from equipoise.returns import running_returns
-from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, NonNegative, Positive, Share, Trajectory, Tree
+from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, NonNegative, Pool, Positive, Share, Trajectory, Tree
 
 NORMALIZED_REWARD = 10.0  # the bound of a normalised reward, in deviations of the return
 
@@ -68,14 +68,14 @@ class ActorCriticAlgorithm(Algorithm):
             return net.returns.scale(reward)  # type: ignore[no-any-return]
         return reward.clamp(-self.clip_reward, self.clip_reward) if self.clip_reward > 0 else reward
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
+    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
         """Real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""
         if self.normalize_obs:
-            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask)
+            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
         if not self.normalize_reward:
             return memory
         returns, carried = carry(data, self.gamma, memory.get("return"))
-        net.returns.absorb(returns.unsqueeze(-1), data.mask)
+        net.returns.absorb(returns.unsqueeze(-1), data.mask, pool)
         return {"return": carried}
 
 
@@ -102,10 +102,23 @@ def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor
     return returns, carried
 
 
-def standardized(advantage: Tensor, mask: Tensor) -> Tensor:
-    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is none (all aborted)."""
+def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
+    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is none (all aborted).
+
+    The moments of the parts of several learners are added up in float64 (Chan, Golub and LeVeque 1979, Eq. 2.1); where there is
+    one part they are its own, to the bit.
+    """
     real = advantage[mask]
-    return (advantage - real.mean()) / (real.std(correction=0) + 1e-8) if len(real) else advantage
+    rows = len(real)
+    mean, std = (real.mean(), real.std(correction=0)) if rows else (advantage.new_zeros(()), advantage.new_zeros(()))
+    here, spread = mean.double(), std.double()
+    count, total = pool.sum(torch.stack([torch.full_like(here, rows), rows * here]))
+    if not count:
+        return advantage
+    everywhere = total / count
+    variance: Tensor = pool.sum(rows * (spread.square() + (here - everywhere).square())) / count
+    centred: Tensor = advantage - everywhere.to(advantage.dtype)
+    return centred / (variance.sqrt().to(advantage.dtype) + 1e-8)
 
 
 def over_real_rows(mask: Tensor, terms: Tensor, **shown: Tensor) -> LossOutput:

@@ -25,7 +25,7 @@ from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
 from equipoise.returns import vtrace
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Range, Share, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Range, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class APPO(ActorCriticAlgorithm):
     epochs: Count = 2
     minibatches: Count = 4
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """Once a batch is exact, not an economy: the target network does not move while the batch lasts."""
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
@@ -60,7 +60,7 @@ class APPO(ActorCriticAlgorithm):
         )  # fmt: skip
         advantage = corrected.target - out.value[:-1]
         return {
-            "advantage": standardized(advantage, data.mask) if self.normalize_advantage else advantage,
+            "advantage": standardized(advantage, data.mask, pool) if self.normalize_advantage else advantage,
             "target": corrected.target,
             "logp": torch.maximum(logp, acted - math.log(self.clip_worker)),  # R = pi / max(pi_target, mu / clip_worker)
         }

@@ -28,6 +28,7 @@ from equipoise.types import (
     LossOutput,
     NonNegative,
     Optimizer,
+    Pool,
     Positive,
     Range,
     Trajectory,
@@ -76,8 +77,8 @@ class BC(Algorithm):
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree) -> Tree:
-        net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask)
+    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
+        net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
         return memory
 
     def loss(

@@ -33,7 +33,7 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, weighed
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
-from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, Optimizer, Positive, Share, Trajectory, Tree, Whole
+from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
 
 C51, QUANTILE = Read("distribution", "c51"), Read("distribution", "quantile")
 
@@ -91,7 +91,7 @@ class DQN(OffPolicyAlgorithm):
         """[atoms], the returns that c51 gives probabilities to."""
         return torch.linspace(self.v_min, self.v_max, self.atoms, device=like.device)
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"target": y [B, bins]}: a value, the probabilities of atoms, or quantiles."""
         reward, discount, obs = self.ahead(data)
         out = target_net(obs)

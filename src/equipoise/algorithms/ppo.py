@@ -17,7 +17,7 @@ from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
 from equipoise.returns import gae
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Share, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class PPO(ActorCriticAlgorithm):
     epochs: Count = 10
     minibatches: Count = 4
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
         reward = self.rewards(net, data)
         out = gae(reward=reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
-        advantage = standardized(out.advantage, data.mask) if self.normalize_advantage else out.advantage
+        advantage = standardized(out.advantage, data.mask, pool) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 
     def loss(

@@ -35,7 +35,7 @@ from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, normal
 from equipoise.nets.distributions import Categorical
 from equipoise.nets.q import any_of
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, Positive, Trajectory, Tree, Whole
+from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, Pool, Positive, Trajectory, Tree, Whole
 
 OF_UNIFORM = 0.98  # share of the greatest entropy that a Discrete policy keeps (Christodoulou 2019, code)
 
@@ -115,7 +115,7 @@ class SAC(OffPolicyAlgorithm):
             return net.bounds.to_env(net.actor(obs)[0].tanh()), state
         return net.actor(obs)[0].argmax(-1) + net.actor.start, state
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"target": y, "spare": how far the entropy of pi(s') is above its target}, [B] each."""
         reward, discount, obs = self.ahead(data)
         temperature = net.log_temperature.exp()

@@ -29,7 +29,7 @@ from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, stan
 from equipoise.facts import Help, Read
 from equipoise.nets.actor import Bounds, DeterministicActor, normal
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, NonNegative, Trajectory, Tree, Whole
+from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, NonNegative, Pool, Trajectory, Tree, Whole
 
 
 class ActorAndCritic(nn.Module):
@@ -79,7 +79,7 @@ class TD3(OffPolicyAlgorithm):
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return net.bounds.to_env(net.actor(obs)), state
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator) -> Tree:
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """{"target": y [B]}."""
         reward, discount, obs = self.ahead(data)
         z = standard_normal((len(reward), net.bounds.size), rng)

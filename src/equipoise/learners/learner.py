@@ -14,9 +14,10 @@ from equipoise import tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
+from equipoise.learners.pool import ALONE
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
-from equipoise.types import Algorithm, Batch, Optimizer, Precision, Tree
+from equipoise.types import Algorithm, Batch, Optimizer, Pool, Precision, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +37,14 @@ class Learner:
 
     def __init__(
         self, algorithm: Algorithm, net: Any, *, optimizer: Optimizer | None = None, device: str = "cpu",
-        precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
+        precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int, pool: Pool = ALONE,
     ) -> None:  # fmt: skip
         """``optimizer``: None for the algorithm's default; ``schedule_updates``: versions until the schedules end; ``batch``:
-        windows of a batch (to check the minibatches).
+        windows of a batch (to check the minibatches); ``pool``: the learners that share the batches.
         """
         self.algorithm, self.device = algorithm, torch.device(device)
         self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
-        self.net = net.to(self.device)
+        self.net, self.pool = net.to(self.device), pool
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
@@ -84,7 +85,7 @@ class Learner:
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
         with torch.no_grad(), self._autocast:
-            targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng)
+            targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng, pool=self.pool)
         batch = replace(batch, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
@@ -108,7 +109,7 @@ class Learner:
         if doubtful:
             self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
         with torch.no_grad():
-            self._memory = algorithm.absorb(self.net, batch.data, self._memory)
+            self._memory = algorithm.absorb(self.net, batch.data, self._memory, pool=self.pool)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.version)

@@ -16,7 +16,7 @@ from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.precision import exact
 from equipoise.nets.torso import MLP, columns, encode, encoded_size, linear, measured
 from equipoise.nets.vision import torso as make_torso
-from equipoise.types import EnvSpec, Tree
+from equipoise.types import EnvSpec, Pool, Tree
 
 Policy = Distribution
 
@@ -106,10 +106,10 @@ class ActorCritic(nn.Module):
         """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the state after row T-1."""
         return self._both(obs, first, state)
 
-    def absorb(self, obs: Tree, mask: Tensor) -> None:
+    def absorb(self, obs: Tree, mask: Tensor, pool: Pool) -> None:
         """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of ``norm``."""
         if self.norm is not None:
-            self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask)
+            self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask, pool)
 
     def _both(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
         x = self._rows(obs, first)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from equipoise.types import Pool
+
 EPSILON = 1e-8  # on the variance, as in VecNormalize and CleanRL
 
 
@@ -52,24 +54,24 @@ class RunningNorm(nn.Module):
         return (x * self.factor).clamp_(-self.clip, self.clip)
 
     @torch.no_grad()
-    def absorb(self, rows: Tensor, mask: Tensor) -> None:
-        """Merge rows [..., F] where ``mask`` [...] is True and every feature finite.
+    def absorb(self, rows: Tensor, mask: Tensor, pool: Pool) -> None:
+        """Merge rows [..., F] where ``mask`` [...] is True and every feature finite, and those of the pool's other learners.
 
         The mean and m2 of the batch in two passes, then Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise
         algorithm for computing sample variances", Eq. (2.1): nothing cancels, however large the mean or the count.
         """
         rows, mask = rows.detach().flatten(0, -2).double(), mask.flatten()
         real = (mask & rows.isfinite().all(-1)).unsqueeze(-1)
-        n = real.sum()
-        mean = torch.where(real, rows, 0.0).sum(0) / n.clamp(min=1)
-        m2 = torch.where(real, rows - mean, 0.0).square_().sum(0)
-        total = self.count + n
-        share = n / total.clamp(min=1)
+        n, total = pool.sum(real.sum()), pool.sum(torch.where(real, rows, 0.0).sum(0))
+        mean = total / n.clamp(min=1)
+        m2 = pool.sum(torch.where(real, rows - mean, 0.0).square_().sum(0))
+        count = self.count + n
+        share = n / count.clamp(min=1)
         delta = mean - self.mean
         self.m2 += m2 + delta.square() * (self.count * share)
         self.mean += delta * share
-        self.count.copy_(total)
-        std = (self.m2 / total.clamp(min=1) + EPSILON).sqrt()
-        known = self.columns & (total > 0)
+        self.count.copy_(count)
+        std = (self.m2 / count.clamp(min=1) + EPSILON).sqrt()
+        known = self.columns & (count > 0)
         self.shift.copy_(torch.where(known, self.mean, 0.0))
         self.factor.copy_(torch.where(known, std.reciprocal(), 1.0))

@@ -1,0 +1,154 @@
+"""Statistics of a whole batch are functions of sums: two learners with half of the streams each get those of one with all."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, standardized
+from equipoise.learners.pool import ALONE
+from equipoise.runtime.program import algorithm_class, algorithm_names
+from equipoise.types import TRAJECTORY_STREAMS, EnvSpec, Trajectory
+from tests.algorithms import items
+
+BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
+DISCRETE, CONTINUOUS = (EnvSpec(observation=BOX, action=action) for action in (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (2,))))
+STREAMS = 8
+OPTIONS: dict[str, dict[str, Any]] = {  # TD3's noise is drawn for each item, not for a batch
+    "td3": {"target_noise": 0.0}, "r2d2": {"burn_in": 2, "length": 3, "n_step": 2}, "bc": {"normalize_obs": True},
+}  # fmt: skip
+
+
+class Two:
+    """The pool of two learners, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._barrier, self._given = threading.Barrier(2, timeout=30), threading.local()
+        self._parts: list[Tensor] = []
+        self._lock = threading.Lock()
+
+    def _both(self, x: Tensor) -> list[Tensor]:
+        with self._lock:
+            self._parts = [*self._parts, x] if len(self._parts) < 2 else [x]
+        self._barrier.wait()
+        parts = self._parts
+        self._barrier.wait()
+        return parts
+
+    def sum(self, x: Tensor) -> Tensor:
+        one, other = self._both(x)
+        return one + other
+
+    def max(self, x: Tensor) -> Tensor:
+        return torch.maximum(*self._both(x))
+
+
+def halves(work: Any) -> list[Any]:
+    """``work(part, pool)`` by two threads -> what each returned."""
+    pool, results, errors = Two(), [None, None], []
+
+    def run(part: int) -> None:
+        try:
+            with torch.no_grad():
+                results[part] = work(part, pool)
+        except Exception as error:
+            errors.append(error)
+            pool._barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(part,)) for part in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def part_of(data: Trajectory, streams: slice) -> Trajectory:
+    def cut(name: str) -> Any:
+        axis = 0 if name in TRAJECTORY_STREAMS else 1
+        return tree.map(lambda x: x[streams] if axis == 0 else x[:, streams], getattr(data, name))
+
+    return Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
+
+
+def made(name: str) -> tuple[Any, Any, Any, Trajectory]:
+    """An algorithm with everything on that is a statistic, its network and target network, and a batch."""
+    cls = algorithm_class(name)
+    statistics = {"normalize_obs": True, "normalize_reward": True} if issubclass(cls, ActorCriticAlgorithm) else {}
+    algorithm = cls(**statistics, **OPTIONS.get(name, {}))
+    spec = CONTINUOUS if name == "td3" else DISCRETE
+    net, target_net = items.network(algorithm, spec, 0), algorithm.followed(items.network(algorithm, spec, 1))
+    rows = algorithm.item_rows or 20
+    data = items.drawn(spec, rows, STREAMS, 3)
+    data.obs.mul_(7.0).add_(50.0)
+    data.mask[:, 5:] &= torch.rand(rows, 3, generator=items.generator(1)) < 0.5  # the halves have not as many real rows
+    logp = -torch.rand(rows, STREAMS, generator=items.generator(2))
+    said = {"logp": logp, "q": torch.randn(rows, STREAMS), "value": torch.randn(rows, STREAMS)}
+    state = tree.map(lambda x: x.clone(), net.initial_state(STREAMS))
+    return algorithm, net, target_net, replace(data, behaviour=said, state=state)
+
+
+PARTS = (slice(0, 3), slice(3, STREAMS))
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_targets_of_two_parts_are_those_of_the_whole(name: str) -> None:
+    algorithm, net, target_net, data = made(name)
+
+    def targets(data: Trajectory, pool: Any) -> Any:
+        return algorithm.targets(net, target_net, data, rng=items.generator(), pool=pool)
+
+    with torch.no_grad():
+        whole = targets(data, ALONE)
+    parts = halves(lambda part, pool: targets(part_of(data, PARTS[part]), pool))
+    for wanted, one, other in zip(tree.leaves(whole), *map(tree.leaves, parts), strict=True):
+        axis = wanted.shape.index(STREAMS)
+        torch.testing.assert_close(torch.cat([one, other], axis), wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", algorithm_names())
+def test_two_parts_leave_the_statistics_of_the_whole(name: str) -> None:
+    algorithm, net, _, data = made(name)
+    nets: list[Any] = [copy.deepcopy(net) for _ in range(2)]
+    memory: list[Any] = [{}, {}]
+
+    def absorb(part: int, pool: Any) -> None:
+        memory[part] = algorithm.absorb(nets[part], part_of(data, PARTS[part]), memory[part], pool=pool)
+
+    for _ in range(2):  # the second on top of the first
+        halves(absorb)
+    kept: Any = {}
+    with torch.no_grad():
+        for _ in range(2):
+            kept = algorithm.absorb(net, data, kept, pool=ALONE)
+    for part in nets:
+        for name_, buffer in net.named_buffers():
+            torch.testing.assert_close(dict(part.named_buffers())[name_], buffer, rtol=1e-6, atol=1e-6)
+    if "return" in kept:
+        assert all(torch.equal(kept["return"][streams], m["return"][streams]) for streams, m in zip(PARTS, memory, strict=True))
+
+
+def test_a_learner_alone_has_its_own_moments_to_the_bit() -> None:
+    advantage, mask = torch.randn(64, 32) * 3 + 1, torch.rand(64, 32) < 0.9
+    real = advantage[mask]
+    wanted = (advantage - real.mean()) / (real.std(correction=0) + 1e-8)
+    assert torch.equal(standardized(advantage, mask, ALONE), wanted)
+
+
+def test_a_part_without_a_real_row_has_the_moments_of_the_other() -> None:
+    advantage, mask = torch.randn(6, STREAMS), torch.ones(6, STREAMS, dtype=torch.bool)
+    mask[:, PARTS[1]] = False
+    parts = halves(lambda part, pool: standardized(advantage[:, PARTS[part]], mask[:, PARTS[part]], pool))
+    torch.testing.assert_close(torch.cat(parts, 1), standardized(advantage, mask, ALONE), rtol=1e-6, atol=1e-6)
+    assert torch.equal(standardized(advantage, torch.zeros_like(mask), ALONE), advantage)
