@@ -1,11 +1,11 @@
-"""How rows become bytes and come back: frames that are mostly of one colour, or hardly change, leave little.
+"""Codecs: turn rows into bytes and back. Frames of mostly one colour, or that hardly change, become small.
 
-``lz4`` and ``zstd`` encode a row as it is, ``delta`` what differs from an earlier one, with LZ4.
+``lz4`` and ``zstd`` encode a row as it is; ``delta`` encodes the difference from an earlier row, with LZ4.
 
 One call decodes many rows into memory that is there, without the GIL, since LZ4's blocks of them are joined into one. A block
 ends with literals, and what follows literals in a block is a match, of four bytes at least ("LZ4 Block Format Description";
 liblz4 leaves its length at the least after the last literals). So the last four bytes of a row are not encoded, and between two
-rows a match stands for them: they come out wrong, and who asked puts the right ones there.
+rows a match stands for them: they come out wrong, and the caller puts the right ones there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from equipoise.envs.wrong import install
 from equipoise.hints import nearest
 
-LEVEL = 1  # of zstd: a row is encoded once, on the learner's time
+LEVEL = 1  # level of zstd: a row is encoded once, on the learner's time
 
 TAIL = 4  # bytes at the end of a row that are not encoded: LZ4's shortest match
 SHORTEST = 32  # bytes of rows that may be decoded together: near the end of a block LZ4 has no match (9 were enough)
@@ -29,15 +29,15 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Codec(Protocol):
-    """For one thread at a time."""
+    """Encodes and decodes rows, for one thread at a time."""
 
-    keyed: bool  # what differs from another row is to be encoded
+    keyed: bool  # True: differences from another row are encoded
 
     def encode(self, rows: Bytes) -> list[bytes]:
-        """Rows [n, bytes], each contiguous, without their last ``TAIL`` bytes."""
+        """Encode rows [n, bytes], each contiguous, without the last ``TAIL`` bytes."""
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
-        """Into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row become anything. n is 1 or more, and 1 where
+        """Decode into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row are undefined. n >= 1, and n == 1 where
         rows are shorter than ``SHORTEST``.
         """
 
@@ -80,9 +80,9 @@ NONE = "none"
 
 
 def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[str, str]:
-    """The codec of each key that has one, of ``replay.codec``: a name for all ``large`` keys, or "KEY=NAME,KEY=NAME".
+    """Parse ``replay.codec`` into {key: codec}: a name for all ``large`` keys, or "KEY=NAME,KEY=NAME".
 
-    ValueError for a codec or key that is not there, and for a key that is said twice.
+    ValueError for an unknown codec or key, and for a key that is named twice.
     """
     if said.strip() in ("", NONE):
         return {}
@@ -107,7 +107,7 @@ def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[st
 
 
 def installed(names: Iterable[str]) -> None:
-    """ImportError that says what to install, where the library of one of these codecs is not there."""
+    """Raise ImportError, saying what to install, where the library of one of these codecs is missing."""
     for name in names:
         CODECS[name]()
 

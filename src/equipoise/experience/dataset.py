@@ -4,7 +4,7 @@ A data set is named by its id in Minari's own folder (``MINARI_DATASETS_PATH``, 
 -vN, or by a directory. An episode of L steps has L + 1 observations, the last of which is the true final one, L actions as
 the env took them, L rewards and both kinds of end. Images are kept as they are: Minari's JPEG would lose some of them.
 
-What Minari has no place for stands under ``equipoise`` in its metadata: the run, its weights' hash, stacks of frames.
+Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights' hash, frame stacks.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ METADATA = "metadata.json"
 
 
 class Faulty(ValueError):
-    """A data set whose rows are not what its metadata say, or no rows at all: to read it again would not help."""
+    """The error of a data set with rows that contradict its metadata, or with none: reading it again would not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """L steps of one stream from a reset on; all arrays are numpy's."""
+    """L steps of one stream from a reset on, as numpy arrays."""
 
     obs: Tree  # [L+1, ...], the last is the final one
     action: Tree  # [L, ...] as ``env.step`` took it
@@ -56,23 +56,23 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set that is there: what its metadata say. Iterating reads its episodes."""
+    """An existing data set, as its metadata describe it. Iterating reads the episodes."""
 
-    name: str  # as it was asked for
-    path: Path  # of Minari's files
+    name: str  # the name that the user gave
+    path: Path  # the directory of Minari's files
     observation: gymnasium.Space[Any]
     action: gymnasium.Space[Any]
     episodes: int
     steps: int
-    env: str = ""  # what it was made of, as its metadata say; "": nothing
-    about: Mapping[str, Any] = field(default_factory=dict)  # what ``write`` was told, {} of others' data sets
+    env: str = ""  # the env that its metadata name; "": none
+    about: Mapping[str, Any] = field(default_factory=dict)  # facts given to ``write``; {} for foreign data sets
 
     @property
     def stacks(self) -> dict[str, Stack]:
         return {path: Stack(**stack) for path, stack in self.about.get("stacks", {}).items()}
 
     def __iter__(self) -> Iterator[Episode]:
-        """May raise ``Faulty``."""
+        """Yield the episodes; may raise ``Faulty``."""
         stored = iter(_minari().MinariDataset(str(self.path)).iterate_episodes())
         for number in itertools.count():
             try:
@@ -92,14 +92,14 @@ class Dataset:
 
     @property
     def place(self) -> str:
-        """Where it lies, in words: under an id in Minari's folder, or in a directory."""
+        """Say where it lies: under an id in Minari's folder, or in a directory."""
         folder = self.path.parent.resolve()
         if _is_id(self.name):
             return f"data set {self.name}, in {folder}"
         return f"directory {folder}, since an id ends in -vN and has no . in it, and {self.name!r} is none"
 
     def sha256(self) -> str:
-        """Of the rows: every file but the metadata."""
+        """Hash the rows: every file except the metadata."""
         found = hashlib.sha256()
         for file in sorted(self.path.rglob("*")):
             if file.is_file() and file.name != METADATA:
@@ -110,7 +110,7 @@ class Dataset:
         return found.hexdigest()
 
     def fits(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
-        """ValueError where its rows are not of these spaces, those of the env."""
+        """Raise ValueError where the rows do not fit these spaces of the env."""
         for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
             if place := differ(what, mine, other):
                 where, wanted, got = place
@@ -118,7 +118,7 @@ class Dataset:
 
 
 def find(name: str) -> Dataset:
-    """FileNotFoundError names what there is."""
+    """Find a data set by name; FileNotFoundError lists the existing ones."""
     minari, path = _minari(), _files(name)
     if not (path / METADATA).is_file():
         known = sorted(minari.list_local_datasets())
@@ -148,7 +148,7 @@ def write(
     name: str, episodes: Iterable[Episode], *, observation: gymnasium.Space[Any], action: gymnasium.Space[Any],
     env: EnvFactory | None = None, algorithm: str = "", about: Mapping[str, Any] | None = None,
 ) -> Dataset:  # fmt: skip
-    """A new data set: whole, or not there at all. ``about``: what JSON can say, besides."""
+    """Write a new data set, whole or not at all. ``about``: further facts as JSON."""
     minari, path = _minari(), writable(name)
     parts = path.parent.with_name(f".{path.parent.name}.part")
     shutil.rmtree(parts, ignore_errors=True)
@@ -186,7 +186,7 @@ def write(
 
 
 def writable(name: str) -> Path:
-    """Where its files would be; ValueError where something is there already."""
+    """The directory for a new data set; ValueError where something is there already."""
     path = _files(name)
     if path.parent.exists():
         raise ValueError(f"data set {name!r}: expected a new one, got {path.parent}, which is there already")
@@ -215,7 +215,7 @@ def _id(name: str) -> str:
 
 
 def _files(name: str) -> Path:
-    """Where Minari's files of it are, or would be."""
+    """The directory of Minari's files, existing or not."""
     if not _is_id(name):
         return Path(name).expanduser().absolute() / "data"
     root = importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path(name)
@@ -223,7 +223,7 @@ def _files(name: str) -> Path:
 
 
 def _registered(env: EnvFactory | None) -> Registered | None:
-    """What Gymnasium needs to make the env; None where it has no name for it."""
+    """The Gymnasium spec that makes the env; None where Gymnasium has no name for it."""
     if env is None or env.target.startswith("envpool:"):
         return None
     found = resolve(env.target.removeprefix("python:"))
@@ -251,7 +251,7 @@ def _tree(space: gymnasium.Space[Any], value: Any) -> Tree:
 
 
 def _minaris(space: gymnasium.Space[Any], value: Tree) -> Any:
-    """The inverse."""
+    """Turn a tree into Minari's dicts and tuples of arrays."""
     inner = tree.branches(space)
     if inner is None:
         return value

@@ -23,7 +23,7 @@ ACHIEVED = "obs/achieved_goal"
 
 
 class Goals(Protocol):
-    """What the env says (``envs.goals``)."""
+    """The rules of the goal env (``envs.goals``)."""
 
     def reward(self, achieved: Any, desired: Any) -> Any: ...  # [k, ...] each -> [k] float32
     def terminated(self, achieved: Any, desired: Any) -> Any | None: ...  # [k] bool; None: an episode ends where it did
@@ -32,38 +32,38 @@ class Goals(Protocol):
 
 class Hindsight:
     def __init__(self, ring: Ring, goals: Goals, settings: Replay) -> None:
-        """ValueError for rows whose desired goal cannot be another afterwards."""
+        """Raise ValueError for rows without a desired goal that can be replaced."""
         if stacked := [path for path in ring.layout.stacks if path in (ACHIEVED, "obs/desired_goal")]:
             raise ValueError(f"replay.relabel: expected goals that are no stacks of frames, got {', '.join(stacked)}")
         if ring.layout.state:
             raise ValueError("replay.relabel: expected a network without a recurrent state, which would be one of the old goal")
         self.goals, self._ring, self._share, self._strategy = goals, ring, settings.relabel, settings.strategy
         # An episode has a row at least, so that as many numbers as slots are enough: they come round, as the slots do.
-        self._number = np.zeros(ring.streams, np.int64)  # of the newest episode
+        self._number = np.zeros(ring.streams, np.int64)  # number of the newest episode
         self._episode = np.zeros((ring.slots, ring.streams), np.int32)  # by place
-        self._begin = np.zeros((ring.slots, ring.streams), np.int64)  # by episode: its first row
-        self._end = np.zeros((ring.slots, ring.streams), np.int64)  # and the row of its last observation
-        self._follows = True  # is all of this what the ring's rows say
+        self._begin = np.zeros((ring.slots, ring.streams), np.int64)  # by episode: the first row
+        self._end = np.zeros((ring.slots, ring.streams), np.int64)  # by episode: the row of the last observation
+        self._follows = True  # True while all of this agrees with the ring's rows
 
     def insert(self, column: int) -> None:
-        """The ring has just taken in a block of the streams in ``column`` and after: which episodes its rows are of."""
+        """Note the episodes of a block that the ring has just taken in, of the streams in ``column`` and after."""
         if self._follows:
             self._follow(column, self._ring.unroll)
 
     def load(self) -> None:
-        """The ring is loaded: all that is kept here follows from what it will hold."""
+        """Note that the ring is being loaded: everything here is computed anew from its rows."""
         self._follows = False
 
     def _follow(self, column: int, rows: int) -> None:
-        """The newest ``rows`` of the streams in ``column`` and after; those before them are known, or not held."""
+        """Follow the newest ``rows`` of the streams in ``column`` and after; earlier rows are known or not held."""
         ring, columns = self._ring, np.arange(column, column + self._ring.block)
-        # The row before them, they, and the observation after.
+        # The row before, the rows, and the observation after.
         around = (ring.head(columns[:1]) + np.arange(-rows - 1, 1)) % ring.slots
         row, real, first = (
             ring.leaf(path, around[:, None] * ring.streams + columns) for path in ("row", "mask", "first")
         )  # [R + 2, block] each
         follows = row[:-1] + 1 == row[1:]
-        follows[-1] = True  # an observation that is no row yet
+        follows[-1] = True  # the last observation is no row yet
         begins = first[1:-1] | ~real[:-2] | ~follows[:-1]
         number = np.concatenate([self._number[None, columns], self._number[columns] + begins.cumsum(0)]) % ring.slots
         self._number[columns] = number[-1]
@@ -74,7 +74,7 @@ class Hindsight:
         self._end[number, columns] = row + (real & ~first[1:] & follows)
 
     def relabel(self, data: Trajectory, places: Ints, rng: np.random.Generator) -> None:
-        """Another goal for a share of the windows that begin at ``places`` [N], in place."""
+        """Replace the goal, in place, of a share of the windows that begin at ``places`` [N]."""
         ring, n = self._ring, len(places)
         if not self._follows:
             for column in range(0, ring.streams, ring.block):
@@ -99,7 +99,7 @@ class Hindsight:
         self._rewrite(data, items, goal, end - row)
 
     def _rewrite(self, data: Trajectory, items: Ints, goal: Any, left: Ints) -> None:
-        """``goal`` [k, ...] for the windows ``items`` [k], whose episode goes on for ``left`` [k] rows."""
+        """Write ``goal`` [k, ...] into the windows ``items`` [k], whose episode goes on for ``left`` [k] rows."""
         desired, achieved = data.obs["desired_goal"].numpy(), data.obs["achieved_goal"].numpy()
         t, k = np.nonzero(np.arange(len(desired))[:, None] <= left)
         desired[t, items[k]] = goal[k]

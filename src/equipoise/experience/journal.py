@@ -1,4 +1,4 @@
-"""The rows of a replay on disk, each written once: checkpoints name them, and have no copy of their own.
+"""A journal: the rows of a replay on disk, each written once. Checkpoints name them and hold no copy.
 
 A row does not change from its insertion until it is overwritten. So a save copies no row while the run holds still: a thread
 reads those that no save before has written from the ring itself, the oldest first, and appends them to files, the *segments*.
@@ -28,9 +28,9 @@ from equipoise.experience.leaves import Cursor
 from equipoise.types import Tree
 
 if TYPE_CHECKING:
-    from equipoise.experience.ring import Ring  # which has torch: an env worker reads and writes checkpoints without it
+    from equipoise.experience.ring import Ring  # it imports torch, which an env worker that reads checkpoints must not
 
-SEGMENT = 64 << 20  # bytes from which on a segment grows no more
+SEGMENT = 64 << 20  # bytes after which a segment is full
 CHUNK = 1 << 20  # bytes between two looks of the thread at what may be overwritten
 NAME = re.compile(r"segment_(\d{1,18})\.rows")
 FREE = 2**62  # any number of blocks
@@ -59,16 +59,16 @@ class Saved:
 
 
 class Journal:
-    """Of one ring. All calls come from the thread that inserts."""
+    """The journal of one ring. All calls come from the thread that inserts."""
 
     def __init__(self, ring: Ring, folder: Path) -> None:
         self._ring, self._folder, self._block = ring, folder, ring.block_nbytes
-        # Those of the last save that ended well: what it named, what is in it, and of each actor the first block that is not.
+        # The last successful save: the segments that it named, their content, and for each actor the first block not in them.
         self._segments: dict[str, Entry] = {}
         self._chunks: Chunks = {}
         self._written = np.zeros(len(ring.blocks), np.int64)
         self._open: _Segment | None = None
-        # The save that is under way: the ring's ``blocks`` then, and how many an actor may insert since. The thread's to write:
+        # The save under way: the ring's ``blocks`` at its start, and how many an actor may insert since. The thread writes only
         # ``_room`` and, before its end, ``_saved``.
         self._ended: threading.Event | None = None
         self._at, self._room, self._stop = ring.blocks.copy(), FREE, False
@@ -82,11 +82,11 @@ class Journal:
         _thread.start_new_thread(self._save, (finish, self._ended))  # threading's start() waits until the thread has a core
 
     def may_insert(self, blocks: int) -> bool:
-        """Would so many more, be they all of one actor, overwrite nothing that is still to be written?"""
+        """Would so many more blocks, all of one actor at worst, overwrite nothing that is still to be written?"""
         return self._ended is None or int((self._ring.blocks - self._at).max()) + blocks <= self._room
 
     def poll(self) -> Saved | None:
-        """How the save ended, once; None while it is under way, and where there is none."""
+        """Return, once, how the save ended; None while it is under way, and where there is none."""
         if self._ended is None or not self._ended.is_set():
             return None
         self._ended = None
@@ -95,7 +95,7 @@ class Journal:
         return self._saved
 
     def wait(self, timeout_s: float) -> None:
-        """Until the save that is under way ends."""
+        """Wait until the save under way ends."""
         if self._ended is not None:
             self._ended.wait(timeout_s)
 
@@ -113,7 +113,7 @@ class Journal:
             chunks, segments = self._write()
             result = finish({name: np.array(of, np.int64) for name, of in chunks.items()})
         except Exception as error:
-            self._close()  # nobody knows what it ends with
+            self._close()  # the end of the file is unknown after a failure
             self._room, self._saved = FREE, Saved(error=error)
         else:
             self._chunks, self._segments, self._written = chunks, segments, self._at
@@ -121,7 +121,7 @@ class Journal:
         ended.set()
 
     def _write(self) -> tuple[Chunks, dict[str, Entry]]:
-        """All that is held and no save before has written -> what is in the segments that hold any of it, and their entries."""
+        """Write every held row that no earlier save has written -> the content of all segments in use, and their entries."""
         oldest = np.maximum(self._at - self._ring.held, 0)
         chunks = {name: list(of) for name, of in self._chunks.items() if any(f + n > oldest[a] for a, f, n in of)}
         segments = {name: self._segments[name] for name in chunks}
@@ -154,7 +154,7 @@ class Journal:
                     first += count
 
     def _append(self, arrays: list[Any]) -> _Segment:
-        """Write these, one after the other, at the end of the newest segment -> the segment."""
+        """Append these, one after the other, to the newest segment -> the segment."""
         if self._stop:
             raise InterruptedError("the run ends")
         segment = self._open = self._open or self._new()
@@ -187,21 +187,21 @@ class Journal:
     # ----------------------------------------------------------------------------------------------------------- loading
 
     def load(self, chunks: Tree, segments: Mapping[str, Entry], read: Callable[[str], bytes]) -> None:
-        """Into a ring whose ``state`` was loaded: its blocks, from the segments that the checkpoint names. ``read``: the bytes
-        of one that it names. ValueError where they are not what the ring held.
+        """Load the blocks of a ring, after its ``state``, from the segments that the checkpoint names. ``read`` returns the
+        bytes of a segment. ValueError where they are not what the ring held.
         """
         if chunks.keys() != segments.keys():
             raise ValueError(f"replay: expected the segments {sorted(chunks)}, got {sorted(segments)}")
         ring, listed = self._ring, {name: [(int(a), int(f), int(n)) for a, f, n in of] for name, of in chunks.items()}
         oldest = ring.blocks - ring.held
-        whole = np.arange(ring.held) < -oldest[:, None]  # [actors, held]: there never was such a block, or it is loaded
+        whole = np.arange(ring.held) < -oldest[:, None]  # [actors, held]: blocks that never existed, or are loaded
         for name, of in listed.items():
             data = Cursor(read(name))
             for actor, first, count in of:
                 fits = 0 <= actor < len(oldest) and 0 <= first < first + count <= ring.blocks[actor]
                 if not fits or first % (ring.held + 1) + count > ring.held + 1:
                     raise ValueError(f"{name}: expected blocks of this replay, got {count} from {first} of actor {actor}")
-                lost = min(max(int(oldest[actor]) - first, 0), count)  # where others are by now
+                lost = min(max(int(oldest[actor]) - first, 0), count)  # other blocks lie there by now
                 try:
                     ring.load_blocks(actor, first, count, lost, data)
                 except ValueError as error:
@@ -215,6 +215,6 @@ class Journal:
 
 
 def _synced(segment: _Segment) -> Entry:
-    """Its entry, once all of it is on the disk."""
+    """Return the segment's entry, once all of it is on the disk."""
     os.fsync(segment.handle)
     return {"sha256": segment.digest.hexdigest(), "size": segment.size}

@@ -12,9 +12,9 @@ from equipoise.types import TRAJECTORY_EDGES, TRAJECTORY_ROWS, TRAJECTORY_STREAM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpec:
-    """What one stream of a policy writes in one row: trees of ``ArraySpec`` without T and B.
+    """The row that one stream of a policy writes: trees of ``ArraySpec`` without T and B.
 
-    ``columns``: how many streams of one env are the policy's.
+    ``columns``: the number of streams of one env that belong to the policy.
     """
 
     obs: Tree

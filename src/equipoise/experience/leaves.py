@@ -1,8 +1,8 @@
 """The large leaves of a ring's rows, each in memory of its own: as arrays, or encoded row by row.
 
-Rows are numbered by place, as in ``ring.py``; place ``slots * streams``, one after the last, is black: it stands before an
-episode's first frame. A block is ``unroll`` rows; what is put at the slot after it, its last observation, is the first row of
-the next block, and put again with that.
+Rows are numbered by place, as in ``ring.py``; place ``slots * streams``, one after the last, is black and stands for the
+frames before an episode's first. A block is ``unroll`` rows; the observation after it is put at the next slot, as the first
+row of the next block, and is put again with that block.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import numpy as np
 from equipoise.experience.codec import CODECS, SHORTEST, TAIL, Bytes, Codec
 from equipoise.tree import ArraySpec
 
-NEAR = 8  # rows of an unroll that have one key, at most: the further apart two rows are, the more has changed
-SCRATCH = 1 << 19  # bytes of rows that a thread decodes by one call, which a processor's cache holds
-PER_ROW = 64 + TAIL  # bytes besides what is encoded: a reference, an object's head, an allocation's
+NEAR = 8  # most rows of an unroll that share one key: the further apart two rows are, the more has changed
+SCRATCH = 1 << 19  # bytes of rows that a thread decodes by one call: they fit a processor's cache
+PER_ROW = 64 + TAIL  # bytes besides the encoded ones: a reference, an object's head, an allocation
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Cursor:
-    """Bytes that are read from the first to the last."""
+    """A cursor over bytes that are read from first to last."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def read(self, dtype: Any, count: int) -> Any:
-        """ValueError where there are fewer."""
+        """Read the next bytes; ValueError where there are fewer."""
         size = np.dtype(dtype).itemsize * count
         if size > (left := len(self.data) - self.at):
             raise ValueError(f"expected {size:,} bytes of blocks more at byte {self.at:,}, got {left:,}")
@@ -45,24 +45,24 @@ class Cursor:
 
 class Leaf(Protocol):
     def put(self, rows: Any, head: int, columns: slice, *, anew: bool) -> None:
-        """A block [T or T+1, block, ...] at the slot ``head``; ``anew``: its first row is not yet there."""
+        """Put a block [T or T+1, block, ...] at the slot ``head``; ``anew``: the first row is not there yet."""
 
     def take(self, places: Any, out: Any) -> None:
-        """The rows at ``places`` [n] into ``out`` [n, ...], contiguous."""
+        """Copy the rows at ``places`` [n] into ``out`` [n, ...], contiguous."""
 
     def set(self, places: Any, rows: Any) -> None:
-        """``rows`` [n, ...], each the first of a block."""
+        """Set ``rows`` [n, ...], each the first of a block."""
 
     def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
-        """What ``load`` reads, as arrays: of the blocks from that at slot ``first * unroll`` on."""
+        """Return the arrays that ``load`` reads, for the blocks from slot ``first * unroll`` on."""
 
     def load(self, first: int, count: int, columns: slice, lost: int, data: Cursor) -> None:
-        """What ``blocks`` gave; the first ``lost`` blocks stay what they are."""
+        """Load what ``blocks`` returned; the first ``lost`` blocks stay as they are."""
 
 
 class Plain:
     def __init__(self, spec: ArraySpec, *, slots: int, streams: int, unroll: int, folder: str) -> None:
-        """``folder``: where a file of the rows may lie, "": memory."""
+        """``folder``: the directory for a file of the rows; "": memory."""
         self._unroll = unroll
         self._rows = memory((slots * streams + 1, *spec.shape), spec.dtype, folder)
         self._grid = self._rows[:-1].reshape(slots, streams, *spec.shape)
@@ -94,17 +94,17 @@ class Plain:
 
 
 class Packed:
-    """Rows that are encoded each by itself, their last ``TAIL`` bytes beside.
+    """Rows that are encoded one by one, with the last ``TAIL`` bytes beside.
 
-    Where the codec is ``keyed``, of every few rows of a stream and block the first is the key, encoded as it is, and the others
-    are their exclusive or with it.
+    With a ``keyed`` codec the first of every few rows of a stream and block is the key, encoded as it is; the others are
+    encoded as the exclusive or with it.
     """
 
     def __init__(
         self, spec: ArraySpec, codec: str, *, slots: int, streams: int, unroll: int, threads: int,
         pool: ThreadPoolExecutor | None,
     ) -> None:  # fmt: skip
-        """``pool``: what besides the caller's thread decodes, ``threads`` in all."""
+        """``pool``: threads that decode beside the caller's, ``threads`` in all."""
         self._spec, self._streams, self._unroll, self._pool = spec, streams, unroll, pool
         self._keyed = CODECS[codec].keyed
         self._black = slots * streams
@@ -119,7 +119,7 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """What is encoded."""
+        """Count the bytes of all encoded rows."""
         distinct = {id(row): len(row) for row in self._rows}
         return sum(distinct.values()) + PER_ROW * len(self._rows)
 
@@ -143,7 +143,7 @@ class Packed:
         out = out.reshape(-1).view(np.uint8).reshape(len(places), self._spec.nbytes)
         keys = places - places // self._streams % self._unroll % NEAR * self._streams
         own = np.where(places == keys, self._black, places) if self._keyed else places  # a key differs from itself in nothing
-        groups = iter(range(0, len(places), self._group))  # who is ready takes the next
+        groups = iter(range(0, len(places), self._group))  # a thread that is ready takes the next
         helping = []
         if self._pool is not None and len(places) > self._group:
             others = zip(self._workers[1:], self._scratch[1:], strict=True)
@@ -155,7 +155,7 @@ class Packed:
     def _decode(
         self, codec: Codec, scratch: Bytes, groups: Iterator[int], places: Ints, own: Ints, keys: Ints, out: Bytes
     ) -> None:
-        """The rows at ``places``, group by group: what is encoded at ``own``, with what is encoded at ``keys``."""
+        """Decode the rows at ``places``, group by group, from the bytes at ``own`` and at ``keys``."""
         for begin in groups:
             group = slice(begin, begin + self._group)
             into = out[group]
@@ -179,7 +179,7 @@ class Packed:
         return self._row_grid[slots, columns], self._tail_grid[slots, columns]
 
     def blocks(self, first: int, count: int, columns: slice) -> list[Any]:
-        """As they are: the tails, the size of each row and, one after the other, what is encoded."""
+        """Return the tails, the size of each row, and the encoded rows one after the other."""
         grid, tails = self._of(first, count, columns)
         rows = grid.reshape(-1).tolist()
         return [tails, np.array([len(row) for row in rows], np.uint32), np.frombuffer(b"".join(rows), np.uint8)]
@@ -196,19 +196,19 @@ class Packed:
 
 
 def fill(view: Any, skipped: int, data: Cursor) -> None:
-    """``view`` [n, ...] from the next bytes, but for its first rows."""
+    """Fill ``view`` [n, ...] from the next bytes, except for the first rows."""
     view[skipped:] = data.read(view.dtype, view.size).reshape(view.shape)[skipped:]
 
 
 def memory(shape: tuple[int, ...], dtype: str, folder: str) -> Any:
-    """Zeros; where there is a folder, in a file of it that has no name and ends with the process."""
+    """Return zeros; with a folder, in an unnamed file there that ends with the process."""
     if not folder:
         return np.zeros(shape, dtype)
     size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # now, or a write into the map would die of a full disk
+            os.posix_fallocate(file.fileno(), 0, size)  # reserve now: later a write into the map would die of a full disk
         except OSError as error:
             raise OSError(error.errno, f"{folder}: no room for {size:,} bytes of replay: {error.strerror}") from None
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""The places of a policy that does not learn: there is always a place, and nobody reads it."""
+"""The experience of a policy that does not learn: there is always a place, and its rows are discarded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from equipoise.types import Array, Slot, Trajectory
 
 
 class Nowhere:
-    """``Places`` of one actor's streams, whose rows are written over those of the unroll before."""
+    """``Places`` of one actor's streams; each unroll overwrites the one before."""
 
     def __init__(self, row: RowSpec, unroll: int, streams: int) -> None:
         fields = tree.zeros(trajectory_specs(row, unroll, streams))

@@ -1,4 +1,4 @@
-"""A data set's rows in a ring of their own, where they stay: they are read anew by every process, and never overwritten.
+"""A data set's rows in a ring of their own: every process reads them anew, and they are never overwritten.
 
 All episodes lie one after the other in one stream, with a seam after each (``types.py``: NEXT_STEP), whose observation is the
 true final one. An episode that ended without being terminated, for whatever reason, bootstraps from it.
@@ -25,12 +25,12 @@ from equipoise.experience.selectors import Prioritized, Uniform, importance_weig
 from equipoise.types import Array, Batch, Stack, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
-CHUNK = 256  # rows that are put in together
-NOBODY = -1  # the version that acted: none of this run
+CHUNK = 256  # rows that are inserted together
+NOBODY = -1  # the acting version: none of this run
 
 
 class Shelf:
-    """The rows of a data set, and which of them come next."""
+    """The rows of a data set, and the order in which they are sampled."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Shelf:
         pinned: bool = False,
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """``Faulty`` where an episode is not what ``dataset.Episode`` says; see also ``look``. It may take minutes: ``pulse``
+        """Read all episodes; ``Faulty`` where one is not what ``dataset.Episode`` says. It may take minutes: ``pulse``
         is called every ``CHUNK`` rows or so.
         """
         self._settings = settings
@@ -64,7 +64,7 @@ class Shelf:
             pulse()
 
     def draw(self, n: int, rng: np.random.Generator, *, done: float, buffer: int = 0) -> Batch:
-        """``n`` windows; ``done``: the share of the run, for beta's sake."""
+        """Draw ``n`` windows. ``done``: the share of the run that is over, which beta follows."""
         places, probability = self.selector.sample(n, rng)
         weight = torch.ones(n)
         if self._settings.selector == "prioritized":
@@ -79,7 +79,7 @@ class Shelf:
             self.selector.update(keys[:, 0], np.asarray(priority, np.float64))
 
     def state(self) -> Tree:
-        """Without the rows, which the data set has."""
+        """Return the state without the rows, which the data set has."""
         return self.selector.state()
 
     def load(self, state: Tree) -> None:
@@ -87,10 +87,10 @@ class Shelf:
 
 
 class Offline:
-    """``Experience`` without actors: batches of a data set, as many as are asked for."""
+    """``Experience`` without actors: any number of batches of a data set."""
 
     def __init__(self, shelf: Shelf, *, seed: int, updates: int) -> None:
-        """``updates`` of the run, over which beta is annealed."""
+        """``updates``: the updates of the run, over which beta is annealed."""
         self.shelf, self._updates = shelf, updates
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
 
@@ -108,7 +108,7 @@ class Offline:
         return {"items": len(self.shelf.selector)}
 
     def state(self) -> Tree:
-        """After ``sample`` and before its ``finish``, which ``load`` takes as done."""
+        """Return the state between ``sample`` and ``finish``; ``load`` takes that batch as finished."""
         return {"done": self._done + 1, "rng": generator_state(self._rng), "selector": self.shelf.state()}
 
     def load(self, state: Tree) -> None:
@@ -117,7 +117,7 @@ class Offline:
 
 
 def beside(live: Batch, recorded: Batch) -> Batch:
-    """One batch of both, copied: the live items first."""
+    """Join two batches into one copy, the live items first."""
 
     def join(name: str, dim: int) -> Tree:
         return tree.map(lambda a, b: torch.cat([a, b], dim), getattr(live.data, name), getattr(recorded.data, name))
@@ -131,15 +131,15 @@ def beside(live: Batch, recorded: Batch) -> Batch:
 
 
 def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
-    """What can be known before a run: ValueError where a row needs what no data set has, or the first episode is ``Faulty``."""
+    """Check a data set before a run: ValueError where a row needs what no data set has, or the first episode is ``Faulty``."""
     if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
         raise ValueError(f"replay.dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
     next(_episodes(dataset, row, stacks), None)
 
 
 def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows: int, chunk: int) -> Iterator[Trajectory]:
-    """All episodes as blocks [chunk, 1] of one stream, ``rows`` in all; seams fill the last."""
-    edges: list[Tree] = []  # of episodes and parts of them that are not in a block yet
+    """Yield all episodes as blocks [chunk, 1] of one stream, ``rows`` in all; seams fill the last."""
+    edges: list[Tree] = []  # episodes and parts of them that are in no block yet
     held = start = 0
     for part in itertools.chain(_episodes(dataset, row, stacks), [None]):
         if part is None:
@@ -159,7 +159,7 @@ def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows:
 
 
 def _block(rows: Tree, at: int, chunk: int, start: int) -> Trajectory:
-    """Rows ``at`` and on, and the observation after them."""
+    """Cut a block from rows ``at`` on, with the observation after it."""
 
     def cut(name: str, more: int = 0) -> Tree:
         return tree.map(lambda x: x[at : at + chunk + more, None], rows[name])
@@ -184,7 +184,7 @@ def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> It
 
 
 def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
-    """L real rows and a seam."""
+    """Make L real rows and a seam."""
     length = len(episode)
     for name in ("terminated", "truncated"):
         if (got := getattr(episode, name).shape) != (length,):
@@ -204,7 +204,9 @@ def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
 
 
 def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
-    """[length, ...] in the dtypes of the rows; ``Faulty`` for another shape or kind and for what is not finite."""
+    """Cast [length, ...] to the dtypes of the rows; ``Faulty`` for another shape or kind and for numbers that are not
+    finite.
+    """
     found = dict(tree.items({"": arrays}))
 
     def fit(path: str, spec: tree.ArraySpec) -> Any:
@@ -227,7 +229,7 @@ def _fitted(arrays: Tree, specs: Tree, length: int, where: str) -> Tree:
 
 
 def _counted(space: gymnasium.Space[Any], action: Tree, where: str) -> None:
-    """``Faulty`` where there is no such choice: a network has an output for each."""
+    """Raise ``Faulty`` for an action that is no choice of the space."""
     if (inner := tree.branches(space)) is not None:
         for key, one in inner.items():
             _counted(one, action[key], f"{where}/{key}")
@@ -252,7 +254,7 @@ def _seams(row: RowSpec, count: int) -> Tree:
 
 
 def _slides(stacked: Any, stack: Stack, where: str) -> None:
-    """``Faulty`` unless the stacks are those that the ring makes again of their newest frames."""
+    """Raise ``Faulty`` unless the ring can rebuild the stacks from their newest frames."""
     before = stacked[0, :-1]
     begins = (before == (0 if stack.padding == "zero" else stacked[0, -1:])).all()
     if not begins or not (stacked[1:, :-1] == stacked[:-1, 1:]).all():

@@ -1,4 +1,4 @@
-"""The sizes of a replay, from what was asked for and what an actor writes; what is too little is refused here."""
+"""The sizes of a replay, from its settings and the rows that an actor writes; sizes that are too small are refused here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from equipoise.experience.ring import Layout, smallest
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack
 
-PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes of a selector, about
+PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes a place of a selector, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,19 @@ class ReplayPlan:
     row: RowSpec
     unroll: int
     window: int
-    block: int  # streams of an actor
+    block: int  # streams of one actor
     actors: int
     span: int  # an actor's streams are numbered from a multiple of it on
-    rounds: int  # of the run, for what is annealed
+    rounds: int  # rounds of the run, which annealing follows
     stacks: Mapping[str, Stack] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """ValueError where what was asked for is too little."""
+        """Raise ValueError where the settings ask for too little."""
         _ = self.slots, self.codecs
 
     @property
     def codecs(self) -> Mapping[str, str]:
-        """Of the leaves that are encoded, by path; ValueError as ``codec.chosen`` says."""
+        """The codecs of encoded leaves by path; ValueError as from ``codec.chosen``."""
         return chosen(self.settings.codec, self.layout.large, self.layout.small)
 
     @property
@@ -48,11 +48,11 @@ class ReplayPlan:
 
     @property
     def rows(self) -> int:
-        """Of a round."""
+        """Rows of a round."""
         return self.unroll * self.streams
 
     def of_shard(self, shard: int) -> int:
-        """The actors whose rows it keeps: every ``shards``-th."""
+        """The actors of one shard: every ``shards``-th."""
         return len(range(shard, self.actors, self.settings.shards))
 
     @property
@@ -67,9 +67,9 @@ class ReplayPlan:
 
     @property
     def slots(self) -> int:
-        """Of a stream; ValueError where what was asked for is too little."""
+        """Of a stream; Raise ValueError where the settings ask for too little."""
         settings, one = self.settings, self.unroll
-        # What is held before the first update has to fit, and one more block, which is given up while it is written over.
+        # The rows before the first update have to fit, and one more block, which is given up while it is overwritten.
         least = max(smallest(self.layout, unroll=one, window=self.window), (self.begins + 2) * one)
         if settings.memory:
             slots = int(settings.memory / self.nbytes(one)) * one
@@ -79,7 +79,7 @@ class ReplayPlan:
                     f"{self.nbytes(one) // (one * self.streams):,} bytes a row), got {settings.memory:,}"
                 )
             return slots
-        slots = (1 - -settings.capacity // self.rows) * one  # and the block that is given up
+        slots = (1 - -settings.capacity // self.rows) * one  # plus the block that is given up
         if slots < least:
             raise ValueError(
                 f"replay.capacity: expected at least {(least - one) * self.streams:,} rows, room for starts_at="
@@ -89,5 +89,5 @@ class ReplayPlan:
 
 
 def first_round(starts_at: int, *, rows: int, unroll: int, window: int) -> int:
-    """The round, from 1, that the first updates follow: with ``starts_at`` rows, and with ``window`` of each stream."""
+    """The first round (from 1) that updates follow: it has ``starts_at`` rows, and ``window`` rows of each stream."""
     return max(-(-starts_at // rows), -(-window // unroll))

@@ -1,6 +1,6 @@
-"""What a learner and its shards say to each other: words in memory that all of them map.
+"""The mailbox between a learner and its shards: words in memory that all of them map.
 
-To a shard the learner asks one thing after the other; the shard does them in that order, and says how far it is.
+The learner writes requests to a shard one after the other; the shard does them in that order and says how far it is.
 
 ============  ===============================  ========================================================
 word          written by                       when
@@ -13,7 +13,7 @@ life          the driver, the shard dead       counted up, before the successor 
 seen          the learner                      = ``life``, once it knows what was lost: the successor begins
 ============  ===============================  ========================================================
 
-So a word has one writer at a time, a request is done once or by nobody, and what a shard had answered when it died stands still
+So a word has one writer at a time, and a request is done at most once. The answers of a dead shard stand still
 until the learner has looked. As in ``tokens.py`` stores are taken to become visible in the order of the program (x86).
 """
 
@@ -31,16 +31,16 @@ from equipoise.types import Tree
 
 WORD = ArraySpec((1,), "int64")
 BUFFERS = 2  # batches: one is learned from, the next is gathered
-LEDGER = ("kept", "overwritten", "lost")  # what became of the rows that shards took
+LEDGER = ("kept", "overwritten", "lost")  # the fate of the rows that shards took
 
 
 class Request(IntEnum):
-    """With up to three numbers."""
+    """A request, with up to three numbers."""
 
-    LOOK = 0  # say what you have
-    INSERT = 1  # the inbox's block at this place
-    DRAW = 2  # into this buffer, from this column on, so many items
-    UPDATE = 3  # priorities, from this one to that, of so many
+    LOOK = 0  # report the items and their mass
+    INSERT = 1  # take in the inbox's block at this place
+    DRAW = 2  # draw so many items into this buffer, from this column on
+    UPDATE = 3  # take new priorities, from this one to that, of so many
 
 
 class Post:
@@ -60,12 +60,12 @@ class Post:
 
     @staticmethod
     def specs(plan: ReplayPlan, batch: int) -> Tree:
-        # What may be asked before anything is answered: a round, of which each block may be one shard's, and one of each other.
+        # Most requests before an answer: a whole round of blocks for one shard, and one of each other kind.
         requests = plan.actors + len(Request)
         shard = {
             **dict.fromkeys(("asked", "answered", "life", "seen"), WORD),
             "request": ArraySpec((requests, 4), "int64"),
-            "items": WORD, "mass": ArraySpec((1,), "float64"), "inserted": WORD,  # the shard's; blocks of all its lives
+            "items": WORD, "mass": ArraySpec((1,), "float64"), "inserted": WORD,  # by the shard; blocks of all its lives
         }  # fmt: skip
         keys = {"keys": ArraySpec((batch, 2), "int64")}
         drawn = {"data": trajectory_specs(plan.row, plan.window, batch), "probability": ArraySpec((batch,), "float64")} | keys
@@ -73,17 +73,17 @@ class Post:
             "shards": {str(k): shard for k in range(plan.settings.shards)},
             "batches": {str(b): drawn for b in range(BUFFERS)},
             "priorities": {"priority": ArraySpec((batch,), "float64")} | keys,
-            "ledger": dict.fromkeys(LEDGER, WORD),  # rows; the learner's
+            "ledger": dict.fromkeys(LEDGER, WORD),  # rows; written by the learner
         }
 
     def lost(self, shard: int) -> None:
-        """The driver's, once the shard is verified dead and before its successor starts."""
+        """Note a lost shard. The driver calls it once the shard is verified dead, before the successor starts."""
         self.shards[shard]["life"][0] += 1
 
     def inserted(self, shard: int) -> int:
-        """Blocks, in all of its lives."""
+        """Count the blocks that a shard took in, in all of its lives."""
         return int(self.shards[shard]["inserted"][0])
 
     def stats(self) -> dict[str, int]:
-        """Rows that shards took: what is sampled from the inbox is the sum, but for a round that is on its way."""
+        """Rows that shards took, by fate. The rows sampled from the inbox are the sum, except for a round on its way."""
         return {name: int(word[0]) for name, word in self.ledger.items()}

@@ -12,13 +12,13 @@ speed of any actor, and a batch is one contiguous view of the memory that actors
 Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of completion, and a batch
 of several blocks costs one copy.
 
-No lock is held by anybody, and an actor may be killed at any instruction. Whoever may write which word when, and what becomes
-of the block that a killed actor had taken, is the law of ``tokens.py``. What this file adds to it:
+There is no lock, and an actor may be killed at any instruction. ``tokens.py`` states which process may write which word
+when, and what becomes of the block that a killed actor had taken. This file adds:
 
 - A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is sampled. Sequences only grow, so
   how many blocks were committed follows from the words, and no counter can disagree with them.
 - Without a bound the sequence is announced after that store. The announcement only tells the order of completion: the learner
-  also looks for blocks that are FULL and unannounced, and takes no notice of one that it knows already.
+  also looks for blocks that are FULL and unannounced, and ignores one that it knows already.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Plan:
         self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for those of all
-        self.columns = sum(row.columns for row in self.rows.values())  # streams of an env
+        self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
         self.actors = envs // block
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
@@ -65,17 +65,17 @@ class Plan:
             )
         self.width = batch if self.ordered else block  # envs of one contiguous group
         group = self.fields(self.width)
-        self.gathered = self.fields(batch)  # where a batch is made of blocks that do not lie together
+        self.gathered = self.fields(batch)  # the copy for a batch of blocks that do not lie together
         self.specs: dict[str, Tree] = {
             "groups": {str(g): group for g in range(self.blocks * block // self.width)},
             "tokens": Tokens.specs(self.blocks, self.actors),
             "sampled": ArraySpec((1,), "int64"),  # blocks, written by the learner
             "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
-            "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice, by their actor
+            "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice; written by their actor
             "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
         }
         self.nbytes = tree.nbytes(self.specs)
-        # Lockstep deals by a fixed rule, so that a run does not depend on who came first.
+        # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
         self.channels = self.actors if max_lag == 0 else 1
 
     def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
@@ -114,7 +114,7 @@ class Queue:
         self._open_views()
 
     def fill(self) -> None:
-        """Deal every place once; the owner of the memory calls this before anybody reserves."""
+        """Deal every place once; the owner of the memory calls this before the first ``reserve``."""
         self._tokens.free(range(self._plan.blocks))
 
     # ------------------------------------------------------------------------------------------------- the actor's side
@@ -133,14 +133,14 @@ class Queue:
         return slots
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
-        """The slots are complete: [T, B] rows, obs[T] included."""
+        """Hand in complete slots: [T, B] rows, obs[T] included."""
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
         if not self._plan.ordered:
             self._full.put([sequence])
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
-        """What was written of them counts as inserted and dropped; the actor writes them from the start."""
+        """Count the written rows as inserted and dropped; the actor writes the slots anew."""
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
 
@@ -149,13 +149,13 @@ class Queue:
     def cancel(self, streams: Array) -> None:
         """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.
 
-        Before its successor starts, in one thread of the driver; ``reconcile`` then, until it returns True.
+        Call it before the successor starts, in one thread of the driver; then ``reconcile`` until it returns True.
         """
         self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.span)
         self.reconcile()
 
     def reconcile(self) -> bool:
-        """Deal again what actors lost as they died -> False: not certain yet, call again (in the thread that cancels)."""
+        """Deal again the blocks that dying actors lost -> False: not certain yet, call again (in the thread that cancels)."""
         return self._tokens.reconcile()
 
     # ----------------------------------------------------------------------------------------------- the learner's side
@@ -176,7 +176,7 @@ class Queue:
         return keys
 
     def batches(self, keys: Array) -> dict[str, Batch]:
-        """What was taken, by policy: views where it lies together, else copies that the next call overwrites."""
+        """The taken batches by policy: views where the blocks lie together, else copies that the next call overwrites."""
         fields = self._fields(self.places(keys))
         return {
             name: Batch(
@@ -211,7 +211,7 @@ class Queue:
         return sequences
 
     def _collect(self) -> None:
-        """All complete blocks into ``_ready``: as announced, then those whose actor has not done that, or never will.
+        """Collect all complete blocks into ``_ready``: first the announced ones, then those that are not announced.
 
         The words are looked at before the announcements are: what is FULL then and unannounced afterwards is an actor's
         latest block, unless it was killed there: then its successor's may come first. The other way round two blocks of an
@@ -241,13 +241,13 @@ class Queue:
         return {name: columns(fields[name], first * row.columns, last * row.columns) for name, row in rows}
 
     def finish(self, keys: Array) -> None:
-        """The learner is done with what it took: the places are dealt again."""
+        """Deal the places of taken blocks again: the learner is done with them."""
         self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     def stats(self) -> dict[str, float]:
-        """Rows: inserted = sampled + dropped + held (exact while nobody writes)."""
+        """Count rows: inserted = sampled + dropped + held (exact while no process writes)."""
         rows = self._plan.unroll * self._plan.block * self._plan.columns
         sequence, status = np.divmod(self._word, 4)
         committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
@@ -262,7 +262,7 @@ class Queue:
         }
 
     def state(self) -> Tree:
-        """Taken by the learner while nobody writes: its last batch counts as finished, complete blocks come along."""
+        """Return the state, taken by the learner while no actor writes: its last batch counts as finished."""
         if (opened := self._word % 4 == OPEN).any():
             raise RuntimeError(f"state: expected no open block, got {int(opened.sum())}")
         if not self._plan.ordered:
@@ -280,7 +280,7 @@ class Queue:
         }
 
     def load(self, state: Tree) -> None:
-        """Instead of ``fill``, into a queue of the same plan that nobody uses yet."""
+        """Load a state, instead of ``fill``, into an unused queue of the same plan."""
         arrays = {"word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next}
         arrays["restarted"] = self._restarted
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Replay: every row of a policy is kept once, and learned from as often as its selector likes.
+"""Replay: every row of a policy is kept once, and learned from as often as the selector draws it.
 
 For the actors it is a queue; for the learner a store of rows, fed in rounds (``rounds.py`` has the law). Here the store is the
 learner's own; ``sharded.py`` has several stores, each in a worker of its own.
@@ -25,18 +25,18 @@ from equipoise.types import Array, Batch, Trajectory, Tree
 
 
 class Replay(Replayed, Store):
-    """``Experience`` of one policy, whose learner's process keeps the rows."""
+    """``Experience`` of one policy, with the rows in the learner's process."""
 
     def __init__(
         self, plan: ReplayPlan, rounds: Rounds, policy: str, *, seed: int, prefetch: bool = False, pinned: bool = False,
         folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
         priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
-        """``shelf``: a data set's rows, which ``dataset_share`` of every batch is of.
+        """``shelf``: a data set's rows, which make up ``dataset_share`` of every batch.
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned from, where both are of one
-        round: it knows nothing of this one's new priorities. ``wrote`` is told the seconds that each round took to be written.
-        The others are those of ``Store``.
+        round: this batch's new priorities come too late for it. ``wrote`` is called with the seconds that writing a round
+        took. The other arguments are those of ``Store``.
         """
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
@@ -46,12 +46,12 @@ class Replay(Replayed, Store):
         self._buffer = 0
 
     def has_room(self) -> bool:
-        """Would the next round overwrite nothing that is still to be saved? Any of its blocks may be of one actor."""
+        """Would the next round overwrite nothing that is still to be saved, even if one actor wrote all of it?"""
         return self.journal is None or self.journal.may_insert(self._plan.actors)
 
     def bring(self, keys: Array) -> None:
         if isinstance(self._next, Future):
-            self._next.result()  # it reads what changes now
+            self._next.result()  # it reads rows that change now
         began, inbox = time.perf_counter(), self._rounds.inbox
         for place in inbox.places(keys):
             self.insert(inbox.block(place)[self.policy])
@@ -68,14 +68,14 @@ class Replay(Replayed, Store):
         return prepared.result() if isinstance(prepared, Future) else prepared
 
     def _draw(self, n: int) -> Batch:
-        self._buffer ^= 1  # the other's batch is being learned from
+        self._buffer ^= 1  # the other buffer's batch is being learned from
         if self.shelf is None:
             return self._live(n)
         live, done = self._live(n - (recorded := self._recorded(n))), self._done
         return beside(live, self.shelf.draw(recorded, self._rng, done=done, buffer=self._buffer))
 
     def _recorded(self, n: int) -> int:
-        """Items of a batch of ``n`` that are the data set's: the last ones."""
+        """Count the items of a batch of ``n`` that come from the data set: the last ones."""
         return 0 if self.shelf is None else self._plan.settings.recorded(n)
 
     def _live(self, n: int) -> Batch:
@@ -90,7 +90,9 @@ class Replay(Replayed, Store):
         return Batch(data=data, keys=keys, weight=weight, targets={})
 
     def _in_turn(self, n: int) -> tuple[Any, torch.Tensor]:
-        """Every item once: seams are none, so a round has fewer than rows; what is missing has the weight 0."""
+        """Draw every item once. Seams are no items, so a round has fewer items than rows; the missing ones have the weight
+        0.
+        """
         left = min(n, len(self.selector))
         places = np.zeros(n, np.int64)
         places[:left] = self.selector.sample(left, self._rng)[0]
@@ -99,11 +101,11 @@ class Replay(Replayed, Store):
         return places, weight
 
     def learned(self, keys: Array, priority: Array | None) -> None:
-        """New priorities [n] for items; of rows that are still there."""
+        """Set new priorities [n] of items whose rows are still there."""
         if priority is None:
             return
         if isinstance(self._next, Future):
-            self._next.result()  # it draws from what changes now
+            self._next.result()  # it draws from priorities that change now
         if isinstance(priority, torch.Tensor):
             priority = priority.cpu()
         if self.shelf is not None:
@@ -115,19 +117,19 @@ class Replay(Replayed, Store):
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     def state(self) -> Tree:
-        """Between two rounds, a copy of all but the queue and the rows, which the journal has."""
+        """Copy the state between two rounds, without the queue and the rows, which the journal has."""
         rest = {"rounds": self._rounds.state(), "shelf": {} if self.shelf is None else self.shelf.state()}
         return Store.state(self) | rest
 
     def load(self, state: Tree) -> None:
-        """The inverse, into a replay of the same plan whose queue was loaded; the rows are the journal's to load after it."""
+        """Load a state into a replay of the same plan, after its queue; the journal loads the rows afterwards."""
         Store.load(self, state)
         self._rounds.taken = state["rounds"]
         if self.shelf is not None:
             self.shelf.load(state["shelf"])
 
     def close(self) -> None:
-        """Nothing is sampled any more."""
+        """Close the replay: nothing is sampled any more."""
         if self._thread is not None:
             self._thread.shutdown()
         if self.shelf is not None:

@@ -1,4 +1,4 @@
-"""The rows of all streams, each kept once, and windows cut out of them.
+"""A ring of rows: the rows of all streams, each kept once, and windows cut out of them.
 
 Place ``slot * streams + column`` holds one row of one stream; slot ``s`` of a stream is followed by ``s + 1``, and the last by
 the first. All that is small lies side by side in a record, so that a row costs one copy to read. An image has memory of its
@@ -28,9 +28,9 @@ from equipoise.experience.selectors import Where
 from equipoise.tree import ArraySpec
 from equipoise.types import TRAJECTORY_EDGES, Stack, Trajectory, Tree
 
-IMAGE = 1024  # bytes from which on a leaf has memory of its own
-NOWHERE = -1  # the row number of a place that no row is at
-OLDEST = 255  # of ages: more is not told apart
+IMAGE = 1024  # a leaf of this many bytes or more has memory of its own
+NOWHERE = -1  # the row number of an empty place
+OLDEST = 255  # the greatest age that is told apart
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
@@ -38,24 +38,24 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the leaves of a row lie, by path: ``small`` in the record at their offsets, ``large`` by themselves."""
+    """The places of a row's leaves, by path: ``small`` in the record at their offsets, ``large`` in memory of their own."""
 
     small: Mapping[str, tuple[int, ArraySpec]]
-    large: Mapping[str, ArraySpec]  # of a stack: of one frame
+    large: Mapping[str, ArraySpec]  # for a stack: one frame
     stacks: Mapping[str, Stack]
     record: int  # bytes
-    state: Tree  # of the recurrent state, at the first row of every block
+    state: Tree  # specs of the recurrent state, kept at the first row of every block
 
     @staticmethod
     def of(row: RowSpec, stacks: Mapping[str, Stack]) -> Layout:
-        """``stacks`` by the path within an observation."""
+        """Make the layout of a row; ``stacks`` by the path within an observation."""
         by_path = {f"obs/{path}" if path else "obs": stack for path, stack in stacks.items()}
         fields = {
             "row": ArraySpec((), "int64"), "version": ArraySpec((), "int64"), "reward": ArraySpec((), "float32"),
             "mask": ArraySpec((), "bool"), "bootstrap": ArraySpec((), "bool"), "first": ArraySpec((), "bool"),
         } | dict(tree.items({"obs": row.obs, "action": row.action, "behaviour": row.behaviour}))  # fmt: skip
         if by_path:
-            fields["age"] = ArraySpec((), "uint8")  # rows since the first of its episode
+            fields["age"] = ArraySpec((), "uint8")  # rows since the first row of its episode
         large = {path: ArraySpec(fields[path].shape[1:], fields[path].dtype) for path in by_path}
         large |= {path: spec for path, spec in fields.items() if spec.nbytes >= IMAGE and path not in large}
         small, at = {}, 0
@@ -67,18 +67,18 @@ class Layout:
 
     @property
     def history(self) -> int:
-        """Rows before its own that a row's observation is made of."""
+        """The number of earlier rows that a row's observation is made of."""
         return max((stack.frames - 1 for stack in self.stacks.values()), default=0)
 
     def nbytes(self, *, slots: int, streams: int, unroll: int, encoded: Collection[str] = ()) -> int:
-        """Of a ring; of leaves that are ``encoded`` only what is sure before there are rows."""
+        """Bytes of a ring; for ``encoded`` leaves only the bytes that are certain before there are rows."""
         row = self.record + sum(PER_ROW if path in encoded else spec.nbytes for path, spec in self.large.items())
         state: int = sum(spec.nbytes for spec in tree.leaves(self.state))
         return slots * streams * row + slots // unroll * streams * state
 
 
 class Ring:
-    """Rows in, windows of ``window`` rows out; nothing here chooses."""
+    """A ring: rows in, windows of ``window`` rows out; the choice of windows is the selector's."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class Ring:
         threads: int = 1,
         pinned: bool = False,
     ) -> None:
-        """``slots`` a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: where a file of the rows may lie;
-        ``codecs``: of large leaves, by path, which ``threads`` threads decode; ``pinned``: windows are gathered into memory
+        """``slots``: a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: directory for a file of the rows;
+        ``codecs``: codecs of large leaves by path, decoded by ``threads`` threads; ``pinned``: windows are gathered into memory
         that a GPU reads by itself.
         """
         least = smallest(layout, unroll=unroll, window=window)
@@ -118,15 +118,17 @@ class Ring:
         self._recurrent = tree.zeros(tree.prepend(layout.state, slots // unroll, streams))
         self._keeps_state, self._history = bool(tree.leaves(layout.state)), layout.history
         self._small["row"][:] = NOWHERE
-        self.blocks = np.zeros(actors, np.int64)  # of each actor, so far; block ``n`` lies at slot ``n * unroll`` and after
-        # Of each actor the row numbers of its next block, where nothing is lost in between.
+        self.blocks = np.zeros(
+            actors, np.int64
+        )  # blocks of each actor so far; block ``n`` lies at slot ``n * unroll`` and after
+        # The row numbers of each actor's next block, if nothing is lost in between.
         self._expected = np.full((actors, unroll, block), NOWHERE, np.int64)
         self._one_block = np.array(unroll)  # an array: to add a plain number takes twice as long
         self._since = np.zeros(streams, np.int64)  # rows before the last gap
-        self._age = np.zeros(streams, np.int64)  # of the row that the next block begins with
+        self._age = np.zeros(streams, np.int64)  # age of the row that the next block begins with
         self._flat = self._records.reshape(self.places, layout.record)
         self._rows = self._small["row"].reshape(self.places)
-        # A block as it is put together. What is never written of its last row, whose observation is ``obs[T]``, says: no row.
+        # A block as it is put together. The unwritten fields of the last row, which holds ``obs[T]``, say: no row.
         self._block = np.zeros((unroll + 1, block, layout.record), np.uint8)
         parts = {path: _field(self._block, at, spec) for path, (at, spec) in layout.small.items()}
         parts["row"][unroll] = NOWHERE
@@ -134,9 +136,9 @@ class Ring:
         self._parts = {path: part if path.split("/")[0] in longer else part[:unroll] for path, part in parts.items()}
         fields = dict.fromkeys(path.split("/")[0] for path in (*layout.small, *layout.large) if path not in ("row", "age"))
         self._plain = [(name, self._parts[name]) for name in fields if name in self._parts]
-        self._others = [name for name in fields if name not in self._parts]  # trees, or with memory of their own
+        self._others = [name for name in fields if name not in self._parts]  # trees, or leaves with memory of their own
         self._steps = np.arange(unroll + 1)[:, None]
-        # Which windows may begin, from the first that a block completes to the last that sees the next block, or its frames.
+        # The windows that may begin, from the first that a block completes to the last that sees the next block or its frames.
         self._may = np.zeros((window - 1 + 2 * unroll + self._history, block), bool)
         self._completed = self._may[:unroll]
         self._lead = window - 1 - self._steps[:-1]  # rows from the head back to where the windows that a block completes begin
@@ -155,12 +157,12 @@ class Ring:
         number, start, expected = int(self.blocks[actor]), np.asarray(data.context["start"]), self._expected[actor]
         head = number * unroll % self.slots
         changes: list[tuple[Where, Flags]] = []
-        if gap := expected[0].tobytes() != start.tobytes():  # as before the first block
-            # What stood at the head is another observation now.
+        if gap := expected[0].tobytes() != start.tobytes():  # also before the first block
+            # The observation at the head is another one now.
             for lost in np.flatnonzero(expected[0] != start) + column:
                 changes += self._parted(head - self.window, slice(lost, lost + 1), np.zeros((1, 1), bool))
                 self._since[lost] = number * unroll
-                self._age[lost] = OLDEST  # unless an episode begins here, nobody knows how old it is
+                self._age[lost] = OLDEST  # the age is unknown unless an episode begins here
             np.add(start, self._steps[:-1], out=expected)
         self._write(data, expected, head, columns, anew=gap)
         self._fresh(number, head, columns)
@@ -169,7 +171,7 @@ class Ring:
         return changes + self._parted(head - self.window + 1, columns, self._may)
 
     def _parted(self, begin: int, columns: slice, flags: Flags) -> list[tuple[Where, Flags]]:
-        """``flags`` of the slots from ``begin`` on, which may lie in two parts."""
+        """Yield ``flags`` of the slots from ``begin`` on, which may lie in two parts."""
         begin %= self.slots
         if (end := begin + len(flags)) <= self.slots:
             return [((slice(begin, end), columns), flags)]
@@ -177,7 +179,7 @@ class Ring:
         return [((slice(begin, self.slots), columns), flags[:first]), ((slice(0, end - self.slots), columns), flags[first:])]
 
     def _fresh(self, number: int, head: int, columns: slice) -> None:
-        """Windows that this block completes and that begin with a real row; none across a gap, nor their stacks of frames."""
+        """Mark the windows that this block completes and that begin with a real row; none, nor its frames, crosses a gap."""
         may = self._completed
         if self.window == 1:
             may[...] = self._parts["mask"]
@@ -193,7 +195,9 @@ class Ring:
             may &= self._lead % self.unroll == 0
 
     def _write(self, data: Trajectory, rows: Ints, head: int, columns: slice, *, anew: bool) -> None:
-        """``rows`` [T, block]: their numbers; ``anew``: ``obs[0]`` is not yet there as the last block's ``obs[T]``."""
+        """Write a block. ``rows`` [T, block]: row numbers; ``anew``: ``obs[0]`` is not there yet as the last block's
+        ``obs[T]``.
+        """
         unroll, parts = self.unroll, self._parts
         for name, part in self._plain:
             part[...] = getattr(data, name)
@@ -227,15 +231,15 @@ class Ring:
 
     @property
     def next_row(self) -> Ints:
-        """[streams], the number of each stream's next row, where nothing is lost in between; a copy."""
+        """Copy [streams] of the number of each stream's next row, if nothing is lost in between."""
         return self._expected[:, 0].flatten()
 
     def row(self, places: Ints) -> Ints:
-        """The stream's row number at each place: it tells whether what a key was of is still there."""
+        """Return the row number at each place: it tells whether the row of a key is still there."""
         return self._rows[places]  # type: ignore[no-any-return]
 
     def leaf(self, path: str, places: Ints) -> Any:
-        """[*places.shape, ...], a copy of one leaf of the rows there: "reward", "obs/KEY"; of a stack its newest frame."""
+        """Copy one leaf of the rows at ``places``, [*places.shape, ...]: "reward", "obs/KEY"; for a stack the newest frame."""
         if path in self._large:
             spec = self.layout.large[path]
             found = np.empty((*places.shape, *spec.shape), spec.dtype)
@@ -245,11 +249,13 @@ class Ring:
         return self._small[path][slots, columns]
 
     def head(self, columns: Ints) -> Ints:
-        """Of each of these streams the slot where its next block begins, at which its newest observation stands."""
+        """Return, for each of these streams, the slot where the next block begins, which holds the newest observation."""
         return self.blocks[columns // self.block] * self.unroll % self.slots
 
     def gather(self, places: Ints, buffer: int = 0) -> Trajectory:
-        """Windows that begin at ``places`` [N], as tensors over memory that the next call of N and ``buffer`` overwrites."""
+        """Gather windows that begin at ``places`` [N], as tensors over memory that the next call of N and ``buffer``
+        overwrites.
+        """
         key = len(places), buffer
         if (window := self._windows.get(key)) is None:
             window = self._windows[key] = _Window(self, len(places))
@@ -259,16 +265,16 @@ class Ring:
 
     @property
     def held(self) -> int:
-        """Of each actor's blocks the last so many are whole: the one before them gave its first row to the next block's."""
+        """The number of whole blocks of each actor, its last ones: the block before them gave up a row to the next block."""
         return self.slots // self.unroll - 1
 
     @property
     def block_nbytes(self) -> int:
-        """Of its rows, before anything is encoded."""
+        """Bytes of a block's rows before encoding."""
         return self.layout.nbytes(slots=self.unroll, streams=self.block, unroll=self.unroll)
 
     def block_arrays(self, actor: int, first: int, count: int) -> list[Any]:
-        """Blocks ``first`` and on of an actor, which end at the last slot or before, as ``load_blocks`` reads them.
+        """Return blocks of an actor from ``first`` on, ending at the last slot or before, as ``load_blocks`` reads them.
 
         Until block number ``first + held`` is inserted nothing changes in them: another thread may read.
         """
@@ -277,7 +283,8 @@ class Ring:
         return [records, *(array for leaf in self._large.values() for array in leaf.blocks(at, count, columns)), *states]
 
     def load_blocks(self, actor: int, first: int, count: int, lost: int, data: Cursor) -> None:
-        """The bytes of those arrays, one after the other; the first ``lost`` blocks stay what they are. ValueError where there
+        """Load the bytes of those arrays, one after the other; the first ``lost`` blocks stay as they are. ValueError where
+        there
         are too few.
         """
         at, columns = self._block_at(actor, first, count)
@@ -298,7 +305,7 @@ class Ring:
         return records, [leaf[at : at + count, columns] for leaf in tree.leaves(self._recurrent)]
 
     def state(self) -> Tree:
-        """A copy of all but the blocks."""
+        """Copy the state without the blocks."""
         where = self._edge()
         return {
             "slots": self.slots, "unroll": self.unroll, "block": self.block, "window": self.window,
@@ -308,7 +315,7 @@ class Ring:
         }  # fmt: skip
 
     def _edge(self) -> tuple[Any, Any]:
-        """Where the row after every stream's last block is: its observation is that block's, too."""
+        """The place after every stream's last block: the observation there belongs to that block, too."""
         heads = self.blocks * self.unroll % self.slots
         return np.repeat(heads, self.block), np.arange(self.streams)
 
@@ -318,7 +325,7 @@ class Ring:
         return slots * self.streams + columns  # type: ignore[no-any-return]
 
     def load(self, state: Tree) -> None:
-        """The inverse, after which the blocks are to be written; ValueError where a size differs."""
+        """Load a state, after which the blocks are to be loaded; ValueError where a size differs."""
         saved: dict[str, Any] = dict(tree.items(state))
         for path, mine in tree.items(self.state()):
             wanted, got = ((x.shape if isinstance(x, np.ndarray) else x) for x in (mine, saved.get(path)))
@@ -331,13 +338,13 @@ class Ring:
             large.set(self._edge_places, saved[f"large/{path}"])
 
     def close(self) -> None:
-        """Nothing is gathered any more."""
+        """Close the ring: nothing is gathered any more."""
         if self._pool is not None:
             self._pool.shutdown()
 
 
 class _Window:
-    """The memory of a batch of N windows, and what a trajectory of it looks like."""
+    """The memory of a batch of N windows, and the trajectory over it."""
 
     def __init__(self, ring: Ring, n: int) -> None:
         self._ring, self._n, layout, rows = ring, n, ring.layout, ring.window + 1
@@ -347,7 +354,7 @@ class _Window:
         small = {path: _field(records, at, spec) for path, (at, spec) in layout.small.items()}
         self._first, self._age, self._row = small["first"], small.get("age"), small["row"]
         self._large: dict[str, Any] = {}  # [rows, N, ...]
-        self._frames: dict[str, Any] = {}  # of stacks: [N, history + rows, ...]
+        self._frames: dict[str, Any] = {}  # frames of stacks: [N, history + rows, ...]
         for path, spec in layout.large.items():
             if (stack := layout.stacks.get(path)) is None:
                 self._large[path] = self._empty((rows, n, *spec.shape), spec.dtype)
@@ -367,7 +374,7 @@ class _Window:
         flat = rows.reshape(-1)
         np.take(ring._flat, flat, axis=0, out=self._records, mode="wrap")
         if self._large:
-            np.remainder(rows, ring.places, out=rows)  # since of these there is one more
+            np.remainder(rows, ring.places, out=rows)  # there is one more observation than rows
         for path, array in self._large.items():
             ring._large[path].take(flat, array.reshape(len(flat), *array.shape[2:]))
         np.remainder(places, ring.streams, out=self._stream)
@@ -396,7 +403,7 @@ class _Window:
         )
 
     def _overlapping(self, path: str) -> torch.Tensor:
-        """[rows, N, frames, ...]: row t of a window sees the frames t to t + history of those gathered for it."""
+        """Views [rows, N, frames, ...]: row t of a window sees its gathered frames t to t + history."""
         gathered = torch.from_numpy(self._frames[path])
         frames = self._ring.layout.stacks[path].frames
         over, each, *inner = gathered.stride()
@@ -404,7 +411,7 @@ class _Window:
         return gathered.as_strided(shape, (each, over, each, *inner))
 
     def _together(self, path: str, places: Ints) -> None:
-        """The frames of windows within one episode each."""
+        """Gather the frames of windows that lie within one episode each."""
         ring, into, stack = self._ring, self._frames[path], self._ring.layout.stacks[path]
         steps = np.arange(1 - stack.frames, ring.window + 1)
         assert self._age is not None
@@ -412,7 +419,7 @@ class _Window:
         ring._large[path].take(index.reshape(-1), into.reshape(-1, *into.shape[2:]))
 
     def _apart(self, path: str) -> Any:
-        """[rows, N, frames, ...], every row's stack by itself."""
+        """Gather [rows, N, frames, ...], every row's stack by itself."""
         ring, stack = self._ring, self._ring.layout.stacks[path]
         assert self._age is not None
         places, age = self._places.T[..., None], self._age.T[..., None].astype(np.int64)
@@ -421,18 +428,18 @@ class _Window:
 
 
 def _padded(places: Ints, steps: Ints, age: Ints, ring: Ring, stack: Stack) -> Ints:
-    """The places of the frames ``steps`` rows from ``places``, of episodes that are ``age`` rows old there."""
+    """The places of the frames ``steps`` rows from ``places``, black before the first frame of an episode ``age`` rows old."""
     if stack.padding == "first":
         return (places + np.maximum(steps, -age) * ring.streams) % ring.places  # type: ignore[no-any-return]
     return np.where(steps < -age, ring.places, (places + steps * ring.streams) % ring.places)
 
 
 def smallest(layout: Layout, *, unroll: int, window: int) -> int:
-    """Slots without which no window is whole: the block being written, the one given up for it, and a window's rows."""
+    """The fewest slots with a whole window: the block being written, the one given up for it, and a window's rows."""
     return (2 + -(-(window + layout.history) // unroll)) * unroll
 
 
 def _field(records: Any, at: int, spec: ArraySpec) -> Any:
-    """One leaf of all records [..., bytes], as a view."""
+    """A view of one leaf of all records [..., bytes]."""
     inner = np.empty(spec.shape, spec.dtype).strides
     return np.ndarray((*records.shape[:-1], *spec.shape), spec.dtype, records, at, (*records.strides[:-1], *inner))

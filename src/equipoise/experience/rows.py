@@ -1,4 +1,4 @@
-"""Windows of a ring without what is large about them: what an item's first priority is computed from."""
+"""Windows of a ring without their large leaves: an item's first priority is computed from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from equipoise.types import Trajectory, Tree
 
 
 def without_observations(ring: Ring, places: Any) -> Trajectory:
-    """The windows that begin at ``places`` [N], as copies: rows [window, N] without observations and recurrent state."""
+    """Copy the windows that begin at ``places`` [N]: rows [window, N] without observations and recurrent state."""
     rows = (places + np.arange(ring.window)[:, None] * ring.streams) % ring.places
 
     def leaf(path: str) -> torch.Tensor:

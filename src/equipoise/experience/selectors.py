@@ -1,7 +1,7 @@
-"""Which items a replay gives next: selectors over *places*, the numbers 0 .. slots * streams - 1 of its items.
+"""Selectors choose the items that a replay gives next, by *place*: the numbers 0 .. slots * streams - 1 of its items.
 
-A selector holds no rows, only which places may be sampled, and in what order or how often. Place ``slot * streams + stream`` is
-that of a slot of a stream; insertion comes in rectangles of these, which are slices, and sampling in arrays of places. None
+A selector holds no rows, only which places may be sampled, and in what order or how often. Place ``slot * streams + stream``
+belongs to a slot of a stream. Insertion comes in rectangles of slots and streams, sampling in arrays of places. No selector
 loops over items in Python.
 
 Common law: a place that is put in while it is in holds a new item from then on; updating a place that is not in does nothing,
@@ -19,50 +19,50 @@ import numpy as np
 from equipoise.experience.sumtree import SumTree
 from equipoise.types import Array, Tree
 
-SCAN = 64  # to look at a place takes so much less than to draw one
+SCAN = 64  # looking at a place is this much cheaper than drawing one
 Where = tuple[slice, slice]  # slots and streams, both with a start and a stop within those that there are
 
 
 class Selector(Protocol):
-    nbytes: int  # that it takes
+    nbytes: int  # bytes of the selector
 
     def put(self, where: Where, there: Array) -> None:
-        """``there`` [slots, streams] bool: may the items there be sampled from now on, as new ones, or not any more.
+        """Take in new items, or take items out: ``there`` [slots, streams] bool says which may be sampled from now on.
 
-        A new one's priority is the highest seen so far, 1 at first.
+        A new item's priority is the highest seen so far, 1 at first.
         """
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """-> places [n] int64, the probability [n] float64 that each was drawn with. ValueError where there are too few."""
+        """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError where there are too few."""
         ...
 
     def update(self, places: Array, priority: Array) -> None:
-        """New priorities [k] of the items at [k]. ValueError for a nan, infinite or negative one, and none is changed."""
+        """Set new priorities [k] of the items at [k]. ValueError for a nan, infinite or negative one, and none is changed."""
         ...
 
     def saw(self, priority: float) -> None:
-        """One elsewhere had this priority: it counts among those seen so far."""
+        """Note a priority seen by another selector: it counts among those seen so far."""
         ...
 
     @property
     def mass(self) -> float:
-        """What all items weigh: one of two selectors comes next in proportion to theirs."""
+        """The weight of all items: a draw among several selectors is in proportion to it."""
         ...
 
     def __len__(self) -> int:
-        """Items that may be sampled."""
+        """The number of items that may be sampled."""
         ...
 
     def state(self) -> Tree: ...
 
     def load(self, state: Tree) -> None:
-        """The state of a selector of as many places."""
+        """Load the state of a selector with as many places."""
         ...
 
 
 def importance_weights(probability: Array, beta: float) -> Array:
-    """w_i / max_j w_j with w_i = (N P(i))^-beta, [n] float64 in (0, 1]: what makes up for draws that were not uniform.
+    """w_i / max_j w_j with w_i = (N P(i))^-beta, [n] float64 in (0, 1]: the correction for draws that were not uniform.
 
     Schaul et al. 2016, arXiv:1511.05952, section 3.4; the number of items N cancels out. ``probability`` [n]: P(i), above 0;
     the maximum is over this batch, as in DQN Zoo, so that weights only ever make steps smaller. ``beta`` 0: all 1; 1: as if the
@@ -76,7 +76,7 @@ def importance_weights(probability: Array, beta: float) -> Array:
 
 
 class Uniform:
-    """Every item with the same chance, with replacement: places are drawn until there are enough that are in."""
+    """Draws every item with the same chance, with replacement: places are drawn until enough of them hold an item."""
 
     def __init__(self, slots: int, streams: int = 1) -> None:
         self._in = np.zeros(_shape(slots, streams), bool)
@@ -96,7 +96,7 @@ class Uniform:
         if not self._n:
             raise ValueError(f"expected items to sample {n} of, got none")
         probability = np.full(n, 1 / self._n)
-        if SCAN * n > self._n:  # few, or sparse: a look at all is no more than a draw of many
+        if SCAN * n > self._n:  # few or sparse: looking at all costs no more than drawing many
             return np.flatnonzero(self._flat).take(rng.integers(0, self._n, n)), probability
         places = self._draw(n, rng)
         while len(places) < n:
@@ -104,16 +104,16 @@ class Uniform:
         return places[:n], probability
 
     def _draw(self, n: int, rng: np.random.Generator) -> Array:
-        """About ``n`` or a few more."""
+        """Draw about ``n`` places or a few more."""
         # As ``rng.integers`` in half the time. u is at most 1 - 2^-53, and so its product rounds to a number below the end.
         places: Array = (rng.random(n * self._in.size // self._n + 4) * self._in.size).astype(np.int64)
         return places[self._flat.take(places)]
 
     def update(self, places: Array, priority: Array) -> None:
-        """Priorities mean nothing here."""
+        """Ignore priorities."""
 
     def saw(self, priority: float) -> None:
-        """Nor elsewhere."""
+        """Ignore priorities of other selectors."""
 
     @property
     def mass(self) -> float:
@@ -128,14 +128,14 @@ class Uniform:
 
 
 class Fifo:
-    """Every item once, in the order of insertion: what is sampled is not in any more. Its probability is 1.
+    """Gives every item once, in the order of insertion; a sampled item leaves. Each probability is 1.
 
-    More than are left is a ValueError, and nothing is taken: ask ``len`` first. A log of insertions, twice as long as there are
-    places; an entry whose number is not its place's is of an item that left, and they go when the log is full.
+    Asking for more than are left is a ValueError and takes nothing: ask ``len`` first. A log of insertions, twice as long as
+    there are places; an entry whose number is not its place's is of an item that left, and they go when the log is full.
     """
 
     def __init__(self, slots: int, streams: int = 1) -> None:
-        self._entry = np.full(_shape(slots, streams), -1, np.int64)  # its number in the log; -1: not in
+        self._entry = np.full(_shape(slots, streams), -1, np.int64)  # number in the log; -1: no item
         self._at = self._entry.reshape(-1)
         self._log = np.empty(2 * slots * streams, np.int64)
         self._head = self._tail = self._n = 0
@@ -151,7 +151,7 @@ class Fifo:
         self._n += len(places) - int(np.count_nonzero(mine >= 0))
         mine[...] = -1
         if self._tail + len(places) > len(self._log):
-            self._compact()  # there is room then: these are not among those that are in
+            self._compact()  # now there is room: the new items are not in the log yet
         end = self._tail + len(places)
         self._log[self._tail : end] = places
         self._at[places] = np.arange(self._tail, end)
@@ -161,7 +161,7 @@ class Fifo:
         if n > self._n:
             raise ValueError(f"expected at most the {self._n} items that are left, got a sample of {n}")
         width = n
-        while len(there := self._there(self._head + width)) < n:  # past those that left: each is passed once
+        while len(there := self._there(self._head + width)) < n:  # skip items that left: each is passed once
             width *= 2
         places: Array = self._log[there[:n]]
         self._head = int(there[n - 1]) + 1 if n else self._head
@@ -170,7 +170,7 @@ class Fifo:
         return places, np.ones(n)
 
     def _there(self, end: int) -> Array:
-        """The numbers of log entries from the head to ``end`` whose items are in."""
+        """The numbers of log entries from the head to ``end`` whose items are still here."""
         entries = np.arange(self._head, min(end, self._tail))
         return entries[self._at[self._log[entries]] == entries]
 
@@ -181,10 +181,10 @@ class Fifo:
         self._at[members] = np.arange(self._tail)
 
     def update(self, places: Array, priority: Array) -> None:
-        """Priorities mean nothing here."""
+        """Ignore priorities."""
 
     def saw(self, priority: float) -> None:
-        """Nor elsewhere."""
+        """Ignore priorities of other selectors."""
 
     @property
     def mass(self) -> float:
@@ -220,7 +220,7 @@ class Prioritized:
         self._tree = SumTree(self._in.size)
         self._mass = self._tree.mass.reshape(slots, streams)
         self._alpha, self._epsilon = alpha, epsilon
-        # The highest priority such that the sum of as many of its power as there are places is finite, and some below.
+        # The highest priority for which the sum of its power over all places stays finite, with a margin.
         self._most = (1e308 / self._in.size) ** (1 / max(alpha, 1.0)) / 2 - epsilon
         self._highest = 1.0
         self._n = 0
@@ -261,14 +261,14 @@ class Prioritized:
         return self._tree.total
 
     def _checked(self, places: Array, priority: Array) -> tuple[Array, float]:
-        """-> p^alpha [k], and the highest priority seen, these included."""
+        """Check priorities -> p^alpha [k], and the highest priority seen so far."""
         priority = np.asarray(priority, np.float64)
         if priority.shape != places.shape:
             raise ValueError(f"expected a priority for each of {places.shape} places, got {priority.shape}")
         if not len(priority):
             return priority, self._highest
         lowest, highest = priority.min(), priority.max()
-        if not (lowest >= 0 and highest <= self._most):  # nan is neither
+        if not (lowest >= 0 and highest <= self._most):  # nan fails both comparisons
             wrong = np.flatnonzero(~((priority >= 0) & (priority <= self._most)))
             raise ValueError(
                 f"expected priorities from 0 to {self._most:.3g}, got {priority[wrong[0]]} for the item at place "
@@ -298,7 +298,7 @@ def _copy(saved: Array, into: Array) -> None:
 
 
 def _within(places: Array, count: int) -> Array:
-    """As int64, all of them from 0 to ``count - 1``, or a ValueError."""
+    """Return places as int64, all from 0 to ``count - 1``, or raise a ValueError."""
     places = np.ascontiguousarray(places, np.int64)
     if len(places) and places.view(np.uint64).max() >= count:  # a negative one is a large one
         wrong = places[(places < 0) | (places >= count)]

@@ -1,7 +1,7 @@
-"""A shard: a worker that keeps the rows of some actors, and does what the learner asks of them (``post.py``).
+"""A shard: a worker that keeps the rows of some actors and answers the learner's requests (``post.py``).
 
-It reads blocks where actors wrote them, in the inbox, and writes the windows that it draws into a batch that the learner reads
-where it lies. Stacks of frames are written out in full there.
+A shard reads blocks where actors wrote them, in the inbox, and writes the windows that it draws into a batch that the learner
+reads in place. Stacks of frames are written out in full there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from equipoise.types import Tick, Trajectory, Tree
 
 
 class Shard:
-    """``Worker``. STARVED: all that was asked of it is done. BLOCKED: a save has yet to read what is to be written over."""
+    """``Worker``. STARVED: every request is done. BLOCKED: a save has yet to read rows that are to be overwritten."""
 
     def __init__(
         self, plan: ReplayPlan, store: Store, post: Post, number: int, *, block: Callable[[int], Trajectory],
         ring: Callable[[], object],
     ) -> None:  # fmt: skip
-        """``block``: of the inbox, by its place; ``ring``: tell the learner that there is an answer."""
+        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer."""
         self.store, self.number = store, number
         self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
-        # Its part of a batch has another size each time, and the ring keeps memory for each size: so it comes in pieces of one.
+        # A shard's part of a batch differs in size each time, and the ring keeps memory for each size: so it comes in equal
+        # pieces.
         self._piece = -(-post.batch // (2 * shards))
         column = np.arange(store.ring.streams)
         self._stream = (column // self._plan.block * shards + number) * self._plan.block + column % self._plan.block
@@ -57,12 +58,12 @@ class Shard:
         return Tick.WORKED
 
     def _draw(self, buffer: int, begin: int, n: int) -> None:
-        """``n`` items into the columns from ``begin`` on."""
+        """Draw ``n`` items into the columns from ``begin`` on."""
         store, batch = self.store, self._post.batches[buffer]
         places, probability = store.draw(n)
         batch["probability"][begin : begin + n] = probability
         for at in range(0, n, self._piece):
-            piece = np.resize(places[at : at + self._piece], self._piece)  # what is missing in the last: some of it again
+            piece = np.resize(places[at : at + self._piece], self._piece)  # fill the last piece by repeating some of it
             count = min(self._piece, n - at)
             self._copy(store.windows(piece), batch, begin + at, count)
             where, context = slice(begin + at, begin + at + count), batch["data"]["context"]
@@ -71,13 +72,13 @@ class Shard:
             batch["keys"][where, 1] = context["start"][where]
 
     def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
-        """The first ``count`` windows."""
+        """Copy the first ``count`` windows."""
         fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
         into = columns(batch["data"], begin, begin + count)
         tree.map(np.copyto, into, columns(fields, 0, count))
 
     def _update(self, begin: int, end: int, n: int) -> None:
-        """Those of its own among ``n`` priorities, and of all that the highest is so high."""
+        """Apply this shard's part of ``n`` new priorities and note the highest of all."""
         keys, priority = self._post.priorities["keys"], self._post.priorities["priority"]
         mine = keys[begin:end].copy()
         mine[:, 0] //= self._plan.settings.shards
@@ -85,7 +86,7 @@ class Shard:
         self.store.selector.saw(float(priority[:n].max()))
 
     def state(self) -> Tree:
-        """While it is idle: all but the rows, which the journal has."""
+        """Return the state of an idle shard without the rows, which the journal has."""
         return self.store.state()
 
     def load(self, state: Tree) -> None:

@@ -1,12 +1,12 @@
-"""A replay whose rows are kept by several workers, the shards: those of actor ``a`` by shard ``a % shards``.
+"""A replay with its rows in several workers, the shards: shard ``a % shards`` keeps the rows of actor ``a``.
 
-An item is drawn with the probability that it would have in one replay of all: how many of a batch are of which shard is drawn
+An item is drawn with the probability that it would have in one replay of all: each shard's number of items in a batch is drawn
 in proportion to the shards' masses, and within a shard an item is drawn in proportion to its own (its p^alpha, or 1). Weights
-are normalised over the whole batch, whose items lie in the order of shards. The next batch of a round is asked for before this
-one is learned from, and knows nothing of its new priorities, in every runtime. New items get the highest priority of any shard.
+are normalised over the whole batch, whose items lie in the order of shards. The next batch of a round is requested before this
+one is learned from, so it does not use its new priorities, in every runtime. New items get the highest priority of any shard.
 
-A shard that dies loses its rows and nothing else. What it had answered for is counted as lost, and weighs nothing from then on;
-blocks that it had not answered for are asked of its successor, which begins empty; a batch that it has not given is drawn anew.
+A shard that dies loses its rows and nothing else. Rows that it had taken in count as lost and weigh nothing from then on.
+Blocks that it had not taken in are requested from its successor, which begins empty. A batch that it owed is drawn anew.
 Priorities for its rows are ignored, as its successor has none of them. The learner waits for the successor where it is to take
 blocks, which is at the next round: windows need rows of each stream again.
 """
@@ -29,29 +29,29 @@ from equipoise.types import Array, Batch, Trajectory, Tree
 
 
 class Sharded(Replayed):
-    """``Experience`` of one policy, whose rows its shards keep."""
+    """``Experience`` of one policy, with the rows in shards."""
 
     def __init__(
         self, plan: ReplayPlan, rounds: Rounds, policy: str, *, post: Post, seed: int, ring: Callable[[int], object]
     ) -> None:
-        """``ring``: tell a shard of this policy that something is asked of it."""
+        """``ring``: wake a shard of this policy for a request."""
         Replayed.__init__(self, plan, rounds, policy, ahead=True)
         self._post, self._ring = post, ring
         self._rng = np.random.default_rng(seed)
-        # Of each shard, blocks that it has not answered for: (request, place, actor).
+        # By shard, the blocks that it has not taken in yet: (request, place, actor).
         self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
-        self._blocks = np.zeros(plan.actors, np.int64)  # that its shard took of each actor, overwritten ones too
+        self._blocks = np.zeros(plan.actors, np.int64)  # blocks taken in of each actor, overwritten ones included
         self._held = plan.slots // plan.unroll - 1  # blocks of an actor that are kept
-        self._overwritten = 0  # blocks, by shards that died
+        self._overwritten = 0  # blocks overwritten by shards that died
         self._buffer = 0
-        self._drawn: list[tuple[int, int]] | None = None  # of each shard, its request and how many items; None: to be drawn
-        self._scale = np.empty(0)  # of each item, its shard's share of all mass
+        self._drawn: list[tuple[int, int]] | None = None  # by shard, the request and the number of items; None: to be drawn
+        self._scale = np.empty(0)  # for each item, the share of its shard in all mass
         self._batches = [Trajectory(**{k: tree.torch_views(v) for k, v in b["data"].items()}) for b in post.batches]
 
     # ------------------------------------------------------------------------------------------------ asking and waiting
 
     def _request(self, shard: int, kind: Request, *numbers: int) -> int:
-        """-> the number that ``answered`` comes to when it is done."""
+        """Write a request -> the value of ``answered`` when it is done."""
         mail = self._post.shards[shard]
         asked, requests = int(mail["asked"][0]), mail["request"]
         assert asked - mail["answered"][0] < len(requests), "more than may be asked at once"
@@ -61,10 +61,10 @@ class Sharded(Replayed):
         return asked + 1
 
     def settled(self) -> bool:
-        """Has every shard that lives done what it was asked for?"""
+        """Has every living shard done its requests?"""
         done = True
         for shard, mail in enumerate(self._post.shards):
-            died = mail["life"][0] != mail["seen"][0]  # before what it answered, which stands still then
+            died = mail["life"][0] != mail["seen"][0]  # look at this first: the answers of a dead shard stand still
             answered, inserting = int(mail["answered"][0]), self._inserting[shard]
             if inserting and inserting[0][0] <= answered:
                 while inserting and inserting[0][0] <= answered:
@@ -76,7 +76,7 @@ class Sharded(Replayed):
         return done
 
     def _bury(self, shard: int, answered: int) -> None:
-        """Its rows are lost; what it still owed is asked of its successor, or drawn from all anew."""
+        """Count a dead shard's rows as lost; request what it owed from its successor, or draw from all shards anew."""
         mail, life = self._post.shards[shard], int(self._post.shards[shard]["life"][0])
         mine = slice(shard, None, self._plan.settings.shards)
         kept = np.minimum(self._blocks[mine], self._held).sum()
@@ -97,7 +97,7 @@ class Sharded(Replayed):
         return int(blocks) * self._plan.unroll * self._plan.block
 
     def _count(self) -> None:
-        """Say what became of the rows that were taken."""
+        """Count the fate of the rows that were taken."""
         kept, ledger = np.minimum(self._blocks, self._held).sum(), self._post.ledger
         ledger["kept"][0] = self._rows(kept)
         ledger["overwritten"][0] = self._rows(self._overwritten + self._blocks.sum() - kept)
@@ -122,11 +122,11 @@ class Sharded(Replayed):
     def _ask(self, n: int) -> None:
         if n != self._post.batch:
             raise ValueError(f"expected the batch of {self._post.batch} items that these shards were planned for, got {n}")
-        self._buffer = (self._buffer + 1) % BUFFERS  # the other's batch is being learned from
+        self._buffer = (self._buffer + 1) % BUFFERS  # the other buffer's batch is being learned from
         self._draw()
 
     def _draw(self) -> None:
-        """Where any shard has items: which of them are how many of the batch."""
+        """Draw each shard's number of items in the batch, where any shard has items."""
         edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._post.shards)])
         if not edges[-1] > 0:
             return
@@ -150,7 +150,7 @@ class Sharded(Replayed):
         return Batch(data=self._batches[self._buffer], keys=drawn["keys"].copy(), weight=weight, targets={})
 
     def learned(self, keys: Array, priority: Array | None) -> None:
-        """New priorities [n] for items; of rows that are still there. What was asked so before is done: see ``sample``."""
+        """Send new priorities [n] of items whose rows are still there. Earlier priorities are done: see ``sample``."""
         if priority is None or self._plan.settings.selector != "prioritized":
             return
         priority = np.asarray(priority.cpu() if isinstance(priority, torch.Tensor) else priority, np.float64)
@@ -169,19 +169,19 @@ class Sharded(Replayed):
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     def stats(self) -> dict[str, float]:
-        """The queue's rows, ``items`` that may be sampled, and what became of the rows that shards took (``Post.stats``)."""
+        """The queue's rows, ``items`` that may be sampled, and the fate of the rows that shards took (``Post.stats``)."""
         return super().stats() | self._post.stats()
 
     def state(self) -> Tree:
         """Return the state between two rounds of all but the queue and the shards."""
-        self.settled()  # who died meanwhile
+        self.settled()  # bury shards that died meanwhile
         return {
             "rounds": self._rounds.state(), "rng": generator_state(self._rng), "blocks": self._blocks.copy(),
             "overwritten": self._overwritten, "lost": int(self._post.ledger["lost"][0]),
         }  # fmt: skip
 
     def load(self, state: Tree) -> None:
-        """The inverse, once; the shards load theirs."""
+        """Load a state; the shards load their own."""
         self._rounds.taken, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
         self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
         self._count()

@@ -1,4 +1,4 @@
-"""The store of a replay: the rows of some actors, which of their items come next, and what of them is on disk."""
+"""The store of a replay: the rows of some actors, with a selector of items and a journal on disk."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ from equipoise.types import Replay as Settings
 
 
 class Store:
-    """Of every ``shards``-th actor from number ``shard`` on; where there is one shard, of all."""
+    """Holds the rows of actors shard, shard + N, shard + 2N, ... of N shards."""
 
     def __init__(
         self, plan: ReplayPlan, *, seed: int, shard: int = 0, pinned: bool = False, folder: Path | None = None,
         goals: Goals | None = None, priority: Callable[[Trajectory], Array | None] | None = None,
     ) -> None:  # fmt: skip
-        """``pinned``: windows come into memory that a GPU reads by itself. ``folder``: where checkpoints keep the rows; None:
-        nowhere. ``goals``: what ``relabel`` asks what another goal would have been worth; closed with the store.
-        ``priority``: of items as they enter, by their rows; None: the highest so far.
+        """``pinned``: windows come into memory that a GPU reads by itself. ``folder``: the directory of rows for checkpoints;
+        None:
+        no saving. ``goals``: the rules that ``relabel`` asks for rewards of other goals; closed with the store.
+        ``priority``: computes the first priority of items from their rows; None: the highest so far.
         """
         self._plan, self._first_priority = plan, priority
-        self._block, self._apart = plan.block, plan.span * plan.settings.shards  # streams of an actor, and to the shard's next
+        self._block, self._apart = (
+            plan.block,
+            plan.span * plan.settings.shards,
+        )  # streams of an actor; distance to the shard's next actor
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
             window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
@@ -45,7 +49,7 @@ class Store:
         self._rng = np.random.default_rng(seed)
 
     def insert(self, data: Trajectory) -> None:
-        """Rows of whole blocks [T, k * block], numpy arrays; the blocks need not lie in the order of their streams."""
+        """Insert rows of whole blocks [T, k * block], numpy arrays, in any order of streams."""
         block, streams = self._block, data.context["stream"]
         if len(streams) == block:
             self._insert(data, self._column(int(streams[0])))
@@ -56,7 +60,7 @@ class Store:
             self._insert(mine, self._column(int(streams[at])))
 
     def _column(self, stream: int) -> int:
-        """Where in the ring the actor's streams begin that this is the first of."""
+        """The ring's column at which the streams of an actor begin; ``stream`` is the actor's first."""
         return stream // self._apart * self._block
 
     def _insert(self, data: Trajectory, column: int) -> None:
@@ -72,18 +76,20 @@ class Store:
             self._hindsight.insert(column)
 
     def draw(self, n: int) -> tuple[Array, Array]:
-        """-> ``n`` places, and the probability of each."""
+        """Draw ``n`` places -> the places, and the probability of each."""
         return self.selector.sample(n, self._rng)
 
     def windows(self, places: Array, buffer: int = 0) -> Trajectory:
-        """Those that begin at ``places`` [N], some with another goal; the next call of N and ``buffer`` overwrites them."""
+        """Gather windows that begin at ``places`` [N], some with another goal; the next call of N and ``buffer`` overwrites
+        them.
+        """
         data = self.ring.gather(places, buffer)
         if self._hindsight is not None:
             self._hindsight.relabel(data, places, self._rng)
         return data
 
     def update(self, keys: Array, priority: Array) -> None:
-        """New priorities [n] float64 for the items [n, 2] whose rows are still there."""
+        """Set new priorities [n] float64 of the items [n, 2] whose rows are still there."""
         places = keys[:, 0]
         there = self.ring.row(places) == keys[:, 1]
         if not there.all():
@@ -91,11 +97,11 @@ class Store:
         self.selector.update(places, priority)
 
     def state(self) -> Tree:
-        """A copy of all but the rows, which the journal has."""
+        """Copy the state without the rows, which the journal has."""
         return {"rng": generator_state(self._rng), "ring": self.ring.state(), "selector": self.selector.state()}
 
     def load(self, state: Tree) -> None:
-        """The inverse, into a store of the same plan; the rows are the journal's to load after it."""
+        """Load a state into a store of the same plan; the journal loads the rows afterwards."""
         self.ring.load(state["ring"])
         self.selector.load(state["selector"])
         self._rng = generator(state["rng"])

@@ -1,9 +1,9 @@
-"""Masses of many places and their sums: set many, and find many places by a running sum, each in O(log places).
+"""A sum tree over the masses of many places: set many masses, or find many places by a running sum, in O(log places) each.
 
 A binary tree in one array: the children of node ``i`` are ``2 i`` and ``2 i + 1``, and a level is a few short operations on
-the whole batch. Its upper levels would be as many operations for few nodes, so it has ``ROOTS`` roots or fewer, whose running
-sum is one sorted array. Measured in a batch of 256 at 10^6 places: nodes of 8 to 64 children that keep running sums of their
-own, so that a level is a comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
+the whole batch. The upper levels would cost as many operations for few nodes, so there are up to ``ROOTS`` roots with one
+sorted running sum. Measured in a batch of 256 at 10^6 places: nodes of 8 to 64 children that keep running sums of their own,
+so that a level is a comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
 
 A sum is always added up anew from the two below it, and never moved by a difference. So nothing drifts, and a tree is a
 function of its masses: loaded from them, it finds the same places bit for bit. It also makes no difference when: sums over
@@ -16,13 +16,13 @@ import numpy as np
 
 from equipoise.types import Array
 
-ROOTS = 2048  # at most; twice as many take as long to sum as a level saves
+ROOTS = 2048  # most roots; summing twice as many takes as long as a level saves
 
 
 class SumTree:
-    """Masses over ``places``, 0 at first. ``mass`` [places] float64 is read freely; whoever writes to it says so (``changed``).
+    """Masses over ``places``, 0 at first. ``mass`` [places] float64 may be read freely; after writing to it call ``changed``.
 
-    What the caller answers for: places lie in 0 .. places - 1; masses are finite, not negative, and so is their sum.
+    The caller guarantees: places lie in 0 .. places - 1; masses are finite and not negative, and so is their sum.
     """
 
     def __init__(self, places: int) -> None:
@@ -31,11 +31,11 @@ class SumTree:
         self._levels = max(0, (-(-places // ROOTS) - 1).bit_length())
         self._roots = -(-places >> self._levels)
         self._first = self._roots << self._levels  # the node of place 0
-        self._nodes = np.zeros(2 * self._first)  # from node ``_roots`` on; those before it are not used
+        self._nodes = np.zeros(2 * self._first)  # used from node ``_roots`` on
         self._pairs = self._nodes.view(np.complex128)  # two children in one gather
-        self._edges = np.zeros(self._roots + 1)  # what lies before each root, and the total
-        self._summed = True  # are the edges those of the roots
-        self._changed: list[tuple[int, int]] = []  # ranges of places whose sums are to be added up
+        self._edges = np.zeros(self._roots + 1)  # the sum before each root, and the total
+        self._summed = True  # True while the edges agree with the roots
+        self._changed: list[tuple[int, int]] = []  # ranges of places with sums still to be added up
         self.mass: Array = self._nodes[self._first : self._first + places]
         self.nbytes = self._nodes.nbytes + self._edges.nbytes
 
@@ -48,7 +48,7 @@ class SumTree:
         return float(self._edges[-1])
 
     def set(self, places: Array, mass: Array) -> None:
-        """[k] int64, [k] float64; where a place comes twice, its last mass holds."""
+        """Set the masses [k] float64 of places [k] int64; where a place comes twice, its last mass holds."""
         node = places + self._first
         self._nodes[node] = mass
         for _ in range(self._levels):
@@ -58,7 +58,7 @@ class SumTree:
         self._summed = False
 
     def changed(self, begin: int, end: int) -> None:
-        """The masses of the places ``begin`` to ``end - 1`` were written to."""
+        """Note that the masses of places ``begin`` to ``end - 1`` were written to."""
         if self._changed and begin <= self._changed[-1][1] and end >= self._changed[-1][0]:
             last = self._changed.pop()
             begin, end = min(begin, last[0]), max(end, last[1])
@@ -77,7 +77,7 @@ class SumTree:
     def find(self, value: Array) -> Array:
         """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k], 0 <= value < total.
 
-        Up to rounding; but never a place of mass 0. Where the total is 0: ValueError.
+        It holds up to rounding, but never gives a place of mass 0. ValueError where the total is 0.
         """
         if not self.total > 0:
             raise ValueError("expected a total mass above 0, got 0: there is nothing to find")
@@ -87,10 +87,11 @@ class SumTree:
         return node - self._first
 
     def _descend(self, value: Array, *, guarded: bool) -> Array:
-        """-> nodes of places. A value less the left sum may round to the right sum or above, and then end at a mass of 0.
+        """Descend to the nodes of places. A value minus the left sum may round to the right sum or above, and end at a mass
+        of 0.
 
-        It is rare and a look at each right sum takes time, so only where it happened all go down again, ``guarded``: never into
-        a node whose sum is 0. The root that a value falls into never has that, since its edges differ.
+        This is rare, and checking each right sum takes time. So only where it happened all values descend again, ``guarded``:
+        never into a node with the sum 0. The root that a value falls into has a positive sum, since its edges differ.
         """
         value = np.minimum(value, np.nextafter(self._edges[-1], 0))  # random() * total may round to the total
         node = self._edges[1:].searchsorted(value, "right")
@@ -108,7 +109,7 @@ class SumTree:
         return node
 
     def load(self, mass: Array) -> None:
-        """All masses [places] at once."""
+        """Load all masses [places] at once."""
         if mass.shape != self.mass.shape:
             raise ValueError(f"expected masses of shape {self.mass.shape}, got {mass.shape}")
         self.mass[:] = mass

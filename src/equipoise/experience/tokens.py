@@ -1,8 +1,8 @@
-"""Who may write which block: tokens, and what becomes of the token of an actor that was killed.
+"""Tokens: the right to write a block, and what becomes of the token of an actor that was killed.
 
-A token is the number of a block that is FREE. It is dealt through a channel that nobody can hold, so at any moment it is in
-the channel, in one hand, or lost. Whoever takes it opens the block; between the two its hand is full, which it says in
-``claiming`` beforehand, since a process that is killed there says nothing afterwards.
+A token is the number of a block that is FREE. It is dealt through a channel that no process can hold, so at any moment it is
+in the channel, held by one actor, or lost. The actor that takes it opens the block. Before it takes one it sets ``claiming``,
+since a process that is killed in between can say nothing afterwards.
 
 =============  =====================================  ==============================================
 word           written by                             when
@@ -18,16 +18,16 @@ dealing        the learner                            1 before it writes FREE, 0
 An actor can be killed at any instruction (the learner and the driver cannot: their death ends the run). Killed
 
 - before it took a token: nothing happened;
-- with the token in its hand: the block is FREE and in no channel. ``claiming`` says so, ``reconcile`` finds it;
+- while it held the token: the block is FREE and in no channel. ``claiming`` says so, ``reconcile`` finds it;
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
-``reconcile`` deals a token again only when it is certain that nobody has it. A block is suspected if it was FREE, the
+``reconcile`` deals a token again only when it is certain that no actor holds it. A block is suspected if it was FREE, the
 learner not amid dealing (so its token was in the channel before), and the channel, emptied afterwards, did not contain it.
 Then a living actor took it, or a dead one. Every actor that claimed something when the channel was emptied is waited for
-until it has been seen to claim nothing; what it had in its hand is OPEN now, or further. A suspect that is still FREE after
-that is lost: since the emptying nobody put it back, so nobody can have taken it. That never blocks: what is not certain yet is
-asked again, and a claimer that dies meanwhile is cancelled, after which the search begins anew.
+until it has been seen to claim nothing; the block whose token it held is OPEN now, or further. A suspect that is still FREE
+after that is lost: since the emptying no process put it back, so no actor can have taken it. That never blocks: what is not
+certain yet is asked again, and a claimer that dies meanwhile is cancelled, after which the search begins anew.
 
 All this takes for granted that stores become visible in the order of the program (x86), and that a store before a read or
 write of a pipe is visible before it (the pipe's own lock).
@@ -48,7 +48,7 @@ MOST_BLOCKS = 4096  # their tokens fit the smallest pipe buffer twice
 
 
 class Channel(Protocol):
-    """Numbers in, numbers out, in order; nobody can hold it, and each number comes out whole and once."""
+    """A channel: numbers in, numbers out, in order. No process can hold it, and each number comes out whole and once."""
 
     def put(self, values: Sequence[int]) -> None: ...
     def get(self) -> int | None: ...  # None: empty
@@ -81,7 +81,8 @@ class Tokens:
         self.word, self.owner = views["word"], views["owner"]
         self._claiming, self._dealing = views["claiming"], views["dealing"]
         self._channels = channels
-        # The driver's: channels that may have lost a token -> the suspects and whom to wait for; None: not looked at yet.
+        # Used by the driver: channels that may have lost a token -> the suspects and the actors to wait for; None: not looked
+        # yet.
         self._searches: dict[int, tuple[list[int], list[int]] | None] = {}
 
     @staticmethod
@@ -94,7 +95,7 @@ class Tokens:
         }
 
     def take(self, actor: int) -> int | None:
-        """The actor's: open the next block -> its sequence; None: none is free."""
+        """Open the next block (called by an actor) -> its sequence; None: none is free."""
         self._claiming[actor] = 1
         sequence = self._channels[actor % len(self._channels)].get()
         if sequence is not None:
@@ -105,7 +106,7 @@ class Tokens:
         return sequence
 
     def free(self, sequences: Sequence[int]) -> None:
-        """The learner's: these blocks may be taken. Also the first deal of a run, before anybody takes."""
+        """Free blocks (called by the learner), so that actors may take them; also the first deal of a run."""
         self._dealing[0] = 1
         for sequence in sequences:
             self.word[sequence % len(self.word)] = sequence * 4 + FREE
@@ -115,11 +116,13 @@ class Tokens:
         self._dealing[0] = 0
 
     def cancel(self, actor: int) -> int:
-        """The driver's, once the actor is verified dead: deal its open blocks again -> how many they were.
+        """Deal the open blocks of a verified dead actor again (called by the driver) -> their number.
 
         A block that is FULL or READ is the learner's and stays. Call ``reconcile`` until it returns True.
         """
-        places = np.flatnonzero((self.word % 4 == OPEN) & (self.owner == actor))  # in this order: owner is written before OPEN
+        places = np.flatnonzero(
+            (self.word % 4 == OPEN) & (self.owner == actor)
+        )  # read in this order: owner is written before OPEN
         sequences = [int(self.word[place]) // 4 for place in places]
         for place, sequence in zip(places, sequences, strict=True):
             self.word[place] = sequence * 4 + FREE
@@ -128,11 +131,11 @@ class Tokens:
         if self._claiming[actor]:
             self._claiming[actor] = 0
             self._searches[channel] = None
-        self._searches = dict.fromkeys(self._searches)  # a suspect may be among the blocks that were just dealt
+        self._searches = dict.fromkeys(self._searches)  # the blocks that were just dealt may include a suspect
         return len(places)
 
     def reconcile(self) -> bool:
-        """The driver's: find the tokens that died with their actors and deal them again -> False: not certain yet."""
+        """Find the tokens that died with their actors and deal them again (called by the driver) -> False: not certain yet."""
         for channel in list(self._searches):
             search = self._searches[channel] or self._suspects(channel)
             if search is None:
@@ -147,9 +150,11 @@ class Tokens:
         return not self._searches
 
     def _suspects(self, channel: int) -> tuple[list[int], list[int]] | None:
-        """What was dealt to a channel and is neither open nor in it, and whose hands it may be in; None: ask again."""
+        """Find tokens that were dealt to a channel and are neither open nor in it, and the actors that may hold them; None:
+        ask again.
+        """
         words = self.word.copy()
-        if self._dealing[0]:  # looked at after the words: those that are FREE may not be in the channel yet
+        if self._dealing[0]:  # read after the words: a FREE block may not be in the channel yet
             return None
         queued = self._channels[channel].drain()
         self._channels[channel].put(sorted(queued))
@@ -157,5 +162,5 @@ class Tokens:
         return sorted(set(free).difference(queued)), list(range(channel, len(self._claiming), len(self._channels)))
 
     def _put_in_order(self, channel: int, sequences: Sequence[int]) -> None:
-        """Before what is in the channel: the learner waits for the lowest. Meanwhile actors find it empty."""
+        """Put tokens before those in the channel: the learner waits for the lowest. Meanwhile actors find it empty."""
         self._channels[channel].put(sorted([*sequences, *self._channels[channel].drain()]))
