@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from equipoise import tree
+from equipoise.envs.causes import Causes
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
@@ -19,7 +20,7 @@ STATISTICS = ("last", "mean")  # of a number of the env's info: as the episode e
 class Episodes:
     """One actor's episodes: totals, and the last ``RECENT`` of them. One writer; readers may sit in other processes."""
 
-    specs = {
+    specs: ClassVar[dict[str, Tree]] = {
         "count": ArraySpec((1,), "int64"),
         "returns": ArraySpec((RECENT,), "float64"),
         "lengths": ArraySpec((RECENT,), "int64"),
@@ -27,6 +28,7 @@ class Episodes:
         "ticks": ArraySpec((1,), "int64"),
         "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has taken
         "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.capsule.COUNTED
+        "causes": Causes.specs,  # written by the env
     }
 
     def __init__(self, streams: int, memory: Memory, metrics: Sequence[str] = ()) -> None:
@@ -43,7 +45,7 @@ class Episodes:
             self._running |= {"info_last": self._last, "info_sum": self._sum, "info_rows": self._rows}
 
     @classmethod
-    def layout(cls, metrics: Sequence[str] = ()) -> dict[str, ArraySpec]:
+    def layout(cls, metrics: Sequence[str] = ()) -> dict[str, Tree]:
         """What is shared of an actor's episodes."""
         columns = len(metrics) * len(STATISTICS)
         return cls.specs | ({"info": ArraySpec((RECENT, columns), "float64")} if columns else {})
@@ -123,6 +125,11 @@ class Episodes:
     def failures(self) -> Any:
         """[3] int64, this actor's; its env writes them."""
         return self._views["failures"]
+
+    @property
+    def causes(self) -> Causes:
+        """What aborted this actor's episodes; its env writes them."""
+        return Causes(self._views["causes"])
 
     @property
     def ticks(self) -> int:

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
+from equipoise.console.help import printable
 from equipoise.console.picture import (
     ASCII,
     History,
@@ -191,6 +192,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
         rows["acting"] = "; ".join(lines)
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"
+        for text, times in summary["aborted"].items():
+            rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
     rows["verdict"] = summary["verdict"]
     return rows
 

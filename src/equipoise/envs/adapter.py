@@ -228,7 +228,7 @@ class GymnasiumEnv(SyncEnv):
         if self.failures.ends_the_run(error):
             raise error
         ts = self.ts
-        self.failures.count("aborted")
+        self.failures.aborted(error)
         done = bool(ts.terminated[i] or ts.truncated[i])
         if self._held[i]:  # what is wrong was the end of the old one
             self._show([i])

@@ -33,6 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 from equipoise import tree, trust
+from equipoise.envs.causes import Causes
 from equipoise.envs.checks import Kind, WrongValue
 from equipoise.files import read_json, write_synced
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check, described
@@ -66,10 +67,18 @@ class Failures:
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
     counts: Any = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
+    causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
 
     def count(self, name: str, by: int = 1) -> None:
         self.counts[COUNTED.index(name)] += by
+
+    def aborted(self, error: Exception) -> None:
+        """Count an episode that this error ended."""
+        self.count("aborted")
+        wrong = error if isinstance(error, WrongValue) else None
+        cause = cause_of("exception" if wrong is None else wrong.kind, None if wrong is None else wrong.key, error)
+        self.causes.add(cause, f"{type(error).__name__}: {error}")
 
     def ends_the_run(self, error: BaseException) -> bool:
         return isinstance(error, WrongValue) and error.kind == "nonfinite" and self.on_nonfinite == "stop"

@@ -167,7 +167,7 @@ class LoopEnv(SyncEnv):
         while not failures.ends_the_run(error):
             self._close_one(i, error)
             self._record(i, error)
-            failures.count("aborted")
+            failures.aborted(error)
             self._barren[i] += 1
             self._troubled = True
             if self._barren[i] >= PATIENCE:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from equipoise import tree
+from equipoise.actors.episodes import Episodes
 from equipoise.actors.playing import noise_columns
 from equipoise.envs import make, observation_spec
 from equipoise.envs.capsule import Failures
@@ -109,10 +110,10 @@ class Blueprint:
     dataset: Dataset | None = None  # that is learned from as well, or alone
     forward: Mapping[str, str] = field(default_factory=dict)  # how actors act by policy (actors/forward.py); torch if not said
 
-    def failures(self, counts: Any = None) -> Failures:
-        """What an env's failure costs in this run; ``counts`` [3] int64 are counted up."""
+    def failures(self, counted: Episodes | None = None) -> Failures:
+        """What an env's failure costs in this run; ``counted``: where failures and their causes are counted."""
         made = Failures(on_nonfinite=self.program.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
-        return made if counts is None else replace(made, counts=counts)
+        return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
     def policy(self) -> Policy:

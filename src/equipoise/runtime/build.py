@@ -168,7 +168,7 @@ def actor(blue: Blueprint, index: int, shared: Shared, blocks: Blocks, incarnati
     program, envs = blue.program, stream_ids(index, blue.program.group_envs)
     agent = _agents(blue, index, shared, blocks)
     counted, seed = shared.actors[index], _env_seed(blue, shared, index, incarnation)
-    env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted.failures), metrics=program.metrics)
+    env = make_env(program, streams=envs, seed=seed, failures=blue.failures(counted), metrics=program.metrics)
     worker = ActorWorker(env, agent)
     if incarnation:
         agent.succeed()

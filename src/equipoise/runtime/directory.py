@@ -47,6 +47,7 @@ CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
     "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
+    "aborted",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own

@@ -10,6 +10,7 @@ from typing import Any
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
 from equipoise.envs.capsule import COUNTED
+from equipoise.envs.causes import most_frequent
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
 from equipoise.runtime.exam import gave_up
@@ -209,6 +210,7 @@ class Scribe:
                 f"actor {i}": dict(zip(COUNTED, sum(self._shared.actors[g].failures for g in groups).tolist(), strict=True))
                 for i, groups in enumerate(map(self._blue.groups, range(self._blue.program.actors)))
             },
+            "aborted": most_frequent([one.causes for one in self._shared.actors]),
         }
 
 

@@ -71,7 +71,7 @@ class Stepping:
         """``ring``, ``cut``: as of ``EnvWorker``."""
         envs = []
         for group in self.groups:
-            counted = replace(self.failures, counts=group.episodes.failures)
+            counted = replace(self.failures, counts=group.episodes.failures, causes=group.episodes.causes)
             envs.append(self.making(streams=group.envs, seed=self.seed, failures=counted, metrics=self.making.metrics))
         sides = [EnvSide(self.exchange, group.number, group.streams) for group in self.groups]
         worker = EnvWorker(envs, sides, ring=ring, cut=cut)
