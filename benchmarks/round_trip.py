@@ -76,7 +76,7 @@ class Ring:
         for i in range(made.actors):
             job = stepping.EnvAssignment(
                 name=f"actor {i}", board=board, bell=self.bells[1 + i], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
-                saved=0, resume=None, directory="", stepping=build.stepping(blue, i, self.shared), server=self.mine,
+                saved=0, resume=False, directory="", stepping=build.stepping(blue, i, self.shared), server=self.mine,
                 workers=blue.acting_workers,
             )  # fmt: skip
             process: Any = forkserver.EnvProcess(target=stepping.main, args=(job,))

@@ -201,7 +201,7 @@ RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", RUNS)
-@pytest.mark.parametrize("command", [api.evaluate, api.resume, api.load])
+@pytest.mark.parametrize("command", [api.evaluate, api.resume])
 def test_a_run_json_that_cannot_be_is_named(what: str, command: Any, run: Path) -> None:
     edit, said = RUNS[what]
     (run / "run.json").write_bytes(change(run / "run.json", edit))

@@ -294,7 +294,8 @@ def loaded(path: Path, directory: Path) -> Replay:
     state = statefile.parse(checkpoint.read(path, checkpoint.REPLAY))
     made.load(state["replay"])
     assert made.journal is not None
-    made.journal.load(state["chunks"], checkpoint.segments(path), lambda name: checkpoint.read_segment(path, name))
+    source = checkpoint.Source(path=path, files={}, segments=checkpoint.segments(path), meta={})
+    made.journal.load(state["chunks"], source.segments, source.read_segment)
     return made
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.runtime.directory import RunDirectory
 from equipoise.runtime.measure import choose
 from equipoise.runtime.refusals import check as check_program
 from equipoise.runtime.refusals import check_replays, check_resume
@@ -97,7 +97,8 @@ def resume(
         made = dataclasses.replace(made, schedule_steps=run.program.steps)
     check_resume(run.program, made)
     check_program(made)
-    at, summary = step_of(load_checkpoint(run.whole_checkpoint())[1]), run.summary()
+    source, summary = run.whole_checkpoint(), run.summary()
+    at = step_of(source.meta)
     solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
     if solved and made.steps <= run.program.steps:
         raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
@@ -105,4 +106,4 @@ def resume(
         raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
     if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
-    return Run(made, on=on or run.run["on"], resume=run)
+    return Run(made, on=on or run.run["on"], resume=run, source=source)

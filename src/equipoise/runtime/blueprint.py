@@ -29,6 +29,7 @@ from equipoise.hints import hint
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
 from equipoise.runtime import checkpoint, memory, playable
+from equipoise.runtime.checkpoint import Source
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
 from equipoise.seeds import derive_seed
@@ -105,7 +106,7 @@ class Blueprint:
     checkpoint_every: int  # updates, 0: when the driver asks
     directory: str  # where checkpoints are written
     weights: str | None  # the checkpoint whose weights are the first ones
-    resume: str | None  # the checkpoint that every worker goes on from
+    resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
     dataset: Dataset | None = None  # that is learned from as well, or alone
     forward: Mapping[str, str] = field(default_factory=dict)  # how actors act by policy (actors/forward.py); torch if not said
@@ -203,7 +204,7 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.policies[name])
 
 
-def blueprint(program: Program, *, weights: Path | None = None, resume: Path | None = None) -> Blueprint:
+def blueprint(program: Program, *, weights: Path | None = None, resume: Source | None = None) -> Blueprint:
     """Look at one stream of the env and at one action of each policy."""
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
@@ -212,8 +213,10 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
     nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
-    if (given := weights or resume) is not None:
-        load_weights(nets, given)  # refused now, before there is a directory
+    if resume is not None:
+        playable.fill(nets, resume.params(), str(resume.path))  # refused now, before there is a directory
+    elif weights is not None:
+        playable.fill(nets, checkpoint.load(weights)[0], str(weights))
     if dataset is not None:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
@@ -240,7 +243,7 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Path | N
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
-        weights=None if weights is None else str(weights), resume=None if resume is None else str(resume), dataset=dataset,
+        weights=None if weights is None else str(weights), resume=resume, dataset=dataset,
     )  # fmt: skip
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))
@@ -386,11 +389,6 @@ def teacher(program: Program, name: str) -> Policy:
     """The policy itself, or that whose past it plays."""
     policy = program.policies[name]
     return learning(program)[policy.of] if isinstance(policy, Frozen) else policy
-
-
-def load_weights(nets: Mapping[str, nn.Module], source: Path) -> None:
-    """Copy the parameters of a checkpoint; ValueError naming the first that these networks have otherwise."""
-    playable.fill(nets, checkpoint.load(source)[0], str(source))
 
 
 def _one(batch: Any) -> Any:

@@ -39,8 +39,8 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
-from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.blueprint import Blueprint, goals, load_weights, make_env, making, network, seed_of
+from equipoise.runtime import checkpoint, playable, statefile
+from equipoise.runtime.blueprint import Blueprint, goals, make_env, making, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
 from equipoise.runtime.ipc import Part
@@ -98,7 +98,7 @@ def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
     """The networks that the run begins with."""
     nets = {name: network(blue.program, blue.spec, name) for name in blue.roles}
     if blue.weights is not None:
-        load_weights(nets, Path(blue.weights))
+        playable.fill(nets, checkpoint.load(Path(blue.weights))[0], blue.weights)
     return nets
 
 
@@ -152,11 +152,10 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
         for name, ring in shared.rings.items():
             ring.weights.publish(0, initial[name])
         return
-    source = Path(blue.resume)
-    shared.queue.load(statefile.parse(checkpoint.read(source, checkpoint.EXPERIENCE)))
-    params, meta = checkpoint.load(source)
-    for name, mine in tree.parted(params, shared.rings).items():
-        shared.rings[name].weights.publish(meta["version"], mine)
+    source, file = blue.resume, checkpoint.EXPERIENCE
+    shared.queue.load(statefile.parse(source.read(file), source.path / file))
+    for name, mine in tree.parted(source.params(), shared.rings).items():
+        shared.rings[name].weights.publish(source.version, mine)
 
 
 def actor(blue: Blueprint, index: int, shared: Shared, blocks: Blocks, incarnation: int = 0) -> ActorWorker:
@@ -173,7 +172,7 @@ def actor(blue: Blueprint, index: int, shared: Shared, blocks: Blocks, incarnati
     if incarnation:
         agent.succeed()
     elif blue.resume is not None:
-        load_worker(Path(blue.resume), worker, index)
+        load_worker(blue.resume, worker, index)
     return worker
 
 
@@ -223,7 +222,7 @@ def inference(
         for agent in agents:
             agent.succeed()
     elif blue.resume is not None:
-        load_worker(Path(blue.resume), worker, index)
+        load_worker(blue.resume, worker, index)
     return worker
 
 
@@ -282,7 +281,7 @@ def shard(
     (policy,) = blue.learns
     worker = Shard(blue.replay, store, shared.post, number, block=lambda place: block(place)[policy], ring=answer)
     if blue.resume is not None and not incarnation:
-        load_worker(Path(blue.resume), worker, number)
+        load_worker(blue.resume, worker, number)
     return worker
 
 
@@ -331,7 +330,7 @@ def learner(
         updates=blue.updates, record_every=blue.record_every, record=record, gate=gate,
     )  # fmt: skip
     if blue.resume is not None:
-        load_worker(Path(blue.resume), worker, -1)
+        load_worker(blue.resume, worker, -1)
     worker.begin()
     return worker
 

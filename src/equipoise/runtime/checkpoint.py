@@ -14,13 +14,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.experience import journal
 from equipoise.files import json_bytes, parse_json, read_json, sync_directory, write_synced
 from equipoise.runtime import statefile
+from equipoise.runtime.errors import Damaged
 from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
 if TYPE_CHECKING:
@@ -149,20 +152,21 @@ def save(
         raise
 
 
-def retain(directory: Path, last: int, *, upto: int | None = None) -> None:
+def retain(directory: Path, last: int, *, upto: int | None = None, known: Source | None = None) -> None:
     """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments that none names then.
 
-    While no replay's rows are being written.
+    While no replay's rows are being written. ``known``: one whose manifest was read already.
     """
     found = _found(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
     for _, _, path in [*beyond, *[entry for entry in found if entry not in beyond][last:]]:
         shutil.rmtree(path, ignore_errors=True)
+    rows = [file for file in (directory / SEGMENTS).rglob("*") if file.is_file()]
     named: set[str] = set()
-    for _, _, path in _found(directory):
+    for _, _, path in _found(directory) if rows else ():
         with contextlib.suppress(OSError, ValueError):  # a damaged one, which nobody can go on from
-            named |= _manifest(path)[1].keys()
-    for file in (directory / SEGMENTS).rglob("*"):
+            named |= known.segments.keys() if known is not None and path == known.path else segments(path).keys()
+    for file in rows:
         name = file.relative_to(directory / SEGMENTS).as_posix()
         if SEGMENT.fullmatch(name) and name not in named:
             file.unlink(missing_ok=True)
@@ -227,13 +231,73 @@ def read(path: Path, name: str) -> bytes:
 
 
 def segments(path: Path) -> dict[str, Entry]:
-    """Those that hold the rows of its replay."""
+    """The segments that hold the rows of a checkpoint's replay."""
     return _manifest(path)[1]
 
 
-def read_segment(path: Path, name: str) -> bytes:
-    """What the checkpoint ``path`` names of a segment, which may have grown since."""
-    return _content(path.parent / SEGMENTS / name, _manifest(path)[1][name], grows=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A checkpoint that a run goes on from; it travels to every worker.
+
+    Each file is opened once. The driver verifies those that it needs when it chooses the checkpoint, and keeps them until
+    they are used. A worker verifies its own as it loads them: a ``Damaged`` one ends it, and the run goes on from an older
+    checkpoint.
+    """
+
+    path: Path
+    files: Mapping[str, Entry]
+    segments: Mapping[str, Entry]  # that hold the rows of its replay
+    meta: Mapping[str, Any]
+    kept: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file, as the manifest says."""
+        if name in self.kept:
+            return self.kept[name]
+        if name not in self.files:
+            raise ValueError(f"{self.path}: expected a file {name} in its manifest, got {sorted(self.files)}")
+        return _content(self.path / name, self.files[name])
+
+    def read_segment(self, name: str) -> bytes:
+        """What the manifest names of a segment, which may have grown since."""
+        return _content(self.path.parent / SEGMENTS / name, self.segments[name], grows=True)
+
+    def params(self) -> dict[str, Tensor]:
+        """The weights of every policy."""
+        return statefile.parse_weights(self.read(WEIGHTS), self.path / WEIGHTS)
+
+    @property
+    def version(self) -> int:
+        return int(self.meta["version"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without what the driver keeps."""
+        return partial(Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta), ()
+
+
+def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:
+    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of it.
+
+    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of ``latest``.
+    """
+    for _, _, path in _found(directory):
+        if path in passed:
+            continue
+        try:
+            files, named = _manifest(path)
+            if LEARNER not in files:
+                continue
+            for name, said in files.items():
+                _size(path / name, said)
+            for name, said in named.items():
+                _size(path.parent / SEGMENTS / name, said, grows=True)
+            kept = {name: _content(path / name, files[name]) for name in (META, WEIGHTS, EXPERIENCE, DRIVER) if name in files}
+            meta = check(parse_json(kept[META], path / META), META_SCHEMA, str(path / META))
+        except (OSError, ValueError) as error:
+            skipped.append(str(error))
+        else:
+            return Source(path=path, files=files, segments=named, meta=meta, kept=kept)
+    return None
 
 
 def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
@@ -267,16 +331,26 @@ def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
 
 def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
     """What the manifest says of a file; ``grows``: there may be more behind it."""
+    _size(file, said, grows=grows)
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(said["size"])
+    except (OSError, MemoryError) as error:
+        raise Damaged(
+            f"{file}: expected {said['size']:,} bytes that can be read, got {str(error) or 'no memory for them'}"
+        ) from error
+    if (sha256 := _sha256(data)) != said.get("sha256"):
+        raise Damaged(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
+    return data
+
+
+def _size(file: Path, said: Entry, *, grows: bool = False) -> None:
+    """``Damaged`` unless it is a plain file of the size that the manifest says."""
     if file.is_symlink() or not file.is_file():
-        raise ValueError(f"{file}: expected a plain file, got none")
+        raise Damaged(f"{file}: expected a plain file, got none")
     size, expected = os.path.getsize(file), said["size"]
     if size < expected or (size > expected and not grows):
-        raise ValueError(f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged")
-    with file.open("rb") as opened:
-        data = opened.read(expected)
-    if (sha256 := _sha256(data)) != said.get("sha256"):
-        raise ValueError(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
-    return data
+        raise Damaged(f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged")
 
 
 def _sha256(data: bytes) -> str:

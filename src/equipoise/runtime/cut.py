@@ -26,8 +26,18 @@ from equipoise.experience.shard import Shard
 from equipoise.experience.sharded import Sharded
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import checkpoint, statefile, stepping
-from equipoise.runtime.checkpoint import EXPERIENCE, LEARNER, REPLAY, WEIGHTS, Entry, actor_file, inference_file, shard_file
-from equipoise.runtime.errors import CannotResume
+from equipoise.runtime.checkpoint import (
+    EXPERIENCE,
+    LEARNER,
+    REPLAY,
+    WEIGHTS,
+    Entry,
+    Source,
+    actor_file,
+    inference_file,
+    shard_file,
+)
+from equipoise.runtime.errors import CannotResume, Damaged
 from equipoise.types import Tree, Worker
 
 
@@ -157,7 +167,7 @@ def restored(name: str, worker: Worker) -> str | None:
     return stepping.restored(name, envs) if envs else None
 
 
-def load_worker(source: Path, worker: Worker, index: int) -> None:
+def load_worker(source: Source, worker: Worker, index: int) -> None:
     """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
     name = LEARNER
     try:
@@ -167,22 +177,23 @@ def load_worker(source: Path, worker: Worker, index: int) -> None:
             return
         if not isinstance(worker, LearnerWorker):
             name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
-        worker.load(statefile.parse(checkpoint.read(source, name)))
+        worker.load(statefile.parse(source.read(name), source.path / name))
         for line in worker.lines.values() if isinstance(worker, LearnerWorker) else ():
             experience, name = line.experience, REPLAY
             if isinstance(experience, Replay):
                 _load_rows(source, name, worker, experience.load)
             elif isinstance(experience, Sharded | Offline):
-                experience.load(statefile.parse(checkpoint.read(source, name)))
+                experience.load(statefile.parse(source.read(name), source.path / name))
+    except Damaged:
+        raise
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CannotResume.of(source / name, error) from error
+        raise CannotResume.of(source.path / name, error) from error
 
 
-def _load_rows(source: Path, name: str, worker: Worker, load: Callable[[Tree], None]) -> None:
+def _load_rows(source: Source, name: str, worker: Worker, load: Callable[[Tree], None]) -> None:
     """A store, with ``load`` for what is not rows."""
-    state, folder, journal = statefile.parse(checkpoint.read(source, name)), _folder(worker), journal_of(worker)
+    state, folder, journal = statefile.parse(source.read(name), source.path / name), _folder(worker), journal_of(worker)
     assert journal is not None
     load(state["replay"])
-    every = checkpoint.segments(source)
-    mine = {name.removeprefix(folder): entry for name, entry in every.items() if name.startswith(folder)}
-    journal.load(state["chunks"], mine, lambda name: checkpoint.read_segment(source, folder + name))
+    mine = {name.removeprefix(folder): entry for name, entry in source.segments.items() if name.startswith(folder)}
+    journal.load(state["chunks"], mine, lambda name: source.read_segment(folder + name))

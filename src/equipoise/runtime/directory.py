@@ -22,7 +22,7 @@ from equipoise import trust
 from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.hints import hint
 from equipoise.runtime import checkpoint, paths, wandb_log
-from equipoise.runtime.checkpoint import Entry, params_sha256
+from equipoise.runtime.checkpoint import Entry, Source, params_sha256
 from equipoise.runtime.events import Events, scalars
 from equipoise.runtime.origin import host, versions
 from equipoise.runtime.paths import RUN
@@ -124,17 +124,17 @@ class RunDirectory:
 
     def go_on(
         self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None, source: Source | None = None,
     ) -> None:  # fmt: skip
         """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
 
-        ``extra`` and ``spec``: as for ``create``, as they are now.
+        ``extra`` and ``spec``: as for ``create``, as they are now. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
-            told = [step_of(line) for line in self._readable_metrics()]
-            self._begin_wandb(told=max(told, default=-1))
-            self.rewind(step)
+            told = self._readable_metrics()
+            self._begin_wandb(told=max(map(step_of, told), default=-1))
+            self.rewind(step, source, told)
         except BaseException:
             self.close()
             raise
@@ -159,9 +159,13 @@ class RunDirectory:
             self._unconfirmed = False
             write_atomic(self.path / RUN, json_bytes(self.run))
 
-    def rewind(self, step: int) -> None:
-        """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there."""
-        whole = [line for line in self._readable_metrics() if step_of(line) <= step and not line["final"]]
+    def rewind(self, step: int, source: Source | None = None, told: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there.
+
+        ``source``: the checkpoint of that step; ``told``: the reports, where they are read already.
+        """
+        told = self._readable_metrics() if told is None else told
+        whole = [line for line in told if step_of(line) <= step and not line["final"]]
         write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -169,7 +173,7 @@ class RunDirectory:
         self._purge_step = step + 1
         if self._wandb is not None:
             self._wandb.rewind()
-        checkpoint.retain(self.checkpoints, KEPT, upto=step)
+        checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
         """Lock the directory, which the kernel undoes when this process ends, however; ValueError if another has done so."""
@@ -362,17 +366,27 @@ class RunDirectory:
         _warn(skipped, found)
         return found
 
-    def whole_checkpoint(self) -> Path:
-        """The newest that a run can go on from; ValueError that says what is wrong with each where there is none."""
-        skipped: list[str] = []
-        found = checkpoint.latest(self.checkpoints, whole=True, skipped=skipped)
+    def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
+        """The newest that a run can go on from; ValueError that says what is wrong with each where there is none.
+
+        ``damaged``: those that were found to be, and why.
+        """
+        skipped: list[str] = list((damaged or {}).values())
+        found = checkpoint.choose(self.checkpoints, passed=damaged or {}, skipped=skipped)
         if found is None:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
                 f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin anew with 'train', with "
                 "--init-from where its weights can be read"
             )
-        _warn(skipped, found)
+        _warn(skipped, found.path)
+        return found
+
+    def newest_whole(self, damaged: Mapping[Path, str]) -> Source | None:
+        """The same; None where there is none."""
+        skipped: list[str] = []
+        found = checkpoint.choose(self.checkpoints, passed=damaged, skipped=skipped)
+        _warn(skipped, None if found is None else found.path)
         return found
 
     def result_checkpoint(self) -> Path | None:

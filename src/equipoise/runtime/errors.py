@@ -58,6 +58,10 @@ class CannotResume(ValueError):
         return cls(f"{file}: this run cannot go on from it: {type(error).__name__}: {error}")
 
 
+class Damaged(CannotResume):
+    """A file of a checkpoint that is not as its manifest says: an older checkpoint may be whole."""
+
+
 def forget_locals(error: BaseException | None) -> None:
     """Clear the local variables of this package's frames in a traceback: they hold a run's shared memory open while it is kept.
 

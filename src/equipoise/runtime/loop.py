@@ -43,7 +43,7 @@ class Duty:
     stack: Pipe  # where a worker that hangs says where
     lifeline: Lifeline
     saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
-    resume: str | None  # the checkpoint that every worker goes on from
+    resume: bool  # does every worker go on from a checkpoint?
     directory: str  # where checkpoints are written
 
     @property

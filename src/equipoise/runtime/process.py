@@ -146,7 +146,7 @@ class ProcessRuntime:
         child.start_at, child.said, child.rows = None, "", self._rows(child)
         duty: dict[str, Any] = {
             "name": child.name, "board": self.shared.board, "bell": child.bell, "outbox": child.outbox, "stack": child.stack,
-            "lifeline": self._lifeline, "directory": self._blue.directory, "resume": self._blue.resume,
+            "lifeline": self._lifeline, "directory": self._blue.directory, "resume": self._blue.resume is not None,
             "saved": int(self.shared.board.cut["save_learner" if child.kind == "learner" else "save_actors"][0]),
         }  # fmt: skip
         start_s = START_S + (worker.COMPILE_S if self._blue.program.compile else 0.0)

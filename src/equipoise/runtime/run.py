@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
+
 from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
@@ -17,11 +19,11 @@ from equipoise.files import parse_json, plain
 from equipoise.runtime import acting, blueprint, checkpoint, forkserver, playable
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
-from equipoise.runtime.checkpoint import Entry
+from equipoise.runtime.checkpoint import Entry, Source
 from equipoise.runtime.cut import Cut
 from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
-from equipoise.runtime.errors import CannotStart, WorkerFailed, forget_locals
+from equipoise.runtime.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.program import differences
@@ -59,7 +61,12 @@ def start(blue: Blueprint, on: On) -> Runtime:
     if on == "serial":
         from equipoise.runtime.serial import SerialRuntime
 
-        return SerialRuntime(blue)
+        threads = torch.get_num_threads()
+        try:
+            return SerialRuntime(blue)
+        except BaseException:
+            torch.set_num_threads(threads)
+            raise
     if on == "process":
         from equipoise.runtime.process import ProcessRuntime
 
@@ -87,11 +94,12 @@ class Run:
 
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
-        resume: RunDirectory | None = None, tensorboard: bool = True, wandb: str | None = None,
+        resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True, wandb: str | None = None,
         chosen: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``).
 
+        ``source``: the checkpoint that it goes on from, by default its newest whole one.
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
         ``chosen``: what was measured for this program, which run.json tells.
         """
@@ -107,7 +115,8 @@ class Run:
                 f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
                 "--on serial does not (docs/platforms.md)"
             )
-        self._source = resume.whole_checkpoint() if resume is not None else None
+        self._source = source if resume is None or source is not None else resume.whole_checkpoint()
+        self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         if resume is None:
             blue = blueprint.blueprint(program, weights=weights)
             if program.metrics:
@@ -121,17 +130,16 @@ class Run:
             assert self._source is not None
             blue = blueprint.blueprint(program, resume=self._source)
             _same(resume.run, blue.dataset)
-            _, meta = checkpoint.load(self._source)
             self.changes = differences(resume.program, program)
             forward = acting.chosen(blue, resume.run, self.changes)
             resume.go_on(
-                program, on=on, step=step_of(meta), changes=self.changes, extra={acting.KEY: forward},
-                spec=playable.to_json(blue),
+                program, on=on, step=step_of(self._source.meta), changes=self.changes, extra={acting.KEY: forward},
+                spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
         self._warnings += _doubts(program, blue.dataset)
         self._blue = replace(
-            blue, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
+            blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
             forward=acting.forwards(forward),
         )  # fmt: skip
         self.summary: dict[str, Any] | None = None
@@ -175,14 +183,18 @@ class Run:
 
     def _begin(self, began: float) -> tuple[Runtime, Scribe, Exam]:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
-        blue = replace(self._blue, resume=None if self._source is None else str(self._source))
-        runtime = start(blue, self.on)
+        blue, source = replace(self._blue, resume=self._source), self._source
+        try:
+            runtime = start(blue, self.on)
+        except Damaged as error:  # found by a worker that is built here
+            self._fall_back(str(error))
+            return self._begin(began)
         scribe = Scribe(blue, runtime.shared, began, self.on)
         exam = Exam(blue, runtime.shared)
-        if self._source is not None:
-            self._kept = int(checkpoint.load(self._source)[1]["version"])
-            file = self._source / checkpoint.DRIVER
-            driver = parse_json(checkpoint.read(self._source, checkpoint.DRIVER), file)
+        if source is not None:
+            self._kept, file = source.version, source.path / checkpoint.DRIVER
+            driver = parse_json(source.read(checkpoint.DRIVER), file)
+            source.kept.clear()
             check_schema(driver, {"scribe": scribe.schema(self._kept), "exam": exam.schema(self._kept)}, str(file))
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
@@ -196,6 +208,10 @@ class Run:
 
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
         """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
+        if error.death.cause == Damaged.__name__ and self._source is not None:
+            self._end(ring)
+            self._fall_back(error.traceback_text.rstrip().rpartition("\n")[2].partition(": ")[2])
+            return _Ring(*self._begin(time.monotonic()))
         reached = ring.runtime.shared.version  # what fails at one version would fail there for ever
         ring.streak.add(error.death, progress=reached > ring.furthest)
         hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.give_up_s)
@@ -203,17 +219,31 @@ class Run:
             raise error
         if hopeless:
             raise WorkerFailed(error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death) from error
-        ring.runtime.stop()
-        ring.exam.close()
-        self._inbox.clear()
-        self._parts = None
-        self._source = self._files.latest_checkpoint(whole=True)
+        self._end(ring)
+        self._source = self._files.newest_whole(self._damaged)
         runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
-        self._files.rewind(0 if self._source is None else step_of(checkpoint.load(self._source)[1]))
+        self._files.rewind(0 if self._source is None else step_of(self._source.meta), self._source)
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.step:,}{said}")
         furthest = max(reached, ring.furthest)
         return _Ring(runtime, scribe, exam, furthest=furthest, streak=ring.streak)
+
+    def _end(self, ring: _Ring) -> None:
+        """Stop a ring that another takes the place of, and forget what it said."""
+        ring.runtime.stop()
+        ring.exam.close()
+        self._inbox.clear()
+        self._parts = None
+
+    def _fall_back(self, why: str) -> None:
+        """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed`` where there is none."""
+        assert self._source is not None
+        self._damaged[self._source.path] = why
+        try:
+            self._source = self._files.whole_checkpoint(self._damaged)
+        except ValueError as error:
+            raise WorkerFailed("checkpoint", str(error), final=True) from None
+        self._files.rewind(step_of(self._source.meta), self._source)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"

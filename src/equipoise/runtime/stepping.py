@@ -17,7 +17,8 @@ from equipoise.envs.checks import WrongValue
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.pettingzoo import PettingZooEnv, dealt
 from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.errors import CannotResume
+from equipoise.runtime.checkpoint import Source
+from equipoise.runtime.errors import CannotResume, Damaged
 from equipoise.runtime.ipc import Bell
 from equipoise.runtime.loop import Duty, Spin, live, loop, write
 from equipoise.types import Array, DealtEnv, EnvFactory
@@ -65,7 +66,7 @@ class Stepping:
     failures: Failures
     groups: tuple[Group, ...]
     exchange: Exchange
-    resume: str | None  # the checkpoint that it goes on from
+    resume: Source | None  # the checkpoint that it goes on from
 
     def build(self, *, ring: Callable[[], object] = lambda: None, cut: Callable[[], int] = lambda: 0) -> EnvWorker:
         """``ring``, ``cut``: as of ``EnvWorker``."""
@@ -76,11 +77,13 @@ class Stepping:
         sides = [EnvSide(self.exchange, group.number, group.streams) for group in self.groups]
         worker = EnvWorker(envs, sides, ring=ring, cut=cut)
         if self.resume is not None:
-            source, name = Path(self.resume), checkpoint.actor_file(self.index)
+            source, name = self.resume, checkpoint.actor_file(self.index)
             try:
-                worker.load(statefile.parse(checkpoint.read(source, name)))
+                worker.load(statefile.parse(source.read(name), source.path / name))
+            except Damaged:
+                raise
             except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                raise CannotResume.of(source / name, error) from error
+                raise CannotResume.of(source.path / name, error) from error
         return worker
 
 
