@@ -38,10 +38,10 @@ class LocalAgent:
         seed: int,
         rounding: Rounding | None = None,
     ) -> None:
-        """``total_streams``, ``envs``: of the whole run, those of other policies' agents included. ``forward`` and ``weights``
-        may be those of other agents, too.
+        """``total_streams``, ``envs``: counts of the whole run, other policies' agents included. ``forward`` and ``weights``
+        may be shared with other agents.
 
-        ``rounding``: where to say what acting with rounded weights changes.
+        ``rounding``: takes the measured effect of rounded weights.
         """
         self._forward, self.net, self._experience = forward, forward.net, experience
         self._rounding = rounding
@@ -53,17 +53,17 @@ class LocalAgent:
         self._state: Tree = forward.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
         self._slot: Slot | None = None
-        self._unrolling = False  # into that slot
+        self._unrolling = False  # an unroll is being written into the slot
         self._t = 0
         self._explore: Tree = {}
-        self._rows: list[Row] = []  # of that slot
+        self._rows: list[Row] = []  # rows of that slot
 
     def observe(self, ts: TimeStep) -> None:
         """Record the outcome of the last action and the observation that follows it."""
         if len(ts.stream) != len(self.streams):
             raise ValueError(f"expected rows of all {len(self.streams)} streams of this actor, got {len(ts.stream)}")
         self._episodes.observe(ts)
-        if not self._unrolling:  # the reset rows: nothing was asked for yet
+        if not self._unrolling:  # the reset rows: no action was chosen yet
             self._carry = {"obs": tree.map(np.array, ts.obs), "first": np.array(ts.first)}
             return
         assert self._slot is not None
@@ -82,17 +82,17 @@ class LocalAgent:
         data, last = slot.data, self._unroll
         tree.map(lambda to, x: np.copyto(to, x[last]), self._carry, {"obs": data.obs, "first": data.first})
         self._start += last
-        self._slot, self._unrolling = None, False  # before commit: from there on the rows are the learner's
+        self._slot, self._unrolling = None, False  # before commit: after it the rows belong to the learner
         self._experience.commit(slot)
 
     def action(self) -> Tree | Tick:
-        """[B, ...] for the observation of the last ``observe``; BLOCKED while no slot is free."""
+        """Choose actions [B, ...] for the last observation; BLOCKED while no slot is free."""
         if not self.ready():
             return Tick.BLOCKED
         return self.took(self._forward(self._rows[self._t], self._state))
 
     def ready(self) -> bool:
-        """Is there a slot for the row that is next?"""
+        """Is there a slot for the next row?"""
         if self._unrolling:
             return True
         if self._slot is None and (slot := self._experience.reserve(self.streams)) is not None:
@@ -103,12 +103,12 @@ class LocalAgent:
         return True
 
     def asks(self) -> Asked:
-        """What the actions of the row that is next are chosen from, and where they are to stand: for who acts for several."""
+        """Return the inputs and output buffers of the next row, for a caller that batches several agents."""
         row: Any = self._rows[self._t]
         return Asked(row, self._state, self._explore)
 
     def took(self, state: Tree) -> Tree:
-        """They were chosen, and this is the state after them -> the actions, as they stand in the slot."""
+        """Record the recurrent state after the actions; return the row's actions, as they stand in the slot."""
         assert self._slot is not None
         self._state, t, data = state, self._t, self._slot.data
         data.version[t] = self._forward.version
@@ -116,11 +116,11 @@ class LocalAgent:
 
     @property
     def explores(self) -> tuple[str, ...]:
-        """By what numbers, in the unroll that is open."""
+        """Return the exploration numbers of the open unroll."""
         return tuple(self._explore)
 
     def state(self) -> Tree:
-        """Between two unrolls: what the next one begins with, and the running episodes."""
+        """Return the state between two unrolls: the start of the next one, and the running episodes."""
         if self._slot is not None or self._carry is None:
             raise RuntimeError(
                 "state: expected an agent between two unrolls, got one " + ("in an unroll" if self._slot else "at the start")
@@ -134,22 +134,22 @@ class LocalAgent:
         return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
-        """The inverse; ValueError where keys or shapes differ."""
+        """Load a state; ValueError where keys or shapes differ."""
         self._carry = tree.map(np.array, state["carry"])
         tree.copy({"start": self._start}, {"start": state["start"]})
         if (wanted := tree.spec(self._state)) != (got := tree.spec(state["recurrent"])):
             raise ValueError(f"recurrent state: expected {wanted}, got {got}")
         self._state = tree.to(state["recurrent"], self._forward.device)
         self._episodes.load(state["episodes"])
-        if self._rounding is not None and "rounding" in state:  # else it has been rounded only since
+        if self._rounding is not None and "rounding" in state:  # weights may be rounded only since then
             self._rounding.load(state["rounding"])
 
     def succeed(self) -> None:
-        """In place of an agent that was lost: its streams go on after a gap in their row numbers."""
+        """Continue the streams of a lost agent, after a gap in their row numbers."""
         self._start[:] = self._episodes.next_row + 1
 
     def begin_anew(self) -> None:
-        """The env was lost: what is open of an unroll is dropped, and the place that it had is the next one's."""
+        """Restart after the env was lost: drop the open unroll and reuse its place for the next one."""
         if self._unrolling:
             assert self._slot is not None
             self._experience.restart(self._slot)
@@ -158,7 +158,7 @@ class LocalAgent:
         self._episodes.abandon()
 
     def abandon_episodes(self) -> None:
-        """The env begins anew: a gap in the stream's row numbers, so that nothing is cut across it."""
+        """Leave a gap in the row numbers, since the env begins anew: no window is cut across it."""
         self._carry = None
         self._start += 1
         self._episodes.abandon()

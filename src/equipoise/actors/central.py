@@ -1,9 +1,8 @@
 """Central inference (SEED RL, Espeholt et al. 2020, arXiv:1910.06591): one network a policy acts for the envs of many workers.
 
-An inference worker has the agents of each group of envs, as local inference has: recurrent state, the slot that is written,
-noise. What the agents of a policy share is its network, which is asked for the actions of all groups that wait for some.
-Nothing waits for a full batch: a group that answers while the network is at work is in the next batch, so batches grow with
-the load.
+An inference worker has the same agents as local inference, one for each group of envs: each holds recurrent state, noise and
+the slot being written. The agents of a policy share one network, which acts for all groups that wait for actions. There is no
+waiting for a full batch: a group that answers while the network computes is in the next batch, so batches grow with the load.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from equipoise.types import Tick, Tree
 
 
 class InferenceWorker:
-    """``Worker`` that acts for the groups of envs from ``first`` on; their env workers step them elsewhere.
+    """``Worker`` that acts for the groups of envs from ``first`` on; env workers step them in other processes.
 
     STARVED: it waits for envs. BLOCKED: every group waits for a slot.
     """
@@ -30,11 +29,11 @@ class InferenceWorker:
         self, forwards: Mapping[str, JointForward], agents: Sequence[RoutedAgent], exchange: Exchange, *, first: int,
         ring: Callable[[int], object], alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """``forwards`` by policy; ``agents``: one a group, which has all policies. ``ring``: tell the env worker of this group
-        that there are actions. ``alone``: each group is acted for by itself, so that no result depends on which group is fast.
-        ``most``: streams of a policy that are acted for at once, 0: all.
+        """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the env worker of a group for its
+        actions. ``alone``: act for each group by itself, so that no result depends on which group is fast.
+        ``most``: most streams of a policy in one batch; 0: all.
 
-        ``wait_s``: the longest wait for half of the groups to have answered.
+        ``wait_s``: the longest wait until half of the groups have answered.
         """
         self._forwards, self.agents, self.first = dict(forwards), list(agents), first
         mine = slice(first, first + len(agents))
@@ -45,14 +44,14 @@ class InferenceWorker:
         self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
         self._widest = max(len(streams) for streams in self.agents[0].streams.values())
         self._ring, self._alone, self._most, self._wait_s = ring, alone, most, wait_s
-        self._observed = [False] * len(self.agents)  # the rows that were said last
-        self._restored = [False] * len(self.agents)  # by a resume, and not yet answered
-        self._waits_until = 0.0  # for more to act for; 0: it does not
-        self.patience_s: float | None = None  # how long a tick that waits for more may be put off
-        self._asked[:] = self._epoch << EPOCH  # whoever had these groups before holds nothing any more
+        self._observed = [False] * len(self.agents)  # True: the agent has seen the newest rows
+        self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
+        self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
+        self.patience_s: float | None = None  # how long the next tick may be put off while waiting
+        self._asked[:] = self._epoch << EPOCH  # a predecessor holds nothing of these groups any more
 
     def tick(self) -> Tick:
-        """Take in what env workers said, and act for those who may go on."""
+        """Take in rows from env workers, and act for the groups that may go on."""
         self.patience_s = None
         for i in (self._asked >> EPOCH != self._epoch).nonzero()[0].tolist():
             self._begin_anew(i)
@@ -74,19 +73,19 @@ class InferenceWorker:
         if self._restored[i]:
             self._restored[i] = False
             if not self._anew[i]:
-                return  # the env is where it was: the agent has seen these rows
+                return  # the env is where the resume left it: the agent has seen these rows
             self.agents[i].abandon_episodes()
         self.agents[i].observe(self._rows[i])
 
     def _begin_anew(self, i: int) -> None:
-        """The group's env worker died."""
+        """Restart the agent of a group: its env worker died."""
         self.agents[i].begin_anew()
         self._observed[i] = self._restored[i] = False
         self._asked[i] = self._epoch[i] << EPOCH
         self._ring(self.first + i)
 
     def _waits(self, ready: int, stepping: int) -> bool:
-        """Is it worth while to wait for more? Half of the groups are stepped while it acts for the other half."""
+        """Is waiting for more groups worth while? Half of them are stepped while this worker acts for the other half."""
         if not self._wait_s or self._alone or not stepping or ready >= len(self.agents) // 2:
             self._waits_until = 0.0
             return False
@@ -102,7 +101,7 @@ class InferenceWorker:
     def _batches(self, ready: list[int]) -> list[list[int]]:
         if self._alone or len(ready) == 1:
             return [[i] for i in ready]
-        alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # some algorithms explore in another way as time goes by
+        alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # exploration of some algorithms changes over time
         for i in ready:
             alike.setdefault(self.agents[i].explores, []).append(i)
         groups = max(self._most // self._widest, 1) if self._most else len(ready)
@@ -121,7 +120,9 @@ class InferenceWorker:
             self._ring(self.first + i)
 
     def hold(self, cut: int) -> None:
-        """Its state for this cut is saved, and it will not act before the cut is over: the env workers may save theirs."""
+        """Note that this worker's state is saved and that it will not act before the cut is over: env workers may save
+        theirs.
+        """
         self._held[:] = cut
         for i in range(len(self.agents)):
             self._ring(self.first + i)

@@ -1,4 +1,4 @@
-"""Which forward an actor takes: the faster one here, measured for a moment before a run begins."""
+"""The choice of an actor's forward: the faster one on this machine, measured for a moment before a run begins."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from equipoise.nets.threads import one_thread
 from equipoise.nets.torso import MLP
 from equipoise.types import Acting, Algorithm, Precision, Tree
 
-ROUNDS = 7  # in which both take turns
-ROUND_S = 0.005  # of one forward
-LONGEST_S = 0.5  # after which two rounds are enough
-GAIN = 0.97  # of torch's time that lean may take at most
+ROUNDS = 7  # rounds in which both take turns
+ROUND_S = 0.005  # seconds of one forward in a round
+LONGEST_S = 0.5  # after this time two rounds are enough
+GAIN = 0.97  # lean is chosen below this share of torch's time
 TOLERANCE = 1e-3
-EQUAL = 0.99  # of the numbers of a check
+EQUAL = 0.99  # share of numbers that have to be equal in a check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     forward: Literal["torch", "lean"]
     why: str
-    torch_us: float | None = None  # a row of all streams of an actor
+    torch_us: float | None = None  # time of one row of all streams of an actor
     lean_us: float | None = None
 
 
 class Acts:
-    """What a policy's forward is made of, and rows of random numbers for it."""
+    """The parts of a policy's forward, and rows of random numbers to measure it with."""
 
     def __init__(
         self, algorithm: Algorithm, net: Any, *, row: Any, streams: int, noise_columns: int, precision: Precision = "fp32",
@@ -51,7 +51,7 @@ class Acts:
         return forward
 
     def row(self, forward: Forward, seed: int) -> Row:
-        """Normal numbers, bytes of all values, other integers 0 and 1."""
+        """Make a row: normal numbers, bytes of all values, other integers 0 and 1."""
         rng = np.random.default_rng(seed)
 
         def some(spec: tree.ArraySpec) -> Any:
@@ -70,7 +70,7 @@ class Acts:
 
 
 def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False) -> Choice:
-    """``compiled``: the torso is to run by ``torch.compile``. ``central``: rows of several agents are acted for together."""
+    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several agents' rows are batched."""
     if central:
         return Choice(forward="torch", why="central inference acts for another number of rows each time")
     if max_lag == 0:
@@ -88,7 +88,7 @@ def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = F
 
 def _measured(acts: Acts) -> Choice:
     by_torch, lean = acts.make(Forward), acts.make(LeanForward)
-    lean(acts.row(lean, 0), acts.state)  # is recorded
+    lean(acts.row(lean, 0), acts.state)  # records it
     check(by_torch, lean, acts)
     begun = time.perf_counter()
     calls = [(one, acts.row(one, 1)) for one in (by_torch, lean)]
@@ -106,7 +106,7 @@ def _measured(acts: Acts) -> Choice:
 
 
 def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
-    """``Refused`` where they differ about another row than that which was recorded: something was taken as constant."""
+    """Raise ``Refused`` where both differ on another row than the recorded one: something was wrongly taken as constant."""
     said = []
     for one in (by_torch, lean):
         row = acts.row(one, 2)
@@ -119,7 +119,7 @@ def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
 
 
 def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
-    """Of this thread on a core, a call: what else the machine does changes little about it."""
+    """Measure seconds of this thread on a core for one call: other load on the machine changes it little."""
     begun = time.thread_time()
     for _ in range(calls):
         state = forward(row, state)

@@ -14,7 +14,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 RECENT = 100  # episodes
-STATISTICS = ("last", "mean")  # of a number of the env's info: as the episode ended, and over its steps
+STATISTICS = ("last", "mean")  # statistics of an info number: its value as the episode ended, its mean over the steps
 
 
 class Episodes:
@@ -26,7 +26,7 @@ class Episodes:
         "lengths": ArraySpec((RECENT,), "int64"),
         "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
         "ticks": ArraySpec((1,), "int64"),
-        "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has taken
+        "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has used
         "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.capsule.COUNTED
         "causes": Causes.specs,  # written by the env
     }
@@ -46,7 +46,7 @@ class Episodes:
 
     @classmethod
     def layout(cls, metrics: Sequence[str] = ()) -> dict[str, Tree]:
-        """What is shared of an actor's episodes."""
+        """The shared memory of an actor's episodes, as specs."""
         columns = len(metrics) * len(STATISTICS)
         return cls.specs | ({"info": ArraySpec((RECENT, columns), "float64")} if columns else {})
 
@@ -73,7 +73,7 @@ class Episodes:
         ended = np.flatnonzero(self._done)
         count = int(v["count"][0])
         at = (count + np.arange(len(ended))) % RECENT
-        keep = slice(-RECENT, None)  # of more than RECENT at once the last win
+        keep = slice(-RECENT, None)  # the last RECENT win where more end at once
         for name, values in (("returns", self._return[ended]), ("lengths", self._length[ended])):
             v[name][at[keep]] = values[keep]
         if self.metrics:
@@ -85,7 +85,7 @@ class Episodes:
         self._forget(ended)
 
     def _add(self, ts: TimeStep) -> None:
-        """Add the numbers of this step that are there; those of a seam are nobody's."""
+        """Add the numbers of this step; a seam's numbers belong to no episode."""
         info: Any = ts.info
         there = self._there
         np.isnan(info, out=there)
@@ -96,14 +96,14 @@ class Episodes:
         np.add(self._rows, 1.0, out=self._rows, where=there)
 
     def _forget(self, streams: Any) -> None:
-        """Their episodes begin anew."""
+        """Forget the running episodes of these streams."""
         self._return[streams] = 0.0
         self._length[streams] = 0
         if self.metrics:
             self._last[streams], self._sum[streams], self._rows[streams] = np.nan, 0.0, 0.0
 
     def abandon(self) -> None:
-        """The running episodes will not be finished."""
+        """Note that the running episodes will not be finished."""
         self._forget(slice(None))
 
     def state(self) -> Tree:
@@ -123,7 +123,7 @@ class Episodes:
 
     @property
     def failures(self) -> Any:
-        """[3] int64, this actor's; its env writes them."""
+        """The failure counts [3] int64 of this actor, written by its env."""
         return self._views["failures"]
 
     @property
@@ -133,7 +133,7 @@ class Episodes:
 
     @property
     def ticks(self) -> int:
-        """How many rows of each stream there were."""
+        """The number of rows of each stream so far."""
         return int(self._views["ticks"][0])
 
     @property

@@ -21,8 +21,8 @@ class Evaluator:
     """Plays ``episodes`` episodes of each agent, each of the ``envs`` envs an equal number of them, so that short ones are not
     counted too often.
 
-    An episode that the env's failure aborted is played again; one that is given up is missing in ``returns``, and so are
-    those of an agent that was nowhere seen before all others were done.
+    An episode aborted by an env failure is played again. Episodes that are given up are missing in ``returns``, and so are
+    the episodes of an agent that never appeared before all others were done.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class Evaluator:
 
     @property
     def spec(self) -> RunSpec:
-        """What the env that was made says of itself."""
+        """The spec of the env."""
         return self._env.spec
 
     @property
     def returns(self) -> dict[str, list[float]]:
-        """Of each policy's agents."""
+        """Returns by policy."""
         return {name: side.returns for name, side in self._sides.items()}
 
     @property
     def done(self) -> bool:
-        """A policy whose agents never came is not waited for."""
+        """Is every wanted episode over? A policy whose agents never appear is not waited for."""
         sides = self._sides.values()
         return any(side.seen for side in sides) and not any(side.waits for side in sides)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """How many episodes are over, of how many, and the steps of the longest one that is still to end."""
+        """Return the number of ended episodes, of all wanted ones, and the steps of the longest running one."""
         over, of, steps = zip(*(side.progress for side in self._sides.values()), strict=True)
         return sum(over), sum(of), max(steps)
 
@@ -72,7 +72,7 @@ class Evaluator:
         self._env.close()
 
     def tick(self) -> Tick:
-        """One step of every stream."""
+        """Take one step of every stream."""
         parts = self._env.recv()
         if parts is None:
             return Tick.STARVED
@@ -99,24 +99,24 @@ class _Side:
         streams = len(left)
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
-        self._aborted = np.zeros(streams, np.int64)  # in a row
-        self._rows = np.zeros(streams, np.int64)  # since the last episode's end, those that are not valid included
-        self._seen = np.full(streams, always)  # was its agent ever there
+        self._aborted = np.zeros(streams, np.int64)  # aborted episodes in a row
+        self._rows = np.zeros(streams, np.int64)  # rows since the last episode's end, invalid ones included
+        self._seen = np.full(streams, always)  # the agent appeared at least once
         self.returns: list[float] = []
 
     @property
     def seen(self) -> bool:
-        """Was any of its agents ever there."""
+        """Did any of its agents ever appear?"""
         return bool(self._seen.any())
 
     @property
     def counts(self) -> Any:
-        """[B] bool, whose episodes are still to be played."""
+        """[B] bool: the streams with episodes still to be played."""
         return self._left > 0
 
     @property
     def waits(self) -> bool:
-        """Are there episodes still to be played, of agents that were there."""
+        """Are there episodes still to be played by agents that appeared?"""
         return bool(self._left[self._seen].any())
 
     @property

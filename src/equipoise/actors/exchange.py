@@ -1,4 +1,4 @@
-"""What env workers and inference workers say to each other: rows one way, actions the other, in memory that both map.
+"""The exchange between env workers and inference workers: rows one way, actions the other, in memory that both map.
 
 The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker.
 Its rows and actions lie by policy; its words are one set, since all policies of an env are answered together:
@@ -14,9 +14,9 @@ epoch[g]       the driver                      counted up, once one of the two i
 held[g]        the inference worker            the cut in which it holds still: the env worker may save
 =============  ==============================  ====================================================================
 
-``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference says whose turn it is: 0 the env
-worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: whatever it held
-of the last one is dropped by then. Then the env worker begins new episodes. So a process that is
+``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the turn: 0 the env
+worker's, 1 the inference worker's. An epoch begins when the inference worker writes ``asked = epoch * 2^32``: it has
+dropped everything of the last epoch by then. Then the env worker begins new episodes. So a process that is
 alive never finds its rows or actions overwritten while it reads them, and a word has one writer at a time. As in ``tokens.py``
 stores are taken to become visible in the order of the program (x86).
 """
@@ -41,7 +41,7 @@ ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySizes:
-    """What one policy has of each group."""
+    """The sizes of one policy's part of each group."""
 
     obs: Tree  # specs of one stream
     action: Tree  # specs of one stream
@@ -87,7 +87,9 @@ class Exchange:
         return self._actions[group]
 
     def lost(self, groups: range) -> None:
-        """The driver's, once the env worker or the inference worker of these groups is verified dead."""
+        """Begin a new epoch (called by the driver), once the env worker or inference worker of these groups is verified
+        dead.
+        """
         for group in groups:
             self.words["epoch"][group] += 1
 
@@ -97,30 +99,30 @@ def _attach(memory: Memory, sizes: dict[str, Any]) -> Exchange:
 
 
 class EnvSide:
-    """One group, as its env worker sees it."""
+    """The env worker's side of one group."""
 
     def __init__(self, exchange: Exchange, group: int, streams: Mapping[str, Array]) -> None:
         self._words, self._g = exchange.words, group
         self._rows, self.actions = exchange.rows(group, streams), exchange.actions(group)
         self._begun = -1  # the epoch that this process has begun
-        self._told: Mapping[str, TimeStep] | None = None  # whose arrays are paired with those of the exchange
+        self._told: Mapping[str, TimeStep] | None = None  # rows whose arrays are paired with those of the exchange
         self._pairs: list[tuple[Array, Array]] = []
 
     @property
     def turn(self) -> bool:
-        """Is an answer to actions asked for?"""
+        """Is it the env worker's turn to answer actions?"""
         asked = int(self._words["asked"][self._g])
         return asked >> EPOCH == self._begun and asked == int(self._words["said"][self._g]) and self._current(asked)
 
     @property
     def begins(self) -> bool:
-        """Is an epoch to be begun: are the first rows of new episodes asked for?"""
+        """Has a new epoch begun, which needs the first rows of new episodes?"""
         asked = int(self._words["asked"][self._g])
         return asked >> EPOCH != self._begun and self._current(asked)
 
     @property
     def epoch(self) -> int:
-        """That whoever acts is in."""
+        """The epoch of the inference worker."""
         return int(self._words["asked"][self._g]) >> EPOCH
 
     def _current(self, asked: int) -> bool:
@@ -131,7 +133,7 @@ class EnvSide:
         return bool(self._words["held"][self._g] == cut)
 
     def begin(self, parts: Mapping[str, TimeStep] | None) -> None:
-        """The first answer of an epoch; None: the envs are as a resume left them, and these rows were told before."""
+        """Give the first answer of an epoch; None: the envs are as a resume left them, and these rows were given before."""
         asked = int(self._words["asked"][self._g])
         self._begun, self._words["anew"][self._g] = asked >> EPOCH, parts is not None
         if parts is not None:
@@ -151,7 +153,7 @@ class EnvSide:
 
 
 def _pairs(to: TimeStep, of: TimeStep) -> Iterator[tuple[Array, Array]]:
-    """The arrays of two time steps that stand at the same place."""
+    """Pair the arrays of two time steps that have the same place."""
     names = (*ROWS, "info") if of.info is not None else ROWS
     into, rows = ({name: getattr(one, name) for name in names} for one in (to, of))
     return zip(tree.leaves(into), tree.leaves(tree.map(lambda _, theirs: theirs, into, rows)), strict=True)

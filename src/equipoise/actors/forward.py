@@ -1,11 +1,11 @@
-"""From a row's observation to its action: by ``Algorithm.act`` as torch does it, or by its recording (``lean``).
+"""Forwards: from a row's observation to its action, by ``Algorithm.act`` in torch or by a recording of it (``lean``).
 
-Whoever acts makes ``rows`` of arrays that stay where they are, once; then ``use`` follows each fetch of weights, ``begin`` each
+An agent makes ``rows`` once, of arrays that stay in place. Then ``use`` follows each fetch of weights, ``begin`` each
 start of an unroll, and a call does one row. Several env workers' streams in one array are a row like any other.
 
 The weights of acting may be rounded (``acting``): bf16 computes torsos in bfloat16 as ``precision=bf16`` does, and int8 takes
-those of layers as ``nets.quantize`` makes them, dequantised when they are fetched: the products are of float32. What is
-recorded as behaviour is always of the policy that acted.
+layer weights from ``nets.quantize``, dequantised when they are fetched: products are in float32. The recorded
+behaviour is always that of the policy that acted.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from equipoise.nets.precision import autocast
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
 from equipoise.types import Acting, Algorithm, Precision, Trajectory, Tree, WeightStore
 
-KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # of either
+KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # most entries of each cache
 
 
 @dataclass(slots=True)
 class Row:
-    """What is read and what is written for one row of B streams; tensors of torch's forward, arrays of the lean one."""
+    """The inputs and outputs of one row of B streams: tensors for torch's forward, arrays for the lean one."""
 
     obs: Tree  # [B, ...]
     first: Any  # [B]
     noise: Any  # [B, k]
     action: Tree  # [B, ...] written
     behaviour: Tree  # [B, ...] written
-    tape: Tape | None = None  # to and from whose memory these copy:
+    tape: Tape | None = None  # a tape whose memory these arrays copy to and from:
     enter: list[Step] = field(default_factory=list)
     leave: list[Step] = field(default_factory=list)
 
 
 class Forward:
-    """By torch."""
+    """The forward by torch."""
 
     def __init__(
         self, algorithm: Algorithm, net: Any, *, precision: Precision = "fp32", acting: Acting = "fp32", device: str = "cpu"
     ) -> None:
-        """``device``: where the network is; rows are on the CPU, recurrent state stays there."""
+        """``device``: the network's device, where recurrent state stays; rows are on the CPU."""
         self.device = torch.device(device)
         self.algorithm, self.net, self.version = algorithm, net.to(self.device), -1
         self._autocast = autocast("bf16" if acting == "bf16" else precision, self.device)
         self._explore: Tree = {}
         own = layer_weights(net) if acting == "int8" else []
-        self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}  # rounded
-        self._params: Mapping[str, Tensor] = {}  # as fetched
-        self._known: dict[int, tuple[list[Row], Any]] = {}  # by where an unroll's rows lie
+        self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}  # the rounded parameters
+        self._params: Mapping[str, Tensor] = {}  # the fetched parameters
+        self._known: dict[int, tuple[list[Row], Any]] = {}  # by the address of an unroll's rows
 
     def unroll(self, data: Trajectory, noise_columns: int) -> tuple[list[Row], Any]:
-        """The rows of a slot, and the noise [T, B, k] that they are to act by; kept, since the same slots come again."""
+        """Return the rows of a slot with the noise [T, B, k] for them; cached, since the same slots come again."""
         at = data.reward.__array_interface__["data"][0]
         if at not in self._known:
             if len(self._known) >= max(KEPT_ROWS // len(data.reward), KEPT_SLOTS):
@@ -71,27 +71,26 @@ class Forward:
         return self._known[at]
 
     def rows(self, *, obs: Tree, first: Any, noise: Any, action: Tree, behaviour: Tree) -> list[Row]:
-        """Of numpy arrays [T, B, ...]; those that are read may have more than T rows."""
+        """Make the rows of numpy arrays [T, B, ...]; input arrays may have more than T rows."""
         return self._rows((obs, first, noise, action, behaviour))
 
     def _rows(self, fields: tuple[Tree, ...]) -> list[Row]:
         return cut(tree.map(lambda x: x.unbind(0), tree.torch_views(field)) for field in fields)
 
     def initial_state(self, streams: int) -> Tree:
-        """[streams, ...]."""
+        """The initial recurrent state [streams, ...]."""
         return tree.to(self.net.initial_state(streams), self.device)
 
     def refresh(self, weights: WeightStore) -> None:
-        """Take newer weights, if there are any."""
+        """Fetch newer weights, if there are any."""
         if (fetched := weights.fetch(self.version)) is not None:
             self.version = fetched[0]
             self.use(fetched[1])
 
     def use(self, params: Mapping[str, Tensor]) -> bool:
-        """Act with these weights from now on -> do they lie elsewhere than before?
+        """Use these weights from now on -> do they lie at other addresses than before?
 
-        A store that rewrites its tensors in place is bound once, where they are on the network's device; its later fetches need
-        no copy to the network.
+        A store that rewrites its tensors in place, on the network's device, is bound once; its later fetches need no copy.
         """
         self._params, moved = params, False
         for name, tensor in self._own.items():
@@ -105,7 +104,7 @@ class Forward:
         return moved
 
     def begin(self, explore: Tree) -> None:
-        """An unroll begins, whose rows all explore so: [B, ...]."""
+        """Begin an unroll, in which all rows explore by ``explore`` [B, ...]."""
         self._explore = explore
 
     def __call__(self, row: Row, state: Tree) -> Tree:
@@ -127,7 +126,7 @@ class Forward:
 
     @contextmanager
     def exact(self) -> Iterator[None]:
-        """The network with the weights as they were fetched."""
+        """The network with the fetched weights, not rounded."""
         mine = dict(self.net.named_parameters())
         for name in self._own:
             mine[name].data = self._params[name].to(self.device)
@@ -140,7 +139,7 @@ class Forward:
 
 
 class LeanForward(Forward):
-    """By a recording of the first row; made anew where weights or what is explored by have another place or shape.
+    """The forward by a recording of the first row; recorded anew where weights or exploration change place or shape.
 
     ``lean.Refused`` where ``act`` cannot be recorded.
     """
@@ -211,14 +210,14 @@ class LeanForward(Forward):
 
 
 def cut(fields: Iterable[Tree]) -> list[Row]:
-    """Of trees whose leaves are sequences of rows."""
+    """Cut row t out of trees whose leaves are sequences of rows."""
     obs, first, noise, action, behaviour = fields
     count = min(len(x) for x in tree.leaves(action))
     return [Row(*(tree.index(x, t) for x in (obs, first, noise, action, behaviour))) for t in range(count)]
 
 
 def _copies(to: Tree, of: Tree) -> Iterator[Step]:
-    tree.map(lambda a, b: None, to, of)  # the same keys
+    tree.map(lambda a, b: None, to, of)  # check that both have the same keys
     for a, b in zip(tree.leaves(to), tree.leaves(of), strict=True):
         yield partial(np.copyto, a, b)
 
@@ -227,6 +226,6 @@ FORWARDS: dict[str, type[Forward]] = {"torch": Forward, "lean": LeanForward}
 
 
 def can_round(net: nn.Module, acting: Acting) -> None:
-    """ValueError where there is nothing to round."""
+    """Raise ValueError where there is nothing to round."""
     if acting == "int8" and not layer_weights(net):
         raise ValueError("acting: expected fp32 or bf16 for a network without layers to quantise, got int8")

@@ -1,6 +1,6 @@
-"""One act for several agents: their rows side by side into the network, and what was chosen into each one's own row.
+"""One act for several agents: their rows go through the network side by side, and each gets its own actions back.
 
-Nothing is done for an agent but to list its arrays and to copy what was chosen: with sixty-four of them that is what counts.
+Per agent there is only a list of arrays and a copy of the actions: with sixty-four agents that overhead counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from equipoise.types import Tree
 
 
 class JointRow(Row):
-    """Of arrays, listed once; ``alone`` is the same of tensors."""
+    """The arrays of a row, listed once; ``alone`` is the same row as tensors."""
 
     __slots__ = ("alone", "read", "written")
 
@@ -35,12 +35,12 @@ class Asked:
     """One agent's part of an act."""
 
     row: JointRow
-    state: Tree  # [B, ...] tensors where the network is
+    state: Tree  # [B, ...] tensors on the network's device
     explore: Tree  # [B, ...] tensors
 
 
 class JointForward(Forward):
-    """By torch."""
+    """The joint forward by torch."""
 
     def _rows(self, fields: tuple[Tree, ...]) -> list[Row]:
         rows = zip(cut(tree.map(list, field) for field in fields), super()._rows(fields), strict=True)
@@ -48,7 +48,7 @@ class JointForward(Forward):
 
     def together(self, asked: Sequence[Asked]) -> list[Tree]:
         """Write action and behaviour of every row -> the states after them."""
-        if len(asked) == 1 and self.device.type == "cpu":  # as local inference acts, to the bit
+        if len(asked) == 1 and self.device.type == "cpu":  # the same code as local inference, to the bit
             self.begin(asked[0].explore)
             return [self(asked[0].row.alone, asked[0].state)]
         rows = [one.row for one in asked]
@@ -77,6 +77,6 @@ def _joined(trees: Sequence[Tree]) -> Tree:
 
 
 def _parted(whole: Tree, parts: int) -> list[Tree]:
-    """The inverse: ``parts`` of one size."""
+    """Split into ``parts`` of one size."""
     pieces = tree.map(lambda leaf: leaf.chunk(parts), whole)
     return [tree.map(lambda chunks, i=i: chunks[i], pieces) for i in range(parts)]

@@ -1,12 +1,12 @@
-"""A forward pass recorded once and done again over the same memory: no module, no dispatch of views, no tensor made.
+"""A forward pass that is recorded once and replayed over the same memory: no modules, no views, no new tensors.
 
-``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came up. Views are then there for
-good, what depends on weights alone is computed when they change, what no output needs is left out, and each operation that is
-left becomes one call with its arguments and its output bound: NumPy's where arrays are small (0.3 us to torch's 0.7), else
-torch's with ``out=``. What a GPU does with a CUDA graph, for the overhead of a CPU.
+``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came up. Views are then made for
+good. Operations that depend on weights alone run when the weights change; operations that no output needs are left out. Each
+other operation becomes one call with bound arguments and output: NumPy's where arrays are small (0.3 us to torch's 0.7), else
+torch's with ``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
 
-What cannot be recorded so is ``Refused``: sizes or branches that depend on the data, random numbers, an operation without an
-output argument.
+Some things cannot be recorded and raise ``Refused``: sizes or branches that depend on data, random numbers, and operations
+without an output argument.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from equipoise import tree
 from equipoise.types import Tree
 
 Step = Callable[[], object]
-SMALL = 4096  # elements up to which NumPy reduces, copies and cuts off faster than torch does
-DOT = 2**16  # multiplications up to which NumPy's product is the faster one; OpenBLAS takes threads from 2^18 on
+SMALL = 4096  # up to so many elements NumPy reduces, copies and clips faster than torch
+DOT = 2**16  # up to so many multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18 on
 DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
-CONSTANT, WEIGHTS, ACT = range(3)  # when something changes: never, with the weights, with each call
+CONSTANT, WEIGHTS, ACT = range(3)  # when a value changes: never, with the weights, with each call
 
 BY_SIZE = ("new_full", "new_zeros", "new_ones", "new_empty", "full_like", "zeros_like", "ones_like", "empty_like")  # only
-OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # of a tensor that is made
+OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}  # options of a newly made tensor
 
 UFUNCS: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative, "abs": np.absolute,
@@ -43,11 +43,11 @@ UFUNCS: dict[str, Any] = {
 
 
 class Refused(ValueError):
-    """Why something cannot be recorded, in words that follow "since"."""
+    """The error of a function that cannot be recorded; the message follows "since"."""
 
 
 class Call:
-    """One operation as it was done."""
+    """One recorded operation."""
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
@@ -60,12 +60,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """``tanh`` of aten.tanh.default and of aten.tanh_.default."""
+        """The short name: ``tanh`` for aten.tanh.default and aten.tanh_.default."""
         return str(self.func.overloadpacket.__name__).removesuffix("_")
 
 
 class _Recorder:
-    """What ``Recording`` does with an operation.
+    """The handler of operations for ``Recording``.
 
     A ``__torch_dispatch__`` that stands in a ``TorchDispatchMode``'s own class is wrapped so that its first call imports the
     compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's start. One that is inherited is left alone.
@@ -87,7 +87,7 @@ class _Recorder:
 
 
 class Recording(_Recorder, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operation on tensors while it is entered."""
+    """A context that notes every operation on tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class Recording(_Recorder, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tape:
-    """``act`` of ``inputs``, recorded; ``refresh`` once the weights are others, ``run`` once the inputs are.
+    """A recording of ``act`` over ``inputs``: call ``refresh`` after the weights change, ``run`` after the inputs do.
 
     ``inputs``: numpy arrays, written by the caller before ``run``; ``outputs`` are written by it. ``reads`` says which of the
     inputs, by their paths, matter at all. ``weights`` are the tensors whose contents change between calls of ``refresh``; they
@@ -106,10 +106,10 @@ class Tape:
         given = dict(tree.items(tree.torch_views(inputs)))
         recording = Recording()
         with torch.no_grad():
-            act(tree.like(inputs, given))  # whatever is made once, and kept, is there now
+            act(tree.like(inputs, given))  # values that are made once and cached exist now
             with recording:
                 said = act(tree.like(inputs, given))
-        self._kept = recording.calls  # and every tensor of theirs: steps are bound to their memory
+        self._kept = recording.calls  # keeps every tensor alive: steps are bound to their memory
         entered, known = {_memory(x) for x in given.values()}, {_memory(x) for x in weights}
         ends = {_memory(x) for x in tree.leaves(said)}
         calls, needed = _needed(recording.calls, ends)
@@ -137,12 +137,12 @@ class Tape:
             step()
 
     def __len__(self) -> int:
-        """Calls of a ``run``."""
+        """The number of calls of a ``run``."""
         return len(self._act)
 
 
 def _needed(calls: list[Call], ends: Collection[int]) -> tuple[list[Call], set[int]]:
-    """Those calls that the memory ``ends`` depends on, and all the memory that does."""
+    """Find the calls that the memory ``ends`` depends on, and all memory involved."""
     needed, kept = set(ends), []
     for call in reversed(calls):
         if call.writes & needed:
@@ -152,7 +152,7 @@ def _needed(calls: list[Call], ends: Collection[int]) -> tuple[list[Call], set[i
 
 
 def _when(calls: list[Call], entered: Collection[int], weights: Collection[int]) -> dict[int, int]:
-    """For each piece of memory when it changes: with the latest of what is ever written into it."""
+    """Say when each piece of memory changes: with the latest value that is ever written into it."""
     when = dict.fromkeys(weights, WEIGHTS) | dict.fromkeys(entered, ACT)
     changed = True
     while changed:
@@ -169,7 +169,7 @@ def _when(calls: list[Call], entered: Collection[int], weights: Collection[int])
 
 
 def steps(call: Call) -> list[Step]:
-    """An operation as calls that write into the memory that its outputs have; ``Refused`` where there is none."""
+    """Turn an operation into calls that write into its outputs' memory; ``Refused`` where none can."""
     if len(call.outs) == 1:
         arrays = [_array(x) for x in (*call.ins, call.outs[0])]
         if None not in [None if x is None else 0 for x in arrays] and (found := _numpy(call, _array(call.outs[0]))):
@@ -178,7 +178,7 @@ def steps(call: Call) -> list[Step]:
 
 
 def _numpy(call: Call, out: Any) -> list[Step]:
-    """[] where torch is the better one, or the only one."""
+    """Turn an operation into NumPy calls; [] where torch is faster or the only choice."""
     args, name, kwargs = [_array(x) if isinstance(x, Tensor) else x for x in call.args], call.name, call.kwargs
     small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)
     if name in UFUNCS and not kwargs and len(args) == UFUNCS[name].nin:
@@ -221,7 +221,7 @@ def _numpy(call: Call, out: Any) -> list[Step]:
 def _torch(call: Call) -> list[Step]:
     args, kwargs = _bound(call.args), _bound(call.kwargs)
     func, outs, name = call.func, call.outs, call.name
-    if call.in_place:  # as a method: the recorded overload, called from Python, costs 3 us more
+    if call.in_place:  # call the method: the recorded overload costs 3 us more from Python
         method = getattr(args[0], f"{name}_", None)
         return [partial(func, *args, **kwargs) if method is None else partial(method, *args[1:], **kwargs)]
     if name == "_to_copy" and len(outs) == 1:
@@ -234,13 +234,13 @@ def _torch(call: Call) -> list[Step]:
             step()
         except TypeError:  # torch's function of that name takes no out, or other arguments
             continue
-        if places == [x.data_ptr() for x in outs]:  # else it was of another size or dtype, and moved
+        if places == [x.data_ptr() for x in outs]:  # otherwise it had another size or dtype, and moved
             return [step]
     raise Refused(f"{func} has no form that writes into memory that is there")
 
 
 def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
-    """The operation with ``out``: torch's function of its name, then the overloads of the operator that have one."""
+    """Yield variants of the operation with ``out``: torch's function of that name, then the operator's overloads."""
     packet, wanted = call.func.overloadpacket, {x.name: str(x.type) for x in call.func._schema.arguments}
     if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
         yield partial(plain, *args, **kwargs, out=call.outs[0])
@@ -254,7 +254,7 @@ def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
 
 
 def _bound(x: Any) -> Any:
-    """Arguments without gradients, so that no mode has to be entered."""
+    """Detach the arguments from gradients, so that no mode has to be entered."""
     if isinstance(x, Tensor):
         return x.detach()
     if isinstance(x, dict):
@@ -271,16 +271,16 @@ def _tensors(x: Any) -> Iterator[Tensor]:
 
 
 def _memory(x: Tensor) -> int:
-    """What views of one another share."""
+    """The memory that views of one another share."""
     return int(x.untyped_storage().data_ptr())
 
 
 def _array(x: Tensor) -> Any:
-    """Over the same bytes; None for a dtype that NumPy has not."""
+    """An array over the same bytes; None for a dtype that NumPy lacks."""
     return None if x.dtype == torch.bfloat16 else x.detach().numpy()
 
 
 def _whole_rows(func: Any, args: Any) -> bool:
-    """Indexing by numbers, whose result is as large as they are many."""
+    """Is it indexing by whole rows, with a result as long as the index?"""
     named = func.overloadpacket.__name__ == "index"
     return named and not any(x.dtype in (torch.bool, torch.uint8) for x in args[1] if x is not None)

@@ -1,4 +1,5 @@
-"""Action noise by counter: a pure function of (seed, stream, row), so it does not depend on who acts, where, or in which batch.
+"""Action noise by counter: a pure function of (seed, stream, row), so it does not depend on which process acts or in which
+batch.
 
 The mixer is SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014; constants
 of Stafford's variant 13), applied to a sum of odd multiples of the coordinates and once more after the column is added.
@@ -16,7 +17,7 @@ _ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC9838
 
 
 def _mix(x: U64) -> U64:
-    """In place."""
+    """Mix the bits of ``x`` in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -26,7 +27,7 @@ def _mix(x: U64) -> U64:
 
 
 def uniform(seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int, columns: int) -> F32:
-    """[rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``."""
+    """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``."""
     with np.errstate(over="ignore"):
         key = _mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])
         row = np.arange(rows, dtype=np.uint64)[:, None] + start.astype(np.uint64)[None]

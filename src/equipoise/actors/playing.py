@@ -1,8 +1,8 @@
 """Playing with a fixed policy: the evaluator, ``eq.load`` and recorded observations all act through ``Playing``.
 
-What a policy needs from step to step is kept here, for each of B streams: the recurrent state, which ``first`` resets, and the
-row number, by which noise is drawn. Normalised observations need nothing: the statistics are buffers of the network. Stacks of
-frames are the env's: an observation holds them already.
+``Playing`` keeps what a policy needs from step to step, for each of B streams: the recurrent state, which ``first`` resets,
+and the row number, by which noise is drawn. Normalised observations need nothing: the statistics are buffers of the network.
+Stacks of frames are the env's: an observation holds them already.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from equipoise.types import Algorithm, Array, EnvSpec, Precision, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedPolicy:
-    """A network and how it is asked."""
+    """A network with its algorithm and precision."""
 
     algorithm: Algorithm
     net: Any
@@ -57,7 +57,7 @@ class Playing:
         self._seed, self._step = seed, step
         self._total = len(self.streams) if total_streams is None else total_streams
         self.state: Tree = policy.net.initial_state(len(self.streams))
-        self.row = row  # of every stream
+        self.row = row  # row number of every stream
 
     def __call__(self, obs: Tree, first: Array, noise: Array | None = None) -> Tree:
         """Choose the actions [B, ...], in the policy's form, for numpy observations [B, ...].

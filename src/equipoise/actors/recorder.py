@@ -1,4 +1,4 @@
-"""Whole episodes out of the steps that an evaluation takes, as a data set has them."""
+"""A recorder of whole episodes, in the form of a data set, from the steps of an evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Recorder:
     """``step`` after every ``recv``, ``acted`` before every ``send``; ``done`` has the episodes that are over.
 
     An episode: ``obs`` [L+1, ...], ``action`` [L, ...] as the env took it, ``reward``, ``terminated``, ``truncated`` [L].
-    One that was aborted is forgotten.
+    An aborted episode is forgotten.
     """
 
     def __init__(self, spec: EnvSpec, streams: int) -> None:
@@ -25,12 +25,12 @@ class Recorder:
         self.done: deque[dict[str, Tree]] = deque()
         self._form = ActionForm(spec.action, streams)
         self._action = self._form.zeros()
-        self._rows: deque[dict[str, Tree]] = deque()  # of all streams, from the oldest that an episode still needs
-        self._oldest = 0  # its number
+        self._rows: deque[dict[str, Tree]] = deque()  # rows of all streams, from the oldest that an episode still needs
+        self._oldest = 0  # number of the oldest row
         self._began = np.full(streams, -1, np.int64)  # the row of each running episode's reset, -1: none
 
     def step(self, ts: TimeStep, wanted: Array) -> None:
-        """wanted [B] bool: whose episodes are still to be had."""
+        """Take in a step. ``wanted`` [B] bool: the streams whose episodes are still wanted."""
         if (ts.valid & ts.first).any():
             raise ValueError(
                 "expected an env whose episodes' last observations are seen (NEXT_STEP), got one that begins the "
@@ -50,11 +50,13 @@ class Recorder:
             self._oldest += 1
 
     def acted(self, action: Tree) -> None:
-        """action [B, ...], as a policy gives it."""
+        """Take in actions [B, ...], as a policy gives them."""
         self._action = self._form(action)
 
     def _episode(self, stream: int, rows: list[dict[str, Tree]]) -> dict[str, Tree]:
-        """Of a reset and the steps after it: what was done stands beside what came of it, unless it was ignored."""
+        """Make an episode of a reset and the steps after it; each action stands beside its outcome, ignored ones are left
+        out.
+        """
         rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]
 
         def stack(name: str, rows: list[dict[str, Tree]]) -> Any:

@@ -1,4 +1,4 @@
-"""What acting with rounded weights changes, measured as a run goes on: the policy that acted beside that of exact weights.
+"""The effect of acting with rounded weights, measured during a run: the acting policy beside the policy of exact weights.
 
 =================  ====================================================================================================
 ``p_error``        \\|p(a) - p'(a)\\| of the actions that the rounded policy takes, where they have probabilities
@@ -7,8 +7,7 @@
 ``best_error``     \\|a - a'\\| of greedy actions that are numbers of a Box, in the env's units
 =================  ====================================================================================================
 
-Both are asked of one row of all streams, with the recurrent state that acting has come to, whenever ``EVERY`` versions have
-passed.
+Both act on one row of all streams, with the recurrent state of that moment, every ``EVERY`` versions.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
 EVERY = 16  # versions
-KEPT = 4  # measurements of an actor
+KEPT = 4  # kept measurements of an actor
 
 
 class Rounding:
@@ -55,14 +54,14 @@ class Rounding:
         return not count or version // EVERY > int(self._views["version"][(count - 1) % KEPT]) // EVERY
 
     def add(self, version: int, errors: Tensor) -> None:
-        """errors [B]."""
+        """Add a measurement of errors [B]."""
         count = int(self._views["count"][0])
         self._views["version"][count % KEPT] = version
         self._views["numbers"][count % KEPT] = float(errors.mean()), float(errors.max()), len(errors)
         self._views["count"][0] = count + 1
 
     def before(self, version: int) -> Any:
-        """[3] the newest of an older version; None before the first."""
+        """The newest measurement [3] of an older version; None before the first."""
         count = int(self._views["count"][0])
         for i in range(count - 1, max(count - KEPT, 0) - 1, -1):
             if self._views["version"][i % KEPT] < version:
@@ -89,7 +88,7 @@ def told(actors: Sequence[Rounding], kind: str, version: int) -> dict[str, float
 
 
 def kind_of(net: Any, action: Tree) -> str:
-    """Which of the four it is; ``action``: arrays or specs."""
+    """The kind of error that fits; ``action``: arrays or specs."""
     dtypes = [np.dtype(str(x.dtype).removeprefix("torch.")) for x in tree.leaves(action)]
     numbers = any(dtype.kind == "f" for dtype in dtypes)
     if isinstance(net, ActorCritic):
@@ -98,7 +97,7 @@ def kind_of(net: Any, action: Tree) -> str:
 
 
 def errors(forward: Forward, row: Row, state: Tree, explore: Tree) -> Tensor:
-    """[B] float64, of ``kind_of``."""
+    """Errors [B] float64 of the kind from ``kind_of``."""
     algorithm, net, kind = forward.algorithm, forward.net, kind_of(forward.net, row.action)
     obs, first, noise = (tree.to(tree.torch_views(x), forward.device) for x in (row.obs, row.first, row.noise))
     if kind in ("p_error", "logp_error"):

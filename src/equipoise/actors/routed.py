@@ -33,7 +33,7 @@ class RoutedAgent:
         return self._actions
 
     def ready(self) -> bool:
-        """Is there a block for the row that is next?"""
+        """Is there a block for the next row?"""
         return all(agent.ready() for agent in self.agents.values())  # where the first has no place the others are not asked
 
     @property
@@ -42,7 +42,7 @@ class RoutedAgent:
         return tuple(agent.explores for agent in self.agents.values())
 
     def state(self) -> Tree:
-        """Between two unrolls."""
+        """Return the state between two unrolls."""
         return {name: agent.state() for name, agent in self.agents.items()}
 
     def load(self, state: Tree) -> None:
@@ -73,7 +73,7 @@ class SharedBlock:
     def __init__(self, blocks: Blocks, policies: int) -> None:
         self._blocks, self._policies = blocks, policies
         self._slots: Mapping[str, Slot] | None = None
-        self._writing = self._restarting = policies  # policies that have yet to say so
+        self._writing = self._restarting = policies  # policies that are not done yet
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         if self._slots is None:

@@ -10,23 +10,23 @@ from equipoise.types import DealtEnv, Tick, Tree
 
 
 class EnvWorker:
-    """``Worker`` of one or two groups of envs: while one is stepped here, the other's actions are chosen elsewhere.
+    """``Worker`` of one or two groups of envs: while one is stepped here, an inference worker acts for the other.
 
-    STARVED: no actions have come. BLOCKED: whoever chooses them holds still for a cut, so this worker may save.
+    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this worker may save.
     """
 
     def __init__(
         self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
     ) -> None:
-        """``ring``: tell the inference worker that there are rows; ``cut``: the newest cut that workers save for, 0: none."""
+        """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to save for, 0: none."""
         self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
-        self._fresh = [True] * len(self.envs)  # made anew, and not yet asked for rows
-        self._where = [False] * len(self.envs)  # a resume brought it back where it was
+        self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
+        self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
         self._sent = [False] * len(self.envs)
         self._next = 0
 
     def tick(self) -> Tick:
-        """One group's step, in turns."""
+        """Step one group, in turns."""
         for _ in self.envs:
             i, self._next = self._next, (self._next + 1) % len(self.envs)
             if self._work(i):
@@ -39,14 +39,14 @@ class EnvWorker:
         env, side = self.envs[i], self._sides[i]
         if side.begins:
             where, self._where[i] = self._where[i], False
-            if where and side.epoch == 0:  # later whoever acts has dropped what it knew of these envs
+            if where and side.epoch == 0:  # in later epochs the inference worker has dropped what it knew of these envs
                 side.begin(None)
             else:
                 if not self._fresh[i]:
                     env.load({})
                 self._fresh[i] = self._sent[i] = False
                 if (parts := env.recv()) is None:
-                    self._fresh[i] = True  # asked again
+                    self._fresh[i] = True  # to be reset again
                     return False
                 side.begin(parts)
         elif side.turn:
@@ -63,11 +63,11 @@ class EnvWorker:
         return True
 
     def state(self) -> Tree:
-        """Of all its envs, which wait for actions."""
+        """Return the state of all envs, which wait for actions."""
         return {str(i): env.state() for i, env in enumerate(self.envs)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken; envs that cannot begin new episodes."""
+        """Load a state; envs that cannot be restored begin new episodes."""
         for i, env in enumerate(self.envs):
             env.load(state[str(i)])
             self._where[i] = bool(state[str(i)])

@@ -1,4 +1,4 @@
-"""One half of the ring: an env and the policies that decide for it."""
+"""The acting half of the ring: an env and the policies that act in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ActorWorker:
         return {"env": self.env.state(), "agent": self.agent.state()}
 
     def load(self, state: Tree) -> None:
-        """Go on where the state was taken; where the env cannot, its episodes start anew."""
+        """Load a state; episodes of an env that cannot be restored start anew."""
         self.env.load(state["env"])
         self.agent.load(state["agent"])
         if state["env"]:

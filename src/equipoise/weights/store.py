@@ -23,7 +23,7 @@ from equipoise.tree import ArraySpec
 BUFFERS = 3
 ATTEMPTS = 1000
 WORDS = {
-    "latest": ArraySpec((1,), "int64"),  # which publish is the newest; 0: there was none
+    "latest": ArraySpec((1,), "int64"),  # number of the newest publish; 0: none yet
     "begin": ArraySpec((BUFFERS,), "int64"),
     "end": ArraySpec((BUFFERS,), "int64"),
     "version": ArraySpec((BUFFERS,), "int64"),
@@ -31,7 +31,7 @@ WORDS = {
 
 
 class WeightPlan:
-    """Where every parameter and buffer of a network lies."""
+    """The layout of a network's parameters and buffers in one flat buffer."""
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.leaves = {name: ArraySpec(tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in params.items()}
@@ -45,29 +45,29 @@ class WeightPlan:
 class Versions(ABC):
     """``WeightStore`` over buffers wherever they lie; one publisher, any number of handles that fetch."""
 
-    _params: Sequence[Mapping[str, Tensor]]  # those of each buffer, of whoever publishes
+    _params: Sequence[Mapping[str, Tensor]]  # the publisher's views of each buffer
 
     def __init__(self, words: Mapping[str, Any]) -> None:
-        """``words``: those of ``WORDS``, in memory that all of them share."""
+        """``words``: the counters of ``WORDS``, in memory that all handles share."""
         self._latest, self._begin, self._end, self._version = (words[name] for name in WORDS)
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
-        """Into buffer i; nothing of it is under way any more when this returns."""
+        """Write into buffer i; the write is complete when this returns."""
         for name, target in self._params[i].items():
             target.copy_(params[name])
 
     @abstractmethod
     def _read(self, i: int) -> Mapping[str, Tensor]:
-        """Buffer i as it is now, in tensors of this handle; nothing of it is under way any more when this returns."""
+        """Copy buffer i into tensors of this handle; the copy is complete when this returns."""
 
     @property
     def version(self) -> int:
-        """The newest; -1 before the first."""
+        """The newest version; -1 before the first."""
         count = int(self._latest[0])
         return int(self._version[count % BUFFERS]) if count else -1
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Parameters and buffers, on any device; only one process publishes."""
+        """Publish parameters and buffers, from any device; only one process publishes."""
         count = int(self._begin.max()) + 1
         i = count % BUFFERS
         self._begin[i] = count
@@ -77,7 +77,7 @@ class Versions(ABC):
         self._latest[0] = count
 
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
-        """(version, tensors of this handle, rewritten in place by its next fetch), or None if there is nothing newer."""
+        """Return (version, tensors of this handle, rewritten by its next fetch), or None if there is nothing newer."""
         for _ in range(ATTEMPTS):
             count = int(self._latest[0])
             i = count % BUFFERS
@@ -92,7 +92,7 @@ class Versions(ABC):
 
 
 class Weights(Versions):
-    """In memory that several processes may map."""
+    """A weight store in memory that several processes may map."""
 
     def __init__(self, plan: WeightPlan, memory: Memory) -> None:
         self._plan, self._memory = plan, memory
