@@ -122,8 +122,16 @@ def train(
     ] = "process",
     init_from: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Begin with the weights of that run; nothing else of it.", rich_help_panel=WHAT),
+        typer.Option(metavar="DIR", help="Begin with the weights of that run, or checkpoint.", rich_help_panel=WHAT),
     ] = None,
+    init_what: Annotated[
+        str,
+        typer.Option(
+            metavar="weights|learner",
+            help="What --init-from takes: the weights alone, or the optimiser, target network, statistics and schedule, too.",
+            rich_help_panel=WHAT,
+        ),
+    ] = "weights",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -165,7 +173,8 @@ def train(
         made = api.measurable if measured else api.program
         program = made(env, algorithm, settings=(*(settings or ()), *more), recipe=recipe, **given)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
-        run = api.train(program, on=where, out=out, init_from=init_from, tensorboard=tensorboard, wandb=wandb, **auto)
+        begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
+        run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
         view = View(run.program, on=run.on, quiet=quiet)
     sys.exit(watch(run, view, "train"))
 

@@ -102,11 +102,16 @@ def read_policies(directory: str | os.PathLike[str], *, best: bool = False, trus
     return Loaded(playable=found, policies=policies, meta=meta)
 
 
-def weights_of(directory: str | os.PathLike[str], *, best: bool = False) -> Path:
-    """The checkpoint of a run whose weights are to be played or begun with, or this one; ``best``: of the best evaluation."""
+def weights_of(directory: str | os.PathLike[str], *, best: bool = False, whole: bool = False) -> Path:
+    """The checkpoint of a run whose weights are to be played or begun with, or this one.
+
+    ``best``: that of the best evaluation. ``whole``: the newest that holds the states of all workers.
+    """
     if (path := Path(directory).expanduser() / checkpoint.MANIFEST).is_file():
         return path.parent
     run = RunDirectory.found(directory)
+    if whole:
+        return run.whole_checkpoint().path
     found = run.best_checkpoint() if best else run.result_checkpoint()
     if found is None and best:
         how = "train with --evaluate-every STEPS or --stop-at RETURN"

@@ -6,10 +6,11 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
+from equipoise.runtime import checkpoint
 from equipoise.runtime.directory import RunDirectory
 from equipoise.runtime.measure import choose
 from equipoise.runtime.refusals import check as check_program
@@ -24,6 +25,8 @@ from equipoise.runtime.settings import (
 )
 from equipoise.types import AskedInference, Program
 
+InitWhat = Literal["weights", "learner"]
+
 __all__ = ["NothingToDo", "resume", "train"]
 
 
@@ -34,6 +37,7 @@ def train(
     on: On = "process",
     out: str | os.PathLike[str] | None = None,
     init_from: str | os.PathLike[str] | None = None,
+    init_what: str = "weights",
     tensorboard: bool = True,
     wandb: str | None = None,
     inference: str | None = None,
@@ -43,7 +47,9 @@ def train(
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()`` after leaving the loop early
-    stops the run, saves it and writes the summary. ``init_from`` is a run whose weights (and nothing else) are the first ones.
+    stops the run, saves it and writes the summary. ``init_from`` is a run, or
+    one of its checkpoints, whose weights are the first ones; with ``init_what`` "learner" the optimisers, target networks,
+    statistics and the share of the schedule go on from there, too, and versions are counted from 0 again.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
     ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``.
     """
@@ -57,13 +63,19 @@ def train(
         made = env
     else:
         made = (measurable if asked == "auto" else program)(env, algorithm, **options)
-    weights = None if init_from is None else weights_of(init_from)
+    what: InitWhat = convert(init_what, InitWhat, "init_what")
+    if init_from is None and what != "weights":
+        raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
+    weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
+    if weights is not None and what == "learner" and made.schedule_steps is None:
+        made = dataclasses.replace(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
     made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
     return Run(
         made,
         on=on,
         out=None if out is None else Path(out),
         weights=weights,
+        learner=what == "learner",
         tensorboard=tensorboard,
         wandb=wandb,
         chosen=chosen,

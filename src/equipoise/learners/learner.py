@@ -47,6 +47,7 @@ class Learner:
         self.net, self.pool = net.to(self.device), pool
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
+        self.before = 0  # updates of the learner that this one began from, whose schedule goes on
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
         self._schedule_updates = schedule_updates
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
@@ -67,7 +68,12 @@ class Learner:
     @property
     def progress(self) -> float:
         """The share of the schedule done, 0..1."""
-        return min(self.version / self._schedule_updates, 1.0)
+        return min(self.updates / self._schedule_updates, 1.0)
+
+    @property
+    def updates(self) -> int:
+        """All updates that made these weights, those before this run included."""
+        return self.before + self.version
 
     def params(self) -> Mapping[str, Tensor]:
         """Parameters and buffers by name, sharing the network's memory."""
@@ -93,7 +99,7 @@ class Learner:
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 for group in self._flat:
-                    if not algorithm.due(group, self.version):
+                    if not algorithm.due(group, self.updates):
                         continue
                     with self._autocast:
                         out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
@@ -112,13 +118,14 @@ class Learner:
             self._memory = algorithm.absorb(self.net, batch.data, self._memory, pool=self.pool)
         self.version += 1
         if self._target is not None:
-            self._target.follow(self.version)
+            self._target.follow(self.updates)
         return Step(metrics=metrics, priority=priority)
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
         return {
             "version": self.version,
+            "before": self.before,
             "rng": self._rng.get_state(),
             "groups": {
                 name: {"params": self._flat[name].detach(), "optimizer": self._optimizers[name].slots} for name in self._flat
@@ -149,11 +156,20 @@ class Learner:
             if self._target is not None:
                 self._target.load(state["target"])
         self._memory = tree.to(state["memory"], self.device)
-        self.version = state["version"]
+        self.version, self.before = state["version"], state["before"]
         if state["rng"].shape == self._rng.get_state().shape:
             self._rng.set_state(state["rng"])
         else:  # of another kind of device
             self._rng.manual_seed(self._rng.initial_seed() + self.version)
+
+    def begin_from(self, state: Tree) -> None:
+        """Go on where another learner was saved, as version 0 of another run; ValueError as for ``load``.
+
+        The same batches make the same next versions, to the bit: parameters, optimisers, target network, statistics, random
+        numbers and the share of the schedule are those of the other.
+        """
+        self.load(state)
+        self.before, self.version = self.updates, 0
 
     def _descend(self, group: str, loss: Tensor, doubtful: list[tuple[str, Tensor]]) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.

@@ -28,7 +28,7 @@ from equipoise.experience.ring import Layout
 from equipoise.hints import hint
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
-from equipoise.runtime import checkpoint, memory, playable
+from equipoise.runtime import begin, memory, playable
 from equipoise.runtime.checkpoint import Source
 from equipoise.runtime.refusals import refuse
 from equipoise.runtime.stepping import Making
@@ -106,6 +106,7 @@ class Blueprint:
     checkpoint_every: int  # updates, 0: when the driver asks
     directory: str  # where checkpoints are written
     weights: str | None  # the checkpoint whose weights are the first ones
+    before: int | None  # updates that made them, where all that the learner of then had is taken, too; None: weights alone
     resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
     dataset: Dataset | None = None  # that is learned from as well, or alone
@@ -204,8 +205,13 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.policies[name])
 
 
-def blueprint(program: Program, *, weights: Path | None = None, resume: Source | None = None) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy."""
+def blueprint(
+    program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
+) -> Blueprint:
+    """Look at one stream of the env and at one action of each policy.
+
+    ``weights``: the checkpoint that the run begins from; ``learner``: with all that its learner had.
+    """
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
     dataset = _dataset(program)
@@ -213,10 +219,11 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Source |
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
     nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
     roles = {name: _role(program, spec, name, net) for name, net in nets.items()}
+    before = None
     if resume is not None:
         playable.fill(nets, resume.params(), str(resume.path))  # refused now, before there is a directory
     elif weights is not None:
-        playable.fill(nets, checkpoint.load(weights)[0], str(weights))
+        before = begin.take(program, nets, weights, learner=learner)
     if dataset is not None:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
@@ -243,7 +250,7 @@ def blueprint(program: Program, *, weights: Path | None = None, resume: Source |
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
-        weights=None if weights is None else str(weights), resume=resume, dataset=dataset,
+        weights=None if weights is None else str(weights), before=before, resume=resume, dataset=dataset,
     )  # fmt: skip
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))

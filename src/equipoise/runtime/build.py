@@ -35,11 +35,11 @@ from equipoise.experience.shard import Shard
 from equipoise.experience.sharded import Sharded
 from equipoise.experience.store import Store
 from equipoise.experience.tokens import Channel
-from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
 from equipoise.learners.worker import LearnerWorker, Line
 from equipoise.nets import compiled
 from equipoise.runtime import checkpoint, playable, statefile
+from equipoise.runtime.begin import begin_from, new_learner
 from equipoise.runtime.blueprint import Blueprint, goals, make_env, making, network, seed_of
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import Gate, load_worker
@@ -382,12 +382,13 @@ def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | N
 
 
 def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
-    program, policy = blue.program, learning(blue.program)[name]
-    core = Learner(
-        policy.algorithm, net, optimizer=policy.optimizer, device=program.device, precision=program.precision,
-        schedule_updates=blue.schedule_updates, seed=seed_of(program, "learner", name),
-        batch=policy.batch * len(blue.roles[name].places),
+    policy, windows = learning(blue.program)[name], len(blue.roles[name].places)
+    core = new_learner(
+        blue.program, name, net, schedule_updates=blue.schedule_updates, seed=seed_of(blue.program, "learner", name),
+        batch=policy.batch * windows,
     )  # fmt: skip
+    if blue.before is not None and blue.weights is not None and blue.resume is None:
+        begin_from(core, Path(blue.weights), name)
     ring = shared.rings[name]
     return Line(
         learner=core, experience=experience, batch=blue.batch(name), weights=ring.acting,

@@ -43,7 +43,7 @@ Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 COUNT = Number(0, (1 << 63) - 1, whole=True)
 ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
 META_SCHEMA: Schema = {
-    "version": COUNT, "env_steps": COUNT, "status?": Text(100),
+    "version": COUNT, "env_steps": COUNT, "status?": Text(100), "schedule_steps?": COUNT,
     "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}), "*": Anything(),
 }  # fmt: skip
 

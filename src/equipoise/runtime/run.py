@@ -94,10 +94,12 @@ class Run:
 
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
-        resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True, wandb: str | None = None,
+        learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
+        wandb: str | None = None,
         chosen: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """A new run in ``out``, begun with the weights of the checkpoint ``weights``; or one that goes on (``resume``).
+        """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
+        had; or one that goes on (``resume``).
 
         ``source``: the checkpoint that it goes on from, by default its newest whole one.
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
@@ -118,7 +120,7 @@ class Run:
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         if resume is None:
-            blue = blueprint.blueprint(program, weights=weights)
+            blue = blueprint.blueprint(program, weights=weights, learner=learner)
             if program.metrics:
                 self._warnings += unseen(program.env, program.metrics, seed=program.seed)
             forward = acting.chosen(blue)
@@ -199,11 +201,12 @@ class Run:
             scribe.load(driver["scribe"])
             exam.load(driver["exam"])
             scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
-            if blue.policy.optimizer.schedule != "constant" and self._kept >= blue.schedule_updates:
-                scribe.note(
-                    "warning: the schedules have come to their end, so the learning rate is 0; "
-                    "--set schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
-                )
+        done = (blue.before or 0) + max(self._kept, 0)
+        if done and blue.policy.optimizer.schedule != "constant" and done >= blue.schedule_updates:
+            scribe.note(
+                "warning: the schedules have come to their end, so the learning rate is 0; "
+                "--set schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
+            )
         return runtime, scribe, exam
 
     def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
@@ -403,7 +406,8 @@ class Run:
 
     def _meta(self, version: int) -> dict[str, Any]:
         """What a checkpoint says of itself."""
-        return {"version": version, "env_steps": self._blue.pace.env_steps(version)}
+        schedule = self.program.schedule_steps or self.program.steps
+        return {"version": version, "env_steps": self._blue.pace.env_steps(version), "schedule_steps": schedule}
 
     def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
         try:
