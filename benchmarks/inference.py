@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import PRECISION
 
 from equipoise.algorithms.impala import IMPALA
 from equipoise.runtime import measure
@@ -31,9 +32,9 @@ CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v
 SLOW = EnvFactory(target="idle:Idle", kwargs={"sleep_s": 0.005, "image": True})
 NETS: dict[str, tuple[EnvFactory, str, Precision, int]] = {  # env, torso, precision, actors
     "mlp": (CARTPOLE, "mlp", "fp32", 2),
-    "nature": (PONG, "nature", "bf16", 2),
-    "resnet": (PONG, "resnet", "bf16", 2),
-    "nature-slow": (SLOW, "nature", "bf16", 16),
+    "nature": (PONG, "nature", PRECISION, 2),
+    "resnet": (PONG, "resnet", PRECISION, 2),
+    "nature-slow": (SLOW, "nature", PRECISION, 16),
 }
 PAGE = """# Central or local inference
 

@@ -28,6 +28,8 @@ from matrix import HERE, HOME, OURS, SLACK_S, run_peer, run_rounds, trained
 from rows import Row
 from work import Contract, broken
 
+from equipoise.nets.precision import native_bf16
+
 SAC = "HalfCheetah-v5 --algorithm sac --set replay.starts_at=1000 --set algorithm.random_steps=1000 --steps 100k"
 DQN = (
     "ALE/Pong-v5 --set env.repeat_action_probability=0 --algorithm dqn --set algorithm.double=false "
@@ -183,7 +185,11 @@ def choose(a: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     cases = a.cases.split(",") if a.cases else list(CASES)
     if unknown := set(cases) - set(CASES):
         parser.error(f"--cases: expected some of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
-    a.rows = a.rows.split(",") if a.rows else [name for name, row in ROWS.items() if row.case in cases]
+    a.rows = (
+        a.rows.split(",")
+        if a.rows
+        else [name for name, row in ROWS.items() if row.case in cases and (native_bf16() or "bf16" not in name)]
+    )
     if unknown := set(a.rows) - set(ROWS):
         parser.error(f"--rows: expected some of {', '.join(ROWS)}, got {', '.join(sorted(unknown))}")
     a.row_map = ROWS

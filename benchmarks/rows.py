@@ -9,6 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from equipoise.nets.precision import native_bf16
+from equipoise.types import Precision
+
+PRECISION: Precision = (
+    "bf16" if native_bf16() else "fp32"
+)  # of rows with convolutions: no processor is asked for numbers that it emulates
+
 SINGLE = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "MKL", "OPENBLAS")}
 
 
@@ -110,8 +117,8 @@ ROWS: dict[str, Row] = {
     ),
     # ----------------------------------------------------------------------------------------------------- Pong, 84x84x4
     "pong": Row(
-        case="pong", kind="ours", what="ALE's vector env, bfloat16, compiled, channels last", warmup=40,
-        command="ALE/Pong-v5 --set env.repeat_action_probability=0 --precision bf16 --set compile=true "
+        case="pong", kind="ours", what=f"ALE's vector env, {PRECISION}, compiled, channels last", warmup=40,
+        command=f"ALE/Pong-v5 --set env.repeat_action_probability=0 --precision {PRECISION} --set compile=true "
         "--actors 2 --envs-per-actor 128 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
     ),
     "pong-bound": Row(case="pong", kind="bound", what="2 cores / (env + act + learn)", command="--case pong OF pong"),

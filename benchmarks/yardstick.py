@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise.nets.precision import native_bf16
+
 HIDDEN = 64
 GAMMA, VALUE, ENTROPY, MAX_NORM, RATE = 0.99, 0.5, 0.01, 40.0, 3e-3
 FRAMES = (4, 84, 84)
@@ -144,9 +146,9 @@ class _Conv(nn.Module):
 class Conv:
     """The Nature CNN; one output matrix for policy and value."""
 
-    def __init__(self, actions: int, *, bf16: bool = True, compiled: bool = True) -> None:
-        self.actions, self.bf16 = actions, bf16
-        made = _Conv(actions, torch.bfloat16 if bf16 else torch.float32)
+    def __init__(self, actions: int, *, bf16: bool | None = None, compiled: bool = True) -> None:
+        self.actions, self.bf16 = actions, native_bf16() if bf16 is None else bf16
+        made = _Conv(actions, torch.bfloat16 if self.bf16 else torch.float32)
         self.module: nn.Module = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.forward: Any = torch.compile(self.module, dynamic=False) if compiled else self.module
 

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from equipoise.nets.precision import native_bf16
+
 parser = common.options(__doc__, ["pong"], envs=64, rollout=32, minibatches=2, epochs=1, threads=2)
-parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
+parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16" if native_bf16() else "fp32")
 parser.add_argument("--eager", action="store_true", help="without torch.compile")
 a = parser.parse_args()
 GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM, RATE = 0.99, 0.95, 0.1, 0.01, 0.5, 0.5, 2.5e-4

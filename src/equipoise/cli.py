@@ -165,13 +165,15 @@ def train(
             from equipoise.runtime.forkserver import prepare
 
             prepare(central=options["inference"] in ("central", "auto"))  # its import of torch runs beside ours, which is next
-        from equipoise import api
+        from equipoise import api, recipes
         from equipoise.console.terminal import View
 
         if policies:
             given["policies"] = policies
         made = api.measurable if measured else api.program
         program = made(env, algorithm, settings=(*(settings or ()), *more), recipe=recipe, **given)
+        if recipe and program.precision == "fp32" and (why := recipes.falls_back(env, algorithm or "ppo")):
+            print(why, file=sys.stderr)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
         begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
         run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)

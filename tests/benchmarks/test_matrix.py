@@ -145,9 +145,9 @@ def test_a_row_of_other_work_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
     did = {"value": 9e9, "work": work("pong", moved=0.0), "command": "a peer"}
     monkeypatch.setattr(matrix, "run_peer", lambda a, row, log: did)
     with pytest.raises(Failed, match="not the same work: parameters moved"):
-        matrix.run_row(argparse.Namespace(row_map=ROWS), "pong-sb3")
+        matrix.run_row(argparse.Namespace(row_map=ROWS, rows=[]), "pong-sb3")
     did["work"] = work("pong", env="envpool:Pong-v5")
-    assert "EnvPool" in matrix.run_row(argparse.Namespace(row_map=ROWS), "pong-sb3")["differs"][0]
+    assert "EnvPool" in matrix.run_row(argparse.Namespace(row_map=ROWS, rows=[]), "pong-sb3")["differs"][0]
 
 
 @pytest.mark.parametrize(
@@ -236,3 +236,25 @@ def test_the_page_and_its_plots(tmp_path: Path) -> None:
     assert b"<svg" in first
     report.write_page([RECORD], file)
     assert plot.read_bytes() == first
+
+
+def test_a_bound_is_measured_before_and_after_its_row_and_the_faster_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    values = iter([900.0, 1100.0])
+
+    def bound(a: Any, row: Any, log: Any) -> dict[str, Any]:
+        order.append("bound")
+        return {"value": next(values)}
+
+    def ours(a: Any, row: Any, work: Any, log: Any) -> dict[str, Any]:
+        order.append("ours")
+        return {"value": 1000.0, "work": None, "command": ""}
+
+    monkeypatch.setattr(matrix, "run_bound", bound)
+    monkeypatch.setattr(matrix, "run_ours", ours)
+    monkeypatch.setattr(matrix, "broken", lambda contract, work: [])
+    monkeypatch.setattr(matrix, "differences", lambda contract, work: [])
+    a = argparse.Namespace(row_map=ROWS, rows=["pong", "pong-bound"], measured={})
+    assert matrix.run_row(a, "pong")["value"] == 1000.0
+    assert matrix.run_row(a, "pong-bound")["value"] == 1100.0
+    assert order == ["bound", "ours", "bound"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 import torch
 
+from equipoise import recipes
+from equipoise.nets import precision
 from equipoise.nets.precision import autocast, backward, exact
 
 CPU = torch.device("cpu")
@@ -32,3 +36,42 @@ def test_a_gradient_is_as_exact_as_what_it_is_of(precision: str, within: str) ->
     with backward(precision):  # type: ignore[arg-type]
         assert exactness() == within
         assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's names of instruction sets are x86's")
+@pytest.mark.parametrize(
+    ("flags", "limit", "native"),
+    [
+        ("avx avx2 fma", "", False),
+        ("avx2 avx512f avx512bw", "", False),
+        ("avx2 avx512f avx512_bf16", "", True),
+        ("avx2 amx_bf16", "", True),
+        ("avx512_bf16", "AVX2", False),
+        ("avx512_bf16", "avx512_core_vnni", False),
+        ("avx512_bf16", "AVX512_CORE_BF16", True),
+        ("avx512_bf16", "ALL", True),
+    ],
+)
+def test_a_processor_has_bf16_where_its_flags_and_onednn_say_so(
+    flags: str, limit: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert precision.native_bf16(flags) is native
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_without_the_instructions_a_run_is_warned_and_a_recipe_takes_fp32(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "native_bf16", lambda: native)
+    monkeypatch.setattr(recipes, "native_bf16", lambda: native)
+    told = precision.emulated("bf16", "fp32", "cpu") + precision.emulated("fp32", "bf16", "cpu")
+    assert [text.partition(" is emulated")[0] for text in told] == (
+        [] if native else ["warning: precision=bf16", "warning: acting=bf16"]
+    )
+    assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated("bf16", "fp32", "cuda")
+    settings = recipes.find("ALE/Pong-v5", "ppo")
+    assert settings is not None
+    assert settings["precision"] == ("bf16" if native else "fp32")
+    assert bool(recipes.falls_back("ALE/Pong-v5", "ppo")) is not native
+    assert recipes.falls_back("CartPole-v1", "ppo") == ""

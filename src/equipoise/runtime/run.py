@@ -16,6 +16,7 @@ from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
 from equipoise.files import parse_json, plain
+from equipoise.nets.precision import emulated
 from equipoise.runtime import acting, blueprint, checkpoint, forkserver, playable
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.build import Shared
@@ -140,6 +141,7 @@ class Run:
             )  # fmt: skip
             self._files = resume
         self._warnings += _doubts(program, blue.dataset)
+        self._warnings += emulated(program.precision, program.acting, program.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
             forward=acting.forwards(forward),
