@@ -208,10 +208,7 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
 def blueprint(
     program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
 ) -> Blueprint:
-    """Look at one stream of the env and at one action of each policy.
-
-    ``weights``: the checkpoint that the run begins from; ``learner``: with all that its learner had.
-    """
+    """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
     if program.device != "cpu" and not torch.cuda.is_available():
         raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
     dataset = _dataset(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import platform
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from equipoise.runtime.limits import check_processes
 from equipoise.runtime.program import differences
 from equipoise.runtime.refusals import check
 from equipoise.runtime.report import Report, step_of
+from equipoise.runtime.saving import RunState, Saving
 from equipoise.runtime.scribe import Scribe
 from equipoise.runtime.session import SESSION, Interrupt
 from equipoise.schema import check as check_schema
@@ -151,6 +153,8 @@ class Run:
         self._kept = -1  # the version of the newest whole checkpoint
         self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
         self._saved_at = 0.0
+        self._save = Saving()
+        self._known = RunState(steps=program.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)
 
@@ -162,10 +166,45 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        return next(self._reports)
+        return self._save.reports.popleft() if self._save.reports else self._next()
+
+    def _next(self) -> Report:
+        report = next(self._reports)
+        self._known = self._known.after(report)
+        return report
+
+    def save(self) -> Path:
+        """Write a checkpoint of the whole run now -> its directory, which ``resume`` and ``init_from`` can begin from.
+
+        The run goes on until the next version, where it holds still; a run that has not begun begins. What is reported
+        meanwhile comes with the next reports. OSError where the checkpoint could not be written.
+        """
+        if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
+            raise RuntimeError("save: expected a call between two reports, got one from within, or from another thread")
+        self._save.begin()
+        while self._save.result is None and (report := self._drawn()) is not None:
+            if report.recorded or report.notes or report.evaluation is not None:
+                self._save.reports.append(report)
+        if isinstance(self._save.result, str):
+            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._save.result}")
+        return self._save.result or self._files.whole_checkpoint(self._damaged).path
+
+    def _drawn(self) -> Report | None:
+        """The next report; None where the run is over."""
+        try:
+            return self._next()
+        except StopIteration:
+            return None
+
+    def state(self) -> RunState:
+        """Where the run is, as of its last report."""
+        saved = self._blue.pace.steps(self._kept) if self._kept >= 0 else None
+        ended = "" if self.summary is None else str(self.summary["status"])
+        return replace(self._known, status=ended or self._known.status, saved=saved)
 
     def close(self) -> None:
         self._reports.close()
+        self._save.reports.clear()
         self._files.close()
 
     def __enter__(self) -> Run:
@@ -239,6 +278,7 @@ class Run:
         ring.exam.close()
         self._inbox.clear()
         self._parts = None
+        self._save.lost()
 
     def _fall_back(self, why: str) -> None:
         """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed`` where there is none."""
@@ -267,6 +307,8 @@ class Run:
         try:
             while not ring.runtime.done and not ring.exam.solved:
                 interrupt.check()
+                if self._save.due(busy=self._parts is not None):
+                    ring.runtime.ask()
                 try:
                     self._inbox.extend(ring.runtime.advance(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
                 except WorkerFailed as error:
@@ -335,11 +377,15 @@ class Run:
             return True
         if error is None:
             try:
-                self._files.complete_checkpoint(cut.step, files | cut.files, cut.segments, driver, self._meta(cut.version))
+                path = self._files.complete_checkpoint(
+                    cut.step, files | cut.files, cut.segments, driver, self._meta(cut.version)
+                )
                 self._kept = cut.version
+                self._save.done(path)
             except OSError as problem:
                 error = str(problem)
         if error is not None:
+            self._save.done(error)
             checkpoint.abandon(self._files.checkpoints, cut.step)
             ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
         return error is None
