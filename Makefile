@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -18,8 +18,11 @@ setup: ## make .venv with everything that demo and test need (again only when so
 demo: setup ## train an agent on CartPole-v1 until it is solved, and show it
 	@$(BIN)/equipoise train CartPole-v1 --algorithm ppo --stop-at 475 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: setup check ## everything that has to pass before a change is merged
+test: setup check ## the checks and the tests, without the many cases of the thorough ones
 	@$(PYTEST)
+
+test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
+	@$(PYTEST) -m "not slow and not gpu and not ray and not chaos and not bench"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .

@@ -46,6 +46,23 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ.pop("XDG_STATE_HOME"), ignore_errors=True)
 
 
+# ----------------------------------------------------------------------------------------------------- which tests run
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make the cases of a parametrised test ``thorough`` beyond the first ones that ``few`` leaves to ``make test``."""
+    seen: dict[str, int] = {}
+    for item in items:
+        mark = item.get_closest_marker("few")
+        if mark is None or not hasattr(item, "callspec"):
+            continue
+        name = item.nodeid.partition("[")[0]
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > mark.args[0]:
+            item.add_marker("thorough")
+
+
 # ------------------------------------------------------------------------------------------------------------- the seed
 
 

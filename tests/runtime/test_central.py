@@ -33,6 +33,8 @@ from tests.runtime.ruling import program as ruled
 from tests.runtime.test_resume import go_on, train
 from tests.weights.sharing import Memfd
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0"]
 
 

@@ -13,6 +13,8 @@ from equipoise.runtime import blueprint, memory
 from equipoise.runtime.memory import Machine
 from tests.runtime.test_resume import go_on, train
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 SETTINGS = ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300", "batch=8", "replay.starts_at=100"]
 
 

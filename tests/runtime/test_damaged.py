@@ -20,6 +20,8 @@ from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
 from tests.runtime.test_resume import go_on, program, train
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:

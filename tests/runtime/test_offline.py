@@ -20,6 +20,8 @@ from equipoise.runtime.ipc import Heap
 from equipoise.runtime.run import Run
 from equipoise.types import Program
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 pytest.importorskip("minari")
 pytest.importorskip("h5py")
 

@@ -8,6 +8,8 @@ import pytest
 
 from equipoise import api
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 ALGORITHMS = ("ppo", "impala", "appo", "a3c")
 CASES = [(a, c, k, s) for a in ALGORITHMS for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
 NORMALISED = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"]

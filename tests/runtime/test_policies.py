@@ -19,6 +19,8 @@ from tests.envs import herd
 from tests.runtime import herding
 from tests.runtime.herding import against_its_past, program
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 
 def run(made: Any, on: Any, out: Path) -> Any:
     herding.AT.clear()  # the serial learner is this process

@@ -19,6 +19,8 @@ from tests.runtime.herding import against_its_past, program
 from tests.runtime.test_central import central, pid_of
 from tests.runtime.test_policies import run
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 ROUTE = {"speaker": "speaker", "listener": "listener"}
 
 

@@ -30,6 +30,8 @@ from tests.runtime.doomed import CHANGING, kill_at
 from tests.runtime.resuming import finish, kill_after, told
 from tests.runtime.test_resume import go_on, train
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 SMALL = ["--actors", "2", "--envs-per-actor", "2", "--max-lag", "0", "--evaluate-episodes", "0", "--no-recipe"]
 SETTINGS = {
     "dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.selector=prioritized", "replay.capacity=300"],

@@ -18,6 +18,8 @@ from equipoise.runtime.settings import apply_settings
 from equipoise.types import EnvFactory, Policy, Program, Replay, learning
 from tests.runtime.ruling import Remembering, program
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 
 def run(made: Program, on: Any, path: Any) -> dict[str, Any]:
     with Run(made, on=on, out=path) as going:

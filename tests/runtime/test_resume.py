@@ -26,6 +26,8 @@ from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm", "normalised") for on in ("serial", "process")]
 SOME = [
     ("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial"),

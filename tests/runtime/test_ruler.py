@@ -11,6 +11,8 @@ from equipoise.runtime.run import Run
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling, program
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0", "tests.runtime.vectors:sync_ruler"]
 
 

@@ -15,6 +15,8 @@ from equipoise.runtime.blueprint import network
 from equipoise.types import EnvFactory, Policy, Program, RunSpec
 from tests.runtime.brooding import BROODS_S, Brooding
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 PIXELS = "tests.runtime.pixels:PixelCatch"
 SMALL: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 5, "max_lag": 0, "evaluate_episodes": 0, "recipe": False}
 

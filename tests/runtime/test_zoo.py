@@ -13,6 +13,8 @@ from equipoise.envs import make
 from equipoise.runtime import blueprint
 from tests.envs.zoo import Zoo, program_mask, zoo_spaces
 
+pytestmark = pytest.mark.few(2)  # all cases: make test-all
+
 CASES = range(25)
 SOME = [("serial", 2), ("process", 3), ("serial", 7)]  # nested both ways; more in the slow test
 ROWS = 8 * 4  # of an update
