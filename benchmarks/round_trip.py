@@ -67,7 +67,7 @@ class Ring:
         self.mine = self.bells[1 + made.actors]
         envs = [self.bells[1 + group // made.halves] for group in range(made.groups)]
         role, self.width, self.halves = blue.roles["main"], made.group_envs, made.halves
-        nowhere = Nowhere(role.row, blue.policy.unroll, made.group_envs)  # always room
+        nowhere = Nowhere(role.row, blue.unroll, made.group_envs)  # always room
         self.worker: InferenceWorker = build.inference(
             blue, 0, self.shared, Room(nowhere), ring=lambda group: envs[group].ring()
         )

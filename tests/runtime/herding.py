@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from equipoise.types import Batch, EnvFactory, Frozen, LossOutput, Policy, Program
+from equipoise.types import Batch, EnvFactory, Frozen, LossOutput, Policy, Program, Replay
 from tests.envs import herd
-from tests.runtime.ruling import Counter, Ruling, plant
+from tests.runtime.ruling import Counter, Ruling, misversioned, plant
 
 AT: dict[int, tuple[int, int]] = {}  # of this process: the learner's
 
@@ -43,6 +45,64 @@ class Herding(Ruling):
             raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
         count = torch.tensor(float(data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count, metrics={"rows": (count, torch.tensor(1.0))})
+
+
+class Blank(Counter):
+    """Without a state, so that a window may begin at any row."""
+
+    def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(Herding):
+    """The same of windows of ``rows`` rows out of a replay, which may come again; a row that begins one was acted on."""
+
+    needs_replay: ClassVar[bool] = True
+    rows: int = 1
+
+    @property
+    def item_rows(self) -> int:
+        return self.rows
+
+    def network(self, spec: Any) -> nn.Module:
+        return Blank()
+
+    def act(self, net: Any, obs: Any, first: Any, state: Any, *, explore: Any, noise: torch.Tensor) -> Any:
+        behaviour = {"updates": net.updates.expand(len(first)).clone(), "noise": noise[:, 0].clone()}
+        return (noise[:, 0] * self.actions).long(), behaviour, state
+
+    def best(self, net: Any, obs: Any, first: Any, state: Any) -> Any:
+        return torch.zeros(len(first), dtype=torch.int64), state
+
+    def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
+        data = plant(batch.data, self.fault)
+        wrong = herd.verify(data) + misversioned(data)
+        chosen = (data.behaviour["noise"].numpy() * self.actions).astype(np.int64)
+        wrong += [f"action{tuple(i)} is not the one chosen" for i in np.argwhere(chosen != data.action.numpy())]
+        if wrong or not bool(data.mask[0].all()):
+            raise AssertionError(f"{len(wrong)} rows do not prove themselves, the first: {wrong[:3]}")
+        count = torch.tensor(float(data.mask.numel()))
+        metrics = {"rows": (count, torch.tensor(1.0))}
+        return LossOutput(
+            loss=-net.updates.sum() * count, count=count, metrics=metrics, priority=1.0 + data.obs[0, :, 2].float()
+        )
+
+
+def replaying(
+    *, rows: tuple[int, int] = (1, 3), fault: Any = "none", updates: int = 2, steps: int = 900, actors: int = 2, envs: int = 3,
+    max_lag: int | None = 0, goats: Mapping[str, Any] = MappingProxyType({}), dog: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> Program:  # fmt: skip
+    """As ``program``, of two policies with a replay each: ``goats`` and ``dog`` are their settings."""
+    made = program(steps=steps, actors=actors, envs=envs, max_lag=max_lag, **options)
+    common: dict[str, Any] = {"capacity": 400, "starts_at": 60, "updates": updates}
+    kinds = {"goats": Replayed(rows=rows[0], fault=fault), "dog": Replayed(rows=rows[1], actions=5)}
+    policies = {
+        name: Policy(algorithm=kinds[name], unroll=5, batch=batch, replay=Replay(**common | dict(given)))
+        for (name, batch), given in zip({"goats": 16, "dog": 11}.items(), (goats, dog), strict=True)
+    }
+    return replace(made, policies=policies)
 
 
 def program(

@@ -46,7 +46,8 @@ def program(
 
     ``policies`` are several, of an env of several agents: each the name of an algorithm, an ``Algorithm`` (both with the unroll
     and the batch of the others), a ``Policy``, or ``Frozen``; or texts like "NAME=ppo" and "NAME=past:OTHER". The field
-    ``route`` says which agents are whose. ``algorithm``, by default "ppo", is then one of theirs: whose recipe is taken.
+    ``route`` says which agents are whose. ``algorithm`` is then one of theirs, whose recipe is taken: by default "ppo", or the
+    first one where all learn from replays.
 
     ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
     ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
@@ -56,7 +57,8 @@ def program(
     """
     check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)
-    name = algorithm or "ppo"
+    asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
+    name = algorithm or _usual(asked.values())
     tuned = recipes.find(target, name) if recipe else None
     base = apply_settings(_default(target, name), tuned or {})
     given = read_fields(
@@ -67,7 +69,6 @@ def program(
     factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
     base = dataclasses.replace(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
-    asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
     if asked and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(asked.values())):
         names = ", ".join(sorted(map(algorithm_name, theirs)))
         raise ValueError(f"algorithm: expected one that a policy has ({names}), since there are policies, got {algorithm!r}")
@@ -122,6 +123,14 @@ def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str
         name = key.removeprefix("policy.")
         if name in given and (now := getattr(one if name in _OF_POLICY else base, name)) != given[name]:
             raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
+
+
+def _usual(policies: Iterable[Any]) -> str:
+    """The algorithm whose defaults a program has, where none is named."""
+    classes = [
+        algorithm_class(one) if isinstance(one, str) else type(one) for one in policies if isinstance(one, str | Algorithm)
+    ]
+    return algorithm_name(classes[0]) if classes and all(cls.needs_replay for cls in classes) else "ppo"
 
 
 def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:

@@ -94,6 +94,11 @@ class Journal:
             raise self._saved.error
         return self._saved
 
+    @property
+    def writes(self) -> bool:
+        """Is a save under way that has not ended?"""
+        return self._ended is not None and not self._ended.is_set()
+
     def wait(self, timeout_s: float) -> None:
         """Wait until the save under way ends."""
         if self._ended is not None:

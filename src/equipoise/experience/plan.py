@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from equipoise.experience import hindsight
 from equipoise.experience.codec import chosen
@@ -27,6 +30,7 @@ class ReplayPlan:
     actors: int
     span: int  # an actor's streams are numbered from a multiple of it on
     rounds: int  # rounds of the run, which annealing follows
+    offsets: tuple[int, ...] = ()  # of a block's streams from the actor's first number; (): they follow each other
     stacks: Mapping[str, Stack] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,6 +54,12 @@ class ReplayPlan:
     def rows(self) -> int:
         """Rows of a round."""
         return self.unroll * self.streams
+
+    def numbers(self, shard: int = 0) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """The number of each stream whose rows a shard keeps, column by column; None where it is that of the column."""
+        actors = np.arange(shard, self.actors, self.settings.shards)
+        found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(-1)
+        return None if np.array_equal(found, np.arange(len(found))) else found
 
     def of_shard(self, shard: int) -> int:
         """The actors of one shard: every ``shards``-th."""

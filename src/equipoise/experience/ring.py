@@ -93,16 +93,18 @@ class Ring:
         codecs: Mapping[str, str] = MappingProxyType({}),
         threads: int = 1,
         pinned: bool = False,
+        numbers: Ints | None = None,
     ) -> None:
         """``slots``: a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: directory for a file of the rows;
         ``codecs``: codecs of large leaves by path, decoded by ``threads`` threads; ``pinned``: windows are gathered into memory
-        that a GPU reads by itself.
+        that a GPU reads by itself; ``numbers``: the number of the stream in each column, None: that of the column.
         """
         least = smallest(layout, unroll=unroll, window=window)
         if slots % unroll or slots < least:
             raise ValueError(f"slots: expected a multiple of unroll={unroll} and at least {least}, got {slots}")
         self.layout, self.slots, self.block, self.unroll, self.window = layout, slots, block, unroll, window
         self.streams = streams = actors * block
+        self._numbers = numbers
         self.places = slots * streams
         self._records = memory((slots, streams, layout.record), "uint8", folder)
         self._small = {path: _field(self._records, at, spec) for path, (at, spec) in layout.small.items()}
@@ -233,6 +235,11 @@ class Ring:
     def next_row(self) -> Ints:
         """Copy [streams] of the number of each stream's next row, if nothing is lost in between."""
         return self._expected[:, 0].flatten()
+
+    def stream(self, places: Ints) -> Ints:
+        """[n], the number of the stream at each place."""
+        columns = places % self.streams
+        return columns if self._numbers is None else self._numbers[columns]
 
     def row(self, places: Ints) -> Ints:
         """Return the row number at each place: it tells whether the row of a key is still there."""
@@ -378,6 +385,8 @@ class _Window:
         for path, array in self._large.items():
             ring._large[path].take(flat, array.reshape(len(flat), *array.shape[2:]))
         np.remainder(places, ring.streams, out=self._stream)
+        if ring._numbers is not None:
+            self._stream[:] = ring._numbers[self._stream]
         if ring._keeps_state:
             blocks, columns = np.divmod(places, ring.streams)
             tree.map(lambda to, x: np.copyto(to, x[blocks // ring.unroll, columns]), self._state, ring._recurrent)

@@ -23,8 +23,8 @@ def without_observations(ring: Ring, places: Any) -> Trajectory:
         paths = [path for path in (*ring.layout.small, *ring.layout.large) if path == name or path.startswith(f"{name}/")]
         return leaf(name) if paths == [name] else tree.nest({path.removeprefix(f"{name}/"): leaf(path) for path in paths})
 
-    columns = torch.from_numpy(places % ring.streams)
+    stream = torch.from_numpy(ring.stream(places))
     return Trajectory(
-        obs={}, state={}, context={"stream": columns, "start": leaf("row")[0]}, action=part("action"),
+        obs={}, state={}, context={"stream": stream, "start": leaf("row")[0]}, action=part("action"),
         behaviour=part("behaviour"), **{name: leaf(name) for name in ("first", "reward", "mask", "bootstrap", "version")},
     )  # fmt: skip

@@ -24,18 +24,19 @@ class Shard:
 
     def __init__(
         self, plan: ReplayPlan, store: Store, post: Post, number: int, *, block: Callable[[int], Trajectory],
-        ring: Callable[[], object],
+        ring: Callable[[], object], index: int = 0,
     ) -> None:  # fmt: skip
-        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer."""
-        self.store, self.number = store, number
+        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer.
+
+        ``number``: among the shards of the policy; ``index``: among the shards of all policies.
+        """
+        self.store, self.number, self.index = store, number, index
         self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
         # A shard's part of a batch differs in size each time, and the ring keeps memory for each size: so it comes in equal
         # pieces.
         self._piece = -(-post.batch // (2 * shards))
-        column = np.arange(store.ring.streams)
-        self._stream = (column // self._plan.block * shards + number) * self._plan.block + column % self._plan.block
 
     def tick(self) -> Tick:
         mine = self._mine
@@ -66,10 +67,9 @@ class Shard:
             piece = np.resize(places[at : at + self._piece], self._piece)  # fill the last piece by repeating some of it
             count = min(self._piece, n - at)
             self._copy(store.windows(piece), batch, begin + at, count)
-            where, context = slice(begin + at, begin + at + count), batch["data"]["context"]
-            context["stream"][where] = self._stream[piece[:count] % store.ring.streams]
+            where = slice(begin + at, begin + at + count)
             batch["keys"][where, 0] = piece[:count] * self._plan.settings.shards + self.number
-            batch["keys"][where, 1] = context["start"][where]
+            batch["keys"][where, 1] = batch["data"]["context"]["start"][where]
 
     def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
         """Copy the first ``count`` windows."""

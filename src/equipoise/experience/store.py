@@ -39,7 +39,7 @@ class Store:
         self.ring = Ring(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
             window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
-            pinned=pinned,
+            pinned=pinned, numbers=plan.numbers(shard),
         )  # fmt: skip
         self.selector = _selector(plan.settings, self.ring)
         self.journal = None if folder is None else Journal(self.ring, folder)

@@ -99,7 +99,7 @@ class Blueprint:
     spec: RunSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
     pace: Pace
-    replay: ReplayPlan | None
+    replays: Mapping[str, ReplayPlan]  # by policy, of those that keep live rows
     updates: int
     schedule_updates: int
     record_every: int  # updates
@@ -118,9 +118,20 @@ class Blueprint:
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
-    def policy(self) -> Policy:
-        """Whose unroll and batch are those of all that learn."""
-        return next(iter(learning(self.program).values()))
+    def policies(self) -> dict[str, Policy]:
+        """The policies that learn."""
+        return learning(self.program)
+
+    @property
+    def unroll(self) -> int:
+        """Rows of an unroll: the same for all policies, which act in the same envs."""
+        return _common(self.program).unroll
+
+    @property
+    def round(self) -> int:
+        """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
+        policy, groups = _common(self.program), max(self.program.groups, 1)  # without any there is room for one, nobody's
+        return policy.batch if policy.replay is None else groups * self.program.group_envs
 
     @property
     def learns(self) -> dict[str, Role]:
@@ -154,7 +165,7 @@ class Blueprint:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        counts = (("actor", self.program.actors), ("inference", self.inferences), ("shard", self.shards))
+        counts = (("actor", self.program.actors), ("inference", self.inferences), ("shard", len(self.shards)))
         return ("learner", *(f"{kind} {i}" for kind, count in counts for i in range(count)))
 
     def groups(self, actor: int) -> range:
@@ -171,9 +182,16 @@ class Blueprint:
         return next(i for i in range(self.inferences) if group in self.served(i))
 
     @property
-    def shards(self) -> int:
-        """Workers that keep a replay's rows; 0: the learner's process does, or there are none."""
-        return self.replay.settings.shards if self.replay is not None and self.replay.settings.shards > 1 else 0
+    def shards(self) -> list[tuple[str, int]]:
+        """(policy, number) of each worker that keeps rows of a replay; none where the learner's process keeps them."""
+        kept = {name: replay.settings.shards for name, replay in self.replays.items()}
+        return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
+
+
+def _common(program: Program) -> Policy:
+    """Any policy that learns, for what they have in common (``refusals.check``)."""
+    policy, *_ = learning(program).values()
+    return policy
 
 
 def seed_of(program: Program, what: str, policy: str) -> int:
@@ -226,7 +244,7 @@ def blueprint(
         offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
     updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
-    problems, replay, codecs = [], None, dict[str, str]()
+    problems, replays, codecs = [], dict[str, ReplayPlan](), dict[str, str]()
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
         problems.append(
@@ -234,16 +252,18 @@ def blueprint(
             f"{program.steps:,}"
         )
     try:
-        codecs, replay = _codecs(program, roles), _replay(program, spec, roles, pace)
+        codecs, replays = _codecs(program, roles), _replays(program, spec, roles, pace)
     except ValueError as error:
         problems.append(str(error))
-    if replay is not None:
-        problems += [*_small(replay, learning(program)), *memory.disk(replay)]
+    for name, replay in replays.items():
+        problems += [
+            _room(program, name) + problem for problem in (*_small(replay, learning(program)[name]), *memory.disk(replay))
+        ]
     refuse(problems)
     codec.installed(codecs.values())
     record_steps = min(program.steps // RECORDS, RECORD_STEPS)
     blue = Blueprint(
-        program=program, spec=spec, roles=roles, pace=pace, replay=replay,
+        program=program, spec=spec, roles=roles, pace=pace, replays=replays,
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
         checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
@@ -266,7 +286,7 @@ def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[
     known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
     counts = {name: sizes[name] if same else _count(program, blue.spec, name) for name, same in known.items()}
     pace = _pace(program, blue.roles)
-    made = replace(blue, program=program, pace=pace, replay=_replay(program, blue.spec, blue.roles, pace))
+    made = replace(blue, program=program, pace=pace, replays=_replays(program, blue.spec, blue.roles, pace))
     return memory.parts(made, counts)
 
 
@@ -304,42 +324,62 @@ def goals(program: Program) -> Goals:
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
-    """Steps are of envs; what a replay holds, and ``starts_at`` counts, are the rows of all agents of its policy."""
-    name, policy = next(iter(learning(program).items()))
-    if policy.replay is None:
-        return Pace(rows=policy.unroll * policy.batch)
+    """Steps are of envs; what a replay holds, and ``starts_at`` counts, are the rows of all agents of its policy.
+
+    Policies with replays have one round in common: it brings rows to each of them, and the first updates follow the round
+    after which each has ``starts_at`` rows.
+    """
+    one = _common(program)
+    if one.replay is None:
+        return Pace(rows=one.unroll * one.batch)
     if not program.actors:
         return Pace(rows=1, offline=True)
-    steps = policy.unroll * program.actors * program.envs_per_actor
-    window = policy.algorithm.item_rows or policy.unroll
-    rows = steps * len(roles[name].places)
-    begins = first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window)
-    return Pace(rows=steps, updates=policy.replay.updates, begins=begins)
+    steps, begins = one.unroll * program.actors * program.envs_per_actor, 1
+    for name, policy in learning(program).items():
+        assert policy.replay is not None
+        window, rows = policy.algorithm.item_rows or policy.unroll, steps * len(roles[name].places)
+        begins = max(begins, first_round(policy.replay.starts_at, rows=rows, unroll=policy.unroll, window=window))
+    return Pace(rows=steps, updates=one.replay.updates, begins=begins)
 
 
-def _replay(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> ReplayPlan | None:
-    """ValueError where it could hold too little."""
-    name, policy = next(iter(learning(program).items()))
-    if policy.replay is None or not program.actors:
-        return None
-    role, envs = roles[name], program.group_envs
-    return ReplayPlan(
-        settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-        window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
-        span=envs * len(spec.env.agents), rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
-    )  # fmt: skip
+def _room(program: Program, name: str) -> str:
+    """What stands in front of a setting of this policy; empty where it is the only one."""
+    return f"policies.{name}." if len(program.policies) > 1 else ""
+
+
+def _replays(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> dict[str, ReplayPlan]:
+    """The replays of the policies that learn; ValueError where one could hold too little."""
+    envs, plans = program.group_envs, {}
+    for name, policy in learning(program).items() if program.actors else ():
+        if policy.replay is None:
+            continue
+        role = roles[name]
+        try:
+            plans[name] = ReplayPlan(
+                settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
+                window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
+                span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
+                rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"{_room(program, name)}{error}") from None
+    return plans
 
 
 def _codecs(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
-    """Of the rows of a replay, or of a data set alone; ValueError as ``codec.chosen`` says."""
-    name, policy = next(iter(learning(program).items()))
-    layout = Layout.of(roles[name].row, roles[name].spec.stacks)
-    return {} if policy.replay is None else codec.chosen(policy.replay.codec, layout.large, layout.small)
+    """The codecs of the rows of all replays, or of a data set alone; ValueError as ``codec.chosen`` says."""
+    found: dict[str, str] = {}
+    for name, policy in learning(program).items():
+        if policy.replay is not None:
+            layout = Layout.of(roles[name].row, roles[name].spec.stacks)
+            chosen = codec.chosen(policy.replay.codec, layout.large, layout.small)
+            found |= {f"{name}/{path}": one for path, one in chosen.items()}
+    return found
 
 
-def _small(plan: ReplayPlan, policies: Mapping[str, Policy]) -> list[str]:
+def _small(plan: ReplayPlan, policy: Policy) -> list[str]:
     """What a replay is too small for."""
-    policy, settings = next(iter(policies.values())), plan.settings
+    settings = plan.settings
     held = (plan.slots - plan.unroll) * plan.streams
     live = policy.batch - (settings.recorded(policy.batch) if settings.dataset else 0)
     if live <= held:

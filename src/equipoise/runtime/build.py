@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from equipoise.actors.rounding import Rounding, kind_of, told
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
 from equipoise.actors.stepper import EnvWorker
 from equipoise.actors.worker import ActorWorker
+from equipoise.envs.goals import Goals
 from equipoise.experience.nowhere import Nowhere
 from equipoise.experience.offline import Offline, Shelf
 from equipoise.experience.post import Post
@@ -75,7 +76,7 @@ class Shared:
     board: Board
     queue: Queue
     rings: Mapping[str, Ring]  # by policy; those that learn come first
-    post: Post | None = None  # where a replay has shards
+    posts: Mapping[str, Post] = field(default_factory=dict)  # by policy, of those whose replay has shards
     exchange: Exchange | None = None  # under central inference
 
     @property
@@ -85,13 +86,19 @@ class Shared:
 
     @property
     def actors(self) -> Sequence[Episodes]:
-        """One a group of envs: it holds what is counted of it and not of a policy (rows, failures)."""
-        return next(iter(self.rings.values())).episodes
+        """One a group of envs: it holds what is counted of the group and not of a policy (rows, failures)."""
+        return self._one.episodes
 
     @property
     def version(self) -> int:
         """The newest; -1 before the first."""
-        return next(iter(self.rings.values())).acting.version
+        return self._one.acting.version
+
+    @property
+    def _one(self) -> Ring:
+        """The ring of any policy that learns, for what they have in common."""
+        ring, *_ = self.rings.values()
+        return ring
 
 
 def first_networks(blue: Blueprint) -> dict[str, nn.Module]:
@@ -118,8 +125,8 @@ def lay_out(
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
-    if blue.replay is not None and blue.shards:
-        sizes.append(tree.nbytes(Post.specs(blue.replay, blue.policy.batch)))
+    sharded = {name: blue.replays[name] for name, _ in blue.shards}
+    sizes += [tree.nbytes(Post.specs(replay, blue.batch(name))) for name, replay in sharded.items()]
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
@@ -138,9 +145,9 @@ def lay_out(
         rings[name] = Ring(
             weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
         )  # fmt: skip
-    post = Post(blue.replay, blue.policy.batch, next(parts)) if blue.replay is not None and blue.shards else None
+    posts = {name: Post(replay, blue.batch(name), next(parts)) for name, replay in sharded.items()}
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
-    shared = Shared(board=board, queue=queue, rings=rings, post=post, exchange=exchange)
+    shared = Shared(board=board, queue=queue, rings=rings, posts=posts, exchange=exchange)
     _fill(blue, shared, initial)
     return shared, whole
 
@@ -253,35 +260,37 @@ def _agent(
     weights: WeightStore | None = None,
 ) -> LocalAgent:  # fmt: skip
     """``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own."""
-    program, role, ring, policy = blue.program, blue.roles[name], shared.rings[name], blue.policy
+    program, role, ring = blue.program, blue.roles[name], shared.rings[name]
     streams = role.streams(stream_ids(group, program.group_envs))
     return LocalAgent(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**_acting(blue, name)),
         weights=weights or ring.acting.handle(),
-        experience=Nowhere(role.row, policy.unroll, len(streams)) if places is None else places,
+        experience=Nowhere(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=ring.episodes[group], streams=streams,
         total_streams=program.actors * program.envs_per_actor * len(blue.spec.env.agents),
-        envs=program.actors * program.envs_per_actor, unroll=policy.unroll,
+        envs=program.actors * program.envs_per_actor, unroll=blue.unroll,
         noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
         rounding=ring.rounding[group] if ring.rounding else None,
     )  # fmt: skip
 
 
 def shard(
-    blue: Blueprint, number: int, shared: Shared, block: Callable[[int], Mapping[str, Trajectory]], incarnation: int = 0,
+    blue: Blueprint, index: int, shared: Shared, block: Callable[[int], Mapping[str, Trajectory]], incarnation: int = 0,
     answer: Callable[[], object] = lambda: None,
 ) -> Shard:  # fmt: skip
-    """Shard ``number`` of the run's replay, empty after an ``incarnation`` that failed; ``answer`` tells the learner."""
-    assert blue.replay is not None and shared.post is not None
-    purpose = f"replay shard {number}" + (f" incarnation {incarnation}" if incarnation else "")
+    """Shard ``index`` of the run's replays, empty after an ``incarnation`` that failed; ``answer`` tells the learner."""
+    policy, number = blue.shards[index]
+    plan, purpose = blue.replays[policy], f"replay shard {number}" + (f" incarnation {incarnation}" if incarnation else "")
     store = Store(
-        blue.replay, seed=derive_seed(blue.program.seed, purpose), shard=number, goals=_goals(blue),
-        folder=Path(blue.directory) / checkpoint.SEGMENTS / checkpoint.shard_name(number), priority=_first_priority(blue),
+        plan, seed=_replay_seed(blue, purpose, policy), shard=number, goals=_goals(blue, policy),
+        folder=Path(blue.directory) / checkpoint.SEGMENTS / checkpoint.shard_name(index),
+        priority=_first_priority(blue, policy),
     )  # fmt: skip
-    (policy,) = blue.learns
-    worker = Shard(blue.replay, store, shared.post, number, block=lambda place: block(place)[policy], ring=answer)
+    worker = Shard(
+        plan, store, shared.posts[policy], number, block=lambda place: block(place)[policy], ring=answer, index=index
+    )
     if blue.resume is not None and not incarnation:
-        load_worker(blue.resume, worker, number)
+        load_worker(blue.resume, worker, index)
     return worker
 
 
@@ -344,39 +353,57 @@ def _experiences(
     wrote: Callable[[float], object],
 ) -> dict[str, Experience]:
     """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
-    policy, program = blue.policy, blue.program
     rounds = Rounds(inbox, begins=blue.pace.begins, updates=blue.pace.updates)
+    return {name: _experience(blue, name, shared, rounds, pulse, ask, wrote) for name in blue.learns}
+
+
+def _experience(
+    blue: Blueprint,
+    name: str,
+    shared: Shared,
+    rounds: Rounds,
+    pulse: Callable[[], object],
+    ask: Callable[[int], object],
+    wrote: Callable[[float], object],
+) -> Experience:
+    """The experience of one policy."""
+    policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
-        return {name: Fresh(rounds, name) for name in blue.learns}
-    ((name, role),) = blue.learns.items()
-    seed, gpu = derive_seed(program.seed, "replay"), program.device != "cpu"
+        return Fresh(rounds, name)
+    seed, gpu = _replay_seed(blue, "replay", name), program.device != "cpu"
     window, shelf = policy.algorithm.item_rows or policy.unroll, None
     if blue.dataset is not None:
         stacks = role.spec.stacks
         shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=pulse)
-    if blue.replay is None:
+    if name not in blue.replays:
         assert shelf is not None
-        return {name: Offline(shelf, seed=seed, updates=blue.schedule_updates)}
-    if shared.post is not None:
-        return {name: Sharded(blue.replay, rounds, name, post=shared.post, seed=seed, ring=ask)}
-    replay = Replay(
-        blue.replay, rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu,
-        folder=Path(blue.directory) / checkpoint.SEGMENTS, goals=_goals(blue), shelf=shelf, priority=_first_priority(blue),
-        wrote=wrote,
+        return Offline(shelf, seed=seed, updates=blue.schedule_updates)
+    if name in shared.posts:
+        first = blue.shards.index((name, 0))
+        return Sharded(
+            blue.replays[name], rounds, name, post=shared.posts[name], seed=seed, ring=lambda shard: ask(first + shard)
+        )
+    return Replay(
+        blue.replays[name], rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu,
+        folder=Path(blue.directory) / checkpoint.SEGMENTS / checkpoint.replay_room(name, blue.learns),
+        goals=_goals(blue, name), shelf=shelf, priority=_first_priority(blue, name), wrote=wrote,
     )  # fmt: skip
-    return {name: replay}
 
 
-def _goals(blue: Blueprint) -> Any:
+def _replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
+    """A seed for a policy's replay; the replay of the only policy that learns has the same one whatever its name."""
+    return seed_of(blue.program, purpose, name if len(blue.learns) > 1 else "main")
+
+
+def _goals(blue: Blueprint, name: str) -> Goals | None:
     """What a store with hindsight asks, with an env of its own."""
-    if blue.policy.replay is None or not blue.policy.replay.relabel:
-        return None
-    return goals(blue.program)
+    settings = blue.policies[name].replay
+    return goals(blue.program) if settings is not None and settings.relabel else None
 
 
-def _first_priority(blue: Blueprint) -> Callable[[Trajectory], Array | None] | None:
-    """Of items as they enter, where the algorithm says one and somebody reads it."""
-    algorithm, settings = blue.policy.algorithm, blue.policy.replay
+def _first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
+    """The priority of items as they enter, where the algorithm says one and the selector reads it."""
+    algorithm, settings = blue.policies[name].algorithm, blue.policies[name].replay
     says = type(algorithm).priority is not Algorithm.priority
     return algorithm.priority if says and settings is not None and settings.selector == "prioritized" else None
 

@@ -34,11 +34,11 @@ LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
 KNOWN = re.compile(
-    r"(weights|learner|experience|replay|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|spec|driver)\.json"
+    r"(weights|learner|experience|replay(_\w+)?|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|spec|driver)\.json"
 )
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
-SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard's in a folder of its own there
-SEGMENT = re.compile(rf"(shard_\d{{1,6}}/)?{journal.NAME.pattern}")
+SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard, and each of several policies, has its own
+SEGMENT = re.compile(rf"((shard_\d{{1,6}}|policy_\w+)/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 COUNT = Number(0, (1 << 63) - 1, whole=True)
 ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
@@ -56,9 +56,19 @@ def inference_file(index: int) -> str:
     return f"inference_{index}.safetensors"
 
 
-def shard_name(number: int) -> str:
-    """Of its folder of rows, and of its file but for the ending."""
-    return f"shard_{number}"
+def shard_name(index: int) -> str:
+    """The name of a shard's folder of rows, and of its file but for the ending."""
+    return f"shard_{index}"
+
+
+def replay_file(policy: str, policies: Collection[str]) -> str:
+    """The file of what a policy draws next; ``policies``: all that learn."""
+    return f"replay_{policy}.safetensors" if len(policies) > 1 else REPLAY
+
+
+def replay_room(policy: str, policies: Collection[str]) -> str:
+    """The folder of the rows that the learner's process keeps for a policy; "": that of all rows."""
+    return f"policy_{policy}" if len(policies) > 1 else ""
 
 
 def shard_file(number: int) -> str:

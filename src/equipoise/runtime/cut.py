@@ -29,7 +29,6 @@ from equipoise.runtime import checkpoint, statefile, stepping
 from equipoise.runtime.checkpoint import (
     EXPERIENCE,
     LEARNER,
-    REPLAY,
     WEIGHTS,
     Entry,
     Source,
@@ -38,7 +37,7 @@ from equipoise.runtime.checkpoint import (
     shard_file,
 )
 from equipoise.runtime.errors import CannotResume, Damaged
-from equipoise.types import Tree, Worker
+from equipoise.types import Worker
 
 
 class Gate:
@@ -95,9 +94,6 @@ def together(cut: Cut, written: Sequence[Mapping[str, Any]]) -> Cut:
     return Cut(step=cut.step, version=cut.version, late=True, files=files, segments=segments, error=error)
 
 
-Saves = LearnerWorker | Shard  # whose files may be written while it goes on
-
-
 def save_worker(place: Path, worker: Worker, index: int, queue: Any) -> dict[str, Entry] | None:
     """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``.
 
@@ -109,7 +105,8 @@ def save_worker(place: Path, worker: Worker, index: int, queue: Any) -> dict[str
         name = actor_file(index) if isinstance(worker, ActorWorker) else inference_file(index)
         return checkpoint.add(place, name, statefile.dump(worker.state()))
     if isinstance(worker, Shard):
-        _save_rows(place, shard_file(worker.number), worker, worker.state(), dict)
+        (store,) = _stores(worker)
+        _save_rows(place, store, dict)
         return None
     assert isinstance(worker, LearnerWorker)
     made = {
@@ -121,44 +118,71 @@ def save_worker(place: Path, worker: Worker, index: int, queue: Any) -> dict[str
     def write() -> dict[str, Entry]:
         return {name: entry for file, data in made.items() for name, entry in checkpoint.add(place, file, data).items()}
 
-    (replay,) = (line.experience for line in worker.lines.values()) if len(worker.lines) == 1 else (None,)
-    if isinstance(replay, Replay):
-        _save_rows(place, REPLAY, worker, replay.state(), write)
-        return None
-    if isinstance(replay, Sharded | Offline):  # what is drawn next: the rows are the shards', or the data set's
-        made[REPLAY] = statefile.dump(replay.state())
-    return write()
+    for name, line in worker.lines.items():
+        if isinstance(line.experience, Sharded | Offline):  # what is drawn next: the rows are the shards', or the data set's
+            made[checkpoint.replay_file(name, worker.lines)] = statefile.dump(line.experience.state())
+    stores = _stores(worker)
+    for i, store in enumerate(stores):
+        _save_rows(place, store, write if i == 0 else dict)
+    return None if stores else write()
 
 
-def _save_rows(place: Path, name: str, worker: Saves, state: Tree, write: Callable[[], dict[str, Entry]]) -> None:
-    """Begin to save a store whose other state is this; ``write`` writes what else there is."""
-    journal = journal_of(worker)
-    assert journal is not None
-    journal.begin(lambda chunks: write() | checkpoint.add(place, name, statefile.dump({"replay": state, "chunks": chunks})))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Store:
+    """Rows that a worker keeps, which are saved while it goes on."""
+
+    kept: Shard | Replay
+    journal: Journal
+    file: str  # of what is not rows
+    folder: str  # of the segments, among those of the run; "" or with a slash at its end
+
+
+def _stores(worker: Worker) -> list[_Store]:
+    if isinstance(worker, Shard):
+        assert worker.store.journal is not None
+        name = checkpoint.shard_name(worker.index)
+        return [_Store(kept=worker, journal=worker.store.journal, file=shard_file(worker.index), folder=f"{name}/")]
+    found: list[_Store] = []
+    if not isinstance(worker, LearnerWorker):
+        return found
+    for name, line in worker.lines.items():
+        if isinstance(line.experience, Replay):
+            assert line.experience.journal is not None
+            room = checkpoint.replay_room(name, worker.lines)
+            found.append(
+                _Store(
+                    kept=line.experience, journal=line.experience.journal, folder=f"{room}/" if room else "",
+                    file=checkpoint.replay_file(name, worker.lines),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _save_rows(place: Path, store: _Store, write: Callable[[], dict[str, Entry]]) -> None:
+    """Begin to save a store; ``write`` writes what else there is."""
+    state = store.kept.state()
+    store.journal.begin(
+        lambda chunks: write() | checkpoint.add(place, store.file, statefile.dump({"replay": state, "chunks": chunks}))
+    )
 
 
 def saved(worker: Worker) -> dict[str, Any] | None:
     """What became of the files that ``save_worker`` left to be written while the worker goes on, once: fields of a ``Cut``."""
-    if (journal := journal_of(worker)) is None or (end := journal.poll()) is None:
+    stores = _stores(worker)
+    if any(store.journal.writes for store in stores):
         return None
-    if end.error is not None:
-        return {"error": f"{type(end.error).__name__}: {end.error}"}
-    return {"files": end.result, "segments": {_folder(worker) + name: entry for name, entry in end.segments.items()}}
+    files, segments = dict[str, Entry](), dict[str, Entry]()
+    for store, end in [(store, end) for store in stores if (end := store.journal.poll()) is not None]:
+        if end.error is not None:
+            return {"error": f"{type(end.error).__name__}: {end.error}"}
+        files |= end.result
+        segments |= {store.folder + name: entry for name, entry in end.segments.items()}
+    return {"files": files, "segments": segments} if files else None
 
 
-def journal_of(worker: Worker) -> Journal | None:
-    """Of one that keeps a replay's rows."""
-    if isinstance(worker, Shard):
-        return worker.store.journal
-    for line in worker.lines.values() if isinstance(worker, LearnerWorker) else ():
-        if isinstance(line.experience, Replay):
-            return line.experience.journal
-    return None
-
-
-def _folder(worker: Worker) -> str:
-    """Where its segments lie among those of the run."""
-    return f"{checkpoint.shard_name(worker.number)}/" if isinstance(worker, Shard) else ""
+def journals_of(worker: Worker) -> list[Journal]:
+    """The journals of the replays that a worker keeps."""
+    return [store.journal for store in _stores(worker)]
 
 
 def restored(name: str, worker: Worker) -> str | None:
@@ -171,29 +195,26 @@ def load_worker(source: Source, worker: Worker, index: int) -> None:
     """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
     name = LEARNER
     try:
-        if isinstance(worker, Shard):
-            name = shard_file(worker.number)
-            _load_rows(source, name, worker, worker.load)
-            return
-        if not isinstance(worker, LearnerWorker):
-            name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
-        worker.load(statefile.parse(source.read(name), source.path / name))
-        for line in worker.lines.values() if isinstance(worker, LearnerWorker) else ():
-            experience, name = line.experience, REPLAY
-            if isinstance(experience, Replay):
-                _load_rows(source, name, worker, experience.load)
-            elif isinstance(experience, Sharded | Offline):
-                experience.load(statefile.parse(source.read(name), source.path / name))
+        if not isinstance(worker, Shard):
+            if not isinstance(worker, LearnerWorker):
+                name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
+            worker.load(statefile.parse(source.read(name), source.path / name))
+        lines = worker.lines if isinstance(worker, LearnerWorker) else {}
+        for policy, line in lines.items():
+            if isinstance(line.experience, Sharded | Offline):
+                name = checkpoint.replay_file(policy, lines)
+                line.experience.load(statefile.parse(source.read(name), source.path / name))
+        for store in _stores(worker):
+            name = store.file
+            _load_rows(source, store)
     except Damaged:
         raise
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CannotResume.of(source.path / name, error) from error
 
 
-def _load_rows(source: Source, name: str, worker: Worker, load: Callable[[Tree], None]) -> None:
-    """A store, with ``load`` for what is not rows."""
-    state, folder, journal = statefile.parse(source.read(name), source.path / name), _folder(worker), journal_of(worker)
-    assert journal is not None
-    load(state["replay"])
+def _load_rows(source: Source, store: _Store) -> None:
+    state, folder = statefile.parse(source.read(store.file), source.path / store.file), store.folder
+    store.kept.load(state["replay"])
     mine = {name.removeprefix(folder): entry for name, entry in source.segments.items() if name.startswith(folder)}
-    journal.load(state["chunks"], mine, lambda name: source.read_segment(folder + name))
+    store.journal.load(state["chunks"], mine, lambda name: source.read_segment(folder + name))

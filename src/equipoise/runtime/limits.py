@@ -20,7 +20,7 @@ def check_processes(program: Program) -> None:
     """ValueError where workers of their own would need more descriptors than a process can be given, or may open."""
     bell = 1 if hasattr(os, "eventfd") else 2
     servers = program.inference_workers if program.inference == "central" else 0
-    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=0)
+    shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
     each = bell + (2 * program.halves if program.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
     if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
         less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""

@@ -101,25 +101,24 @@ def _pages() -> int | None:
 def queue_plan(blue: Blueprint) -> Plan:
     """The queue of the run, where the rows of the policies that learn lie side by side."""
     program, block = blue.program, blue.program.group_envs
-    envs = max(program.groups, 1) * block  # without any group there is room for one, which nobody uses
     return Plan(
-        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.policy.unroll,
-        batch=blue.policy.batch if blue.policy.replay is None else envs, block=block, envs=envs, max_lag=program.max_lag,
-        span=block * len(blue.spec.env.agents),
+        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round, block=block,
+        envs=max(program.groups, 1) * block, max_lag=program.max_lag, span=block * len(blue.spec.env.agents),
     )  # fmt: skip
 
 
 def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     """Bytes of everything that grows with a setting, by name. ``nets``: bytes of each policy's parameters and buffers."""
-    program, plan, unroll = blue.program, queue_plan(blue), blue.policy.unroll
+    program, plan, unroll = blue.program, queue_plan(blue), blue.unroll
     found = {"queue": plan.nbytes, "batches": 0, "replay": 0, "agents": 0, "networks": 0, "weights": 0, "evaluation": 0}
-    if blue.policy.replay is not None:
-        window, (role, *_) = blue.policy.algorithm.item_rows or unroll, blue.learns.values()
-        found["batches"] = tree.nbytes(trajectory_specs(replace(role.row, columns=1), window, blue.policy.batch))
-    elif not plan.ordered and plan.per_batch > 1:
-        found["batches"] = tree.nbytes(plan.gathered)
-    if blue.replay is not None:
-        found["replay"] = blue.replay.nbytes(blue.replay.slots) - (_rows(blue.replay) if blue.replay.settings.file else 0)
+    for name, policy in blue.policies.items():
+        if policy.replay is not None:
+            window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].row, columns=1)
+            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
+        elif not plan.ordered and plan.per_batch > 1:
+            found["batches"] = tree.nbytes(plan.gathered)
+    for replay in blue.replays.values():
+        found["replay"] += replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
     for role in blue.roles.values():
         row, streams = role.row, program.actors * program.envs_per_actor * len(role.places)

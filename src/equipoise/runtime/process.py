@@ -118,7 +118,7 @@ class ProcessRuntime:
         )  # fmt: skip
         self._servers = servers
         kinds: list[tuple[worker.Kind, int]] = [("learner", 0), *(("env" if inferences else "actor", i) for i in range(actors))]
-        kinds += [*(("inference", i) for i in range(inferences)), *(("shard", k) for k in range(blue.shards))]
+        kinds += [*(("inference", i) for i in range(inferences)), *(("shard", k) for k in range(len(blue.shards)))]
         self._children = [
             _Child(name=name, kind=kind, index=index, bell=bell, outbox=Outbox(), stack=Pipe())
             for name, (kind, index), bell in zip(blue.workers, kinds, bells, strict=True)
@@ -174,8 +174,8 @@ class ProcessRuntime:
     def _rows(self, child: _Child) -> int:
         """What an actor's streams have come to: its next unroll begins there; of a shard, how many it took in."""
         if child.kind == "shard":
-            assert self.shared.post is not None
-            return self.shared.post.inserted(child.index) * self._blue.policy.unroll
+            policy, number = self._blue.shards[child.index]
+            return self.shared.posts[policy].inserted(number) * self._blue.unroll
         return min((self.shared.actors[group].next_row for group in self._groups(child)), default=0)
 
     def _groups(self, child: _Child) -> range:
@@ -287,7 +287,7 @@ class ProcessRuntime:
 
     def _lost(self, child: _Child, death: Death) -> None:
         """A process is verified dead: take back what it had reserved, and plan its successor."""
-        progress = self._rows(child) >= child.rows + 2 * self._blue.policy.unroll  # the second one was begun
+        progress = self._rows(child) >= child.rows + 2 * self._blue.unroll  # the second one was begun
         child.streak.add(death, progress=progress)
         how = death.how
         if child.kind == "learner" or child.final:
@@ -297,8 +297,8 @@ class ProcessRuntime:
         if self._writing is not None and child.name in self._writing.late:
             self._writing.written.setdefault(child.name, {"error": f"{child.name} {how} meanwhile"})
         if child.kind == "shard":
-            assert self.shared.post is not None
-            self.shared.post.lost(child.index)
+            policy, number = self._blue.shards[child.index]
+            self.shared.posts[policy].lost(number)
             self._learner.bell.ring()
         else:
             groups = self._groups(child)

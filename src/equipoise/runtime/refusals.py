@@ -144,19 +144,38 @@ def _together_problems(program: Program) -> list[str]:
             problems += [f"policies.{name}.{problem}" for problem in out_of_range(policy)]
             if policy.of not in learn:
                 problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
-    first, one = next(iter(learn.items()))
-    for name, policy in learn.items():
-        problems += [
-            f"policies.{name}.{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps "
-            f"of the same envs, got {getattr(policy, field)}"
-            for field in ("unroll", "batch", "publish_every")
-            if getattr(policy, field) != getattr(one, field)
-        ]
+    (first, one), *others = learn.items()
+    for name, policy in others:
+        problems += [f"policies.{name}.{problem}" for problem in _apart(first, one, policy)]
     problems += [
         f"route.{agent}: expected one of the policies, got {policy!r}{hint(policy, program.policies)}"
         for agent, policy in program.route.items()
         if policy not in program.policies
     ]
+    return problems
+
+
+def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
+    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from the same rounds."""
+    if (one.replay is None) != (policy.replay is None):
+        wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
+        return [
+            f"replay: expected {wanted} {first!r} has, since a round of a replay has rows of all envs and is learned from "
+            f"several times, and a round without one is one batch, got {got}"
+        ]
+    fields = ["unroll", "publish_every"] if one.replay is not None else ["unroll", "batch", "publish_every"]
+    problems = [
+        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps of the same envs, "
+        f"got {getattr(policy, field)}"
+        for field in fields
+        if getattr(policy, field) != getattr(one, field)
+    ]
+    if one.replay is not None and policy.replay is not None and policy.replay.updates != one.replay.updates:
+        mine, its = policy.replay.updates, one.replay.updates
+        problems.append(
+            f"replay.updates: expected {its}, that of {first!r}, since both make their updates after the same rounds, got "
+            f"{mine}; batch={max(policy.batch * mine // its, 1)} learns from as many items a round"
+        )
     return problems
 
 
@@ -201,7 +220,7 @@ def _optimizer_problems(optimizer: Optimizer) -> list[str]:
 def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
     problems = [*out_of_range(replay, "replay."), *block_problems(program, policy)]
     if len(learning(program)) > 1:
-        problems.append(f"replay: expected one policy that learns, got {', '.join(learning(program))}")
+        problems += _alone_problems(program, replay)
     if not policy.algorithm.needs_replay:
         name = type(policy.algorithm).__name__
         problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
@@ -238,6 +257,17 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
                 f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
             )
     return problems
+
+
+def _alone_problems(program: Program, replay: Replay) -> list[str]:
+    """What takes an env of one agent, which has one policy."""
+    given = {"replay.dataset": replay.dataset, "replay.relabel": replay.relabel}
+    learn = ", ".join(learning(program))
+    return [
+        f"{key}: expected one policy that learns, since it takes an env of one agent, got {learn}"
+        for key, value in given.items()
+        if value
+    ]
 
 
 def _shard_problems(program: Program, replay: Replay) -> list[str]:

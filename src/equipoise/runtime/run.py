@@ -243,7 +243,8 @@ class Run:
             exam.load(driver["exam"])
             scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
         done = (blue.before or 0) + max(self._kept, 0)
-        if done and blue.policy.optimizer.schedule != "constant" and done >= blue.schedule_updates:
+        changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())
+        if done and changes and done >= blue.schedule_updates:
             scribe.note(
                 "warning: the schedules have come to their end, so the learning rate is 0; "
                 "--set schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"

@@ -166,7 +166,7 @@ class Scribe:
         return verdict(
             balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.threads,
-            paid=None if self._blue.replay is None else self._blue.pace.updates,
+            paid=None if not self._blue.replays else self._blue.pace.updates,
         )  # fmt: skip
 
     def _acting(self) -> dict[str, Any]:
@@ -177,7 +177,10 @@ class Scribe:
         return {"weights": program.acting, "forward": forward, "error": said}
 
     def _of_shards(self) -> dict[str, int]:
-        return {} if self._shared.post is None else self._shared.post.stats()
+        found: dict[str, int] = {}
+        for post in self._shared.posts.values():
+            found = {name: found.get(name, 0) + rows for name, rows in post.stats().items()}
+        return found
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""

@@ -19,7 +19,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, checkpoint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, journal_of, restored, save_worker, saved, together
+from equipoise.runtime.cut import Cut, journals_of, restored, save_worker, saved, together
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick, Worker
 
@@ -46,7 +46,7 @@ class SerialRuntime:
         else:
             actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
         inferences = [build.inference(blue, i, self.shared, self.shared.queue) for i in range(blue.inferences)]
-        shards = [build.shard(blue, k, self.shared, self.shared.queue.block) for k in range(blue.shards)]
+        shards = [build.shard(blue, k, self.shared, self.shared.queue.block) for k in range(len(blue.shards))]
         said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
         self._records.extend({"note": note} for note in said)
         if blue.resume:
@@ -135,7 +135,7 @@ class SerialRuntime:
     def _wait(self) -> None:
         """For those who write."""
         for worker, said in self._late.items():
-            if said is None and (journal := journal_of(worker)) is not None:
+            for journal in journals_of(worker) if said is None else ():
                 journal.wait(IDLE_S)
 
     def _rest(self, cut: Cut) -> Cut | None:
