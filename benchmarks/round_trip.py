@@ -22,13 +22,15 @@ import numpy as np
 import torch
 from idle import Empty
 
-from equipoise.actors.central import InferenceWorker
 from equipoise.algorithms.impala import IMPALA
 from equipoise.experience.nowhere import Nowhere
-from equipoise.runtime import blueprint, build, forkserver, stepping
+from equipoise.runtime import blueprint, build, forkserver, worker
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.loop import RECHECK_S, Spin
+from equipoise.runtime.site import LocalSite
 from equipoise.types import Algorithm, EnvFactory, Policy, Program, Slot, Tick
+from equipoise.workers.kind import crew
+from equipoise.workers.kinds import KINDS
 
 
 def program(given: argparse.Namespace) -> Program:
@@ -61,25 +63,25 @@ class Ring:
         forkserver.prepare(central=True)
         blue = blueprint.blueprint(made)
         self.channels: list[PipeChannel] = []
-        self.shared, self.segment = build.lay_out(blue, Segment, self._channel)
-        board = self.shared.board
-        self.bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        self.mine = self.bells[1 + made.actors]
-        envs = [self.bells[1 + group // made.halves] for group in range(made.groups)]
+        self.shared, self.board, self.segment = build.lay_out(blue, KINDS, Segment, self._channel)
+        board, members = self.board, crew(blue, KINDS)
+        self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
+        mine = next(member for member in members if member.kind.serves)
+        self.mine = self.bells[mine.title]
         role, self.width, self.halves = blue.roles["main"], made.group_envs, made.halves
         nowhere = Nowhere(role.row, blue.unroll, made.group_envs)  # always room
-        self.worker: InferenceWorker = build.inference(
-            blue, 0, self.shared, Room(nowhere), ring=lambda group: envs[group].ring()
-        )
+        site = LocalSite(mine, board, _ignored, queue=Room(nowhere), source=None, join=_ignored, bells=self.bells)
+        self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
-        for i in range(made.actors):
-            job = stepping.EnvAssignment(
-                name=f"actor {i}", board=board, bell=self.bells[1 + i], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
-                saved=0, resume=False, directory="", stepping=build.stepping(blue, i, self.shared), server=self.mine,
-                workers=blue.acting_workers,
+        self.envs = [member for member in members if not member.kind.torch]
+        for env in self.envs:
+            job = worker.Assignment(
+                name=env.title, board=board, bell=self.bells[env.title], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
+                member=env, job=env.kind.job(blue, self.shared, env.index, 0), queue=None, bells={mine.title: self.mine},
+                resume=None, directory="", saved=0, threads=1, spins=env.kind.spins(blue), compiles=False,
             )  # fmt: skip
-            process: Any = forkserver.EnvProcess(target=stepping.main, args=(job,))
+            process: Any = forkserver.EnvProcess(target=worker.main, args=(job,))
             process.start()
             self.processes.append(process)
 
@@ -101,13 +103,16 @@ class Ring:
         return False
 
     def close(self) -> None:
-        self.shared.board.stop[0] = 1
-        for bell, process in zip(self.bells[1:], self.processes, strict=False):
-            bell.ring(always=True)
+        self.board.stop[0] = 1
+        for env, process in zip(self.envs, self.processes, strict=True):
+            self.bells[env.title].ring(always=True)
             process.join()
         self.lifeline.close()
-        for one in (*self.bells, *self.channels, self.segment):
+        for one in (*self.bells.values(), *self.channels, self.segment):
             one.close()
+
+
+def _ignored(message: Any) -> Any: ...
 
 
 def cpu_s(pids: list[int]) -> float:

@@ -21,3 +21,8 @@ def derive_seed(seed: int, purpose: str) -> int:
     """A 63-bit seed for one purpose: no two parts of a run draw from the same sequence."""
     words = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(2, np.uint32)
     return int(words[0]) << 31 | int(words[1]) >> 1
+
+
+def policy_seed(seed: int, purpose: str, policy: str) -> int:
+    """A seed for what each policy has for itself; the policy "main" has that of a run with one policy."""
+    return derive_seed(seed, purpose if policy == "main" else f"{purpose} {policy}")

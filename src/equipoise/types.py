@@ -232,6 +232,9 @@ class Experience(Protocol):
     def sample(self, n: int) -> Batch | None: ...
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
+    def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
+    def restore(self, source: StateReader) -> None: ...
+    def close(self) -> None: ...
 
 
 class WeightStore(Protocol):
@@ -239,10 +242,49 @@ class WeightStore(Protocol):
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
 
 
+class StateWriter(Protocol):
+    """One worker's part of a checkpoint that is being written."""
+
+    cut: int  # the number of the cut
+
+    def put(self, state: Tree, name: str = "") -> None: ...  # copy a state, for the file ``name``; "": the worker's own file
+    def put_weights(self, params: Mapping[str, Tensor]) -> None: ...  # copy the weights that can be played and begun from
+    def write(self) -> dict[str, dict[str, Any]]: ...  # write what was put -> the files' sizes and hashes; from any thread
+
+
+class StateReader(Protocol):
+    """One worker's part of the checkpoint that a run goes on from."""
+
+    def state(self, name: str = "") -> Tree: ...  # what was put under this name
+    def segments(self) -> Mapping[str, Any]: ...  # the files that hold this worker's rows of a replay
+    def segment(self, name: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEnd:
+    """How a late save ended: its files and the segments that the checkpoint is to name, or an error."""
+
+    result: Any = None  # files, by name
+    segments: dict[str, Any] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+class LateSave(Protocol):
+    """What a worker writes of a checkpoint while it goes on."""
+
+    def poll(self) -> SaveEnd | None: ...  # how it ended, once; None: not yet
+    def wait(self, timeout_s: float) -> None: ...
+
+
 class Worker(Protocol):
+    """One part of the ring that does something. Nothing here waits: only a runtime does."""
+
+    ready: Tick  # what ``tick`` says when the worker lies between two pieces of work and may be saved
+
     def tick(self) -> Tick: ...  # one bounded piece of work
-    def state(self) -> Tree: ...
-    def load(self, state: Tree) -> None: ...
+    def save(self, to: StateWriter) -> LateSave | None: ...  # put the state there; LateSave: more is written meanwhile
+    def load(self, source: StateReader) -> None: ...  # go on where a worker was saved; before the first tick
+    def close(self) -> None: ...  # let go of envs, threads and files
 
 
 # ---------------------------------------------------------------------------------------------------------- algorithms
@@ -675,8 +717,8 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 __all__ = [
     "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
-    "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LossOutput", "Network", "NonNegative",
-    "OnNonfinite", "Optimizer", "Places", "Policy", "Pool", "Positive", "Precision", "Program", "Range", "Rate", "Replay",
-    "Resume", "RunSpec", "Sequence", "Share", "Slot", "Stack", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore",
-    "Whole", "Worker",
+    "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LateSave", "LossOutput", "Network",
+    "NonNegative", "OnNonfinite", "Optimizer", "Places", "Policy", "Pool", "Positive", "Precision", "Program", "Range", "Rate",
+    "Replay", "Resume", "RunSpec", "SaveEnd", "Sequence", "Share", "Slot", "Stack", "StateReader", "StateWriter", "Tick",
+    "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
 ]  # fmt: skip

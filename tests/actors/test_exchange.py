@@ -12,6 +12,7 @@ from equipoise.actors.exchange import EPOCH, EnvSide, Exchange, PolicySizes
 from equipoise.actors.stepper import EnvWorker
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick, TimeStep
+from tests.saved import Kept
 
 STREAMS = {"main": np.arange(2), "other": np.arange(2, 3)}
 SIZES: dict[str, Any] = {
@@ -73,7 +74,7 @@ class Pair:
         self.rings, self.cut = 0, 0
         self.worker = EnvWorker([env], [EnvSide(self.exchange, 0, STREAMS)], ring=self._ring, cut=lambda: self.cut)
         if state is not None:
-            self.worker.load({"0": state})
+            self.worker.load(Kept({"0": state}))
 
     def _ring(self) -> None:
         self.rings += 1
@@ -157,4 +158,6 @@ def test_it_may_be_saved_once_who_acts_holds_still_for_that_cut() -> None:
     pair.words["held"][0] = 2
     assert pair.worker.tick() is Tick.STARVED, "of another cut"
     pair.words["held"][0] = 3
-    assert pair.worker.tick() is Tick.BLOCKED and pair.worker.state() == {"0": {"count": 1}}
+    assert pair.worker.tick() is pair.worker.ready is Tick.BLOCKED
+    pair.worker.save(kept := Kept())
+    assert kept.state() == {"0": {"count": 1}}

@@ -1,13 +1,28 @@
 """A verdict is a pure function of shares; here is what each picture must be called, and what must be advised."""
 
+from dataclasses import replace
+
 import pytest
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.balance.verdict import verdict
+from equipoise.balance.verdict import verdict as verdict_of
 
 
 def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, **part):
     return Shares(worked=worked, preempted=preempted, starved=starved, blocked=blocked, **part)
+
+
+SIDES = {"actor": "sampling", "inference": "sampling", "learner": "learning", "shard": "keeping"}
+
+
+def verdict(balance, **options):
+    """The verdict on workers whose names say what they are."""
+
+    def placed(name, of):
+        kind = name.split()[0]
+        return replace(of, kind=kind, side=SIDES.get(kind, "beside"), serves=kind == "inference")
+
+    return verdict_of({name: placed(name, of) for name, of in balance.items()}, **options)
 
 
 BUSY = shares(worked=10)
@@ -195,6 +210,15 @@ def test_waits_shorter_than_a_seventh_are_balance():
     at = {share: verdict({"actor 0": BUSY, "learner": shares(worked=100 - share, starved=share)}) for share in (14, 15)}
     assert at[14].startswith("Balanced")
     assert at[15].startswith("Sampling-bound: the learner waits 15 %")
+
+
+def test_names_say_nothing():
+    """A worker is judged by its side of the ring, whatever it is called."""
+    balance = {
+        "learner 7": replace(BUSY, side="sampling"), "actor": replace(shares(worked=5, starved=5), side="learning"),
+        "shard 3": replace(BUSY, side="beside"),
+    }  # fmt: skip
+    assert verdict_of(balance).startswith("Sampling-bound: the learner waits 50 % of the time")
 
 
 def test_other_workers_are_not_judged():

@@ -19,9 +19,9 @@ class Toy(Algorithm):
 
 
 BALANCE = {
-    "actor 0": Shares(worked=6, preempted=0.5, blocked=3.5),
-    "actor 1": Shares(worked=9, starved=1),
-    "learner": Shares(worked=3.8, starved=6.2),
+    "actor 0": Shares(worked=6, preempted=0.5, blocked=3.5, side="sampling"),
+    "actor 1": Shares(worked=9, starved=1, side="sampling"),
+    "learner": Shares(worked=3.8, starved=6.2, side="learning"),
 }
 VERDICT = "Sampling-bound: the learner waits 62 % of the time for experience; add actors or envs per actor."
 

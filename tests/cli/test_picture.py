@@ -92,7 +92,9 @@ def test_each_worker_has_a_line_with_its_shares():
 
 
 def test_many_actors_are_one_line():
-    many = {"learner": Shares(worked=1)} | {f"actor {i}": Shares(worked=1, blocked=i % 2) for i in range(64)}
+    many = {"learner": Shares(worked=1)} | {
+        f"actor {i}": Shares(worked=1, blocked=i % 2, side="sampling") for i in range(64)
+    }  # fmt: skip
     lines = [line.plain for line in balance_lines(many, rows=8)]
     assert len(lines) == 3
     assert lines[1].startswith("64 actors")

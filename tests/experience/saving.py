@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.experience.journal import Saved
 from equipoise.experience.replay import Replay
+from equipoise.types import SaveEnd as Saved
 from equipoise.types import Tree
 
 

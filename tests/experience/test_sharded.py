@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from equipoise.types import Tick
 from tests.experience.history import History
 from tests.experience.shards import SHARDS, Shards
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, STACKS, UNROLL, WINDOWS, Writers, drive
+from tests.saved import Kept
 
 CASES = [
     ("uniform", "transition", 0, "black"), ("uniform", "5-step", None, "vectors"), ("uniform", "sequence", 1, "repeated"),
@@ -379,20 +379,16 @@ def test_what_is_saved_goes_on_to_the_same_batches(tmp_path: Path) -> None:
     learn(made, writers, 9)
     state, box, rows = made.replay.state(), made.inbox.state(), list[Any]()
     for shard in made.shards:
-        assert shard.store.journal is not None
-        own = shard.state()
-        shard.store.journal.begin(lambda chunks: chunks)
-        shard.store.journal.wait(60.0)
-        saved = shard.store.journal.poll()
-        assert saved is not None and saved.error is None
-        rows.append((own, saved))
+        late = shard.save(kept := Kept())
+        late.wait(60.0)
+        saved = late.poll()
+        assert saved is not None and saved.error is None and saved.result == {"": {}}
+        kept.rows = {name: read(tmp_path / f"shard_{len(rows)}", name) for name in saved.segments}
+        rows.append(kept)
     box = {name: (np.array(x) if isinstance(x, np.ndarray) else x) for name, x in box.items()}
     other = Shards(past, given, batch=8, window=2, folder=tmp_path, saved=box)
-    for k, (own, saved) in enumerate(rows):
-        shard = other.shards[k]
-        shard.load(own)
-        assert shard.store.journal is not None
-        shard.store.journal.load(saved.result, saved.segments, partial(read, tmp_path / f"shard_{k}"))
+    for shard, kept in zip(other.shards, rows, strict=True):
+        shard.load(kept)
     other.replay.load(state)
     mine = Writers(past, other.replay)
     mine.next = list(writers.next)

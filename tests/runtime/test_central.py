@@ -20,12 +20,12 @@ from equipoise.chaos.ledger import COUNTS
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, process
-from equipoise.runtime.build import Shared
 from equipoise.runtime.directory import load_checkpoint, params_sha256
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights
 from equipoise.weights.store import Weights
+from equipoise.workers.shared import Shared
 from tests.conftest import descendants
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling
@@ -154,7 +154,7 @@ def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_pat
     made = central(cartpole("impala", envs_per_actor=4, unroll=4, steps=16_000, checkpoint_every=4000))
     wanted, got = (train(made, tmp_path / on, on) for on in ("serial", "process"))
     assert got["params_sha256"] == wanted["params_sha256"]
-    (ring,) = device[1].rings.values()
+    (ring,) = device[1].policies.values()
     updates = 16_000 // (2 * 4 * 4)
     assert ring.device is not None
     assert publishes(ring.device) == 1 + updates and ring.device.version == updates == ring.weights.version
@@ -177,7 +177,7 @@ def test_no_more_versions_are_acted_with_than_are_published(laid_out: list[Share
         monkeypatch.setattr(build, "lay_out", partial(lay_out, share=share))
         train(central(replace(made, steps=updates * 32, checkpoint_every=320)), tmp_path / name, "serial")
         go_on(tmp_path / name, steps=2 * updates * 32)
-    first = laid_out[2].rings["main"]
+    first = laid_out[2].policies["main"]
     assert first.device is not None and publishes(first.device) == 1 + updates // 4 + 1  # the last
     assert publishes(first.weights) == 1 + updates
     seen = {version for batch in acted["device"] for version in batch}
@@ -194,7 +194,7 @@ def test_weights_stay_on_a_gpu(laid_out: list[Shared], tmp_path: Path) -> None:
         )
     )
     summary = train(made, tmp_path / "run", "process")
-    (ring,) = laid_out[0].rings.values()
+    (ring,) = laid_out[0].policies.values()
     assert ring.device is not None
     assert ring.device.version == ring.weights.version and summary["evaluation"]["episodes"] == 4
     assert go_on(tmp_path / "run", steps=20_480)["env_steps"] == 20_480
@@ -216,7 +216,7 @@ def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path:
     going.close()
     assert going.summary is not None and going.summary["status"] == "interrupted"
     assert going.summary["evaluation"]["episodes"] == 2
-    (ring,) = device[0].rings.values()
+    (ring,) = device[0].policies.values()
     checkpoint = going._files.latest_checkpoint()
     assert checkpoint is not None
     params, meta = load_checkpoint(checkpoint)

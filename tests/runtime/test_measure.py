@@ -81,13 +81,15 @@ class Turns:
     """A stand-in for a run whose learner has the only core for 3 s after each second of acting, at 100 steps/s."""
 
     def __init__(self, blue: Any) -> None:
-        self.at, self.shared = 0.0, SimpleNamespace(version=0, actors=[SimpleNamespace(ticks=0)])
+        self.at, self.now = 0.0, SimpleNamespace(version=0, ticks=(0,))
 
-    def advance(self, seconds: float) -> None:
+    def poll(self, seconds: float) -> None:
         self.at += seconds
         cycle, within = divmod(self.at + 1e-9, 4.0)
-        self.shared.version = int(cycle)
-        self.shared.actors[0].ticks = int(cycle) * 100 + round(min(within, 1.0) * 100)
+        self.now = SimpleNamespace(version=int(cycle), ticks=(int(cycle) * 100 + round(min(within, 1.0) * 100),))
+
+    def stats(self) -> SimpleNamespace:
+        return self.now
 
     def stop(self) -> None: ...
 

@@ -19,6 +19,7 @@ from equipoise.actors.exchange import Exchange
 from equipoise.runtime import blueprint, build, memory
 from equipoise.runtime.ipc import Heap, PipeChannel
 from equipoise.runtime.memory import Machine
+from equipoise.workers.kinds import KINDS
 
 GIB = 1 << 30
 ADDRESSES = 8 * GIB  # of the subprocesses: torch maps 3, and a queue of 10^12 envs would take 10^15
@@ -52,7 +53,7 @@ def test_the_sum_has_the_memory_that_workers_share(settings: dict[str, Any]) -> 
         return Heap(name, size)
 
     try:
-        build.lay_out(blue, allocate, channel)
+        build.lay_out(blue, KINDS, allocate, channel)
     finally:
         for one in channels:
             one.close()

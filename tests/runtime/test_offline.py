@@ -18,7 +18,10 @@ from equipoise.runtime import blueprint, build
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.run import Run
+from equipoise.runtime.site import LocalSite
 from equipoise.types import Program
+from equipoise.workers.kind import crew
+from equipoise.workers.kinds import KINDS
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
@@ -205,17 +208,21 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
 def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: str, tmp_path: Any) -> None:
     """It touches the board while it is built, and never shortens what it was given for that."""
     blue = dataclasses.replace(blueprint.blueprint(offline(ruled)), directory=str(tmp_path))
-    shared, _ = build.lay_out(blue, Heap, LocalChannel)
+    shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     pulses: list[float] = []
 
-    def pulse() -> None:
-        shared.board.pulse("learner")
-        pulses.append(shared.board.touched("learner"))
+    class Site(LocalSite):
+        def pulse(self) -> None:
+            super().pulse()
+            pulses.append(board.touched(self.title))
 
-    build.learner(blue, shared, shared.queue, lambda message: None, pulse)
+    (learner,) = crew(blue, KINDS)
+    unused: Any = None
+    site = Site(learner, board, unused, queue=shared.queue, source=None, join=unused)
+    learner.kind.build(learner.kind.job(blue, shared, 0, 0), site)
     assert pulses and 0 < pulses[-1] <= time.perf_counter()
-    shared.board.touch("learner", 1000.0)
-    pulse()
+    board.touch("learner", 1000.0)
+    site.pulse()
     assert pulses[-1] > time.perf_counter() + 900
 
 

@@ -207,7 +207,7 @@ def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: 
     train(program(env, steps=960, schedule_steps=2048), tmp_path / "half", on)
     newest = RunDirectory.open(tmp_path / "half").latest_checkpoint(whole=True)
     assert newest is not None
-    actors = [statefile.parse(checkpoint.read(newest, checkpoint.actor_file(i))) for i in (0, 1)]
+    actors = [statefile.parse(checkpoint.read(newest, f"actor_{i}.safetensors")) for i in (0, 1)]
     assert any(actor["env"]["env"]["held"].any() for actor in actors)
     shutil.copytree(tmp_path / "half", tmp_path / "again")
     assert go_on(tmp_path / "half", steps=2048)["params_sha256"] == whole["params_sha256"]

@@ -15,7 +15,6 @@ import torch
 from equipoise import api
 from equipoise.runtime import checkpoint
 from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.process import _Cutting
 from equipoise.types import Batch, LossOutput, Program, Replay
 from tests.conftest import descendants
 from tests.runtime.ruling import Remembering
@@ -101,16 +100,6 @@ def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
         for _ in api.train(weighing(4000, raises=True), out=tmp_path / "run"):
             pass
     assert caught.value.worker.startswith("shard")
-
-
-def test_a_cut_that_is_given_up_waits_for_no_shard() -> None:
-    cut = _Cutting(number=1, step=8, version=2, missing=0, late=["shard 0"])
-    assert cut.result().more and cut.rest() is None
-    cut.written["shard 0"] = {"written": 1, "files": {"a": {}}, "segments": {"shard_0/segment_1.rows": {}}}
-    rest = cut.rest()
-    assert rest is not None and rest.late and (rest.files, rest.segments) == ({"a": {}}, {"shard_0/segment_1.rows": {}})
-    cut.error = "shard 1 was killed by SIGKILL meanwhile"
-    assert not cut.result().more, "else nobody would ever close it"
 
 
 def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint(tmp_path: Path) -> None:

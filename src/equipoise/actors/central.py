@@ -16,7 +16,7 @@ from equipoise import tree
 from equipoise.actors.exchange import EPOCH, Exchange
 from equipoise.actors.joint import JointForward
 from equipoise.actors.routed import RoutedAgent
-from equipoise.types import Tick, Tree
+from equipoise.types import StateReader, StateWriter, Tick
 
 
 class InferenceWorker:
@@ -24,6 +24,8 @@ class InferenceWorker:
 
     STARVED: it waits for envs. BLOCKED: every group waits for a slot.
     """
+
+    ready = Tick.BLOCKED
 
     def __init__(
         self, forwards: Mapping[str, JointForward], agents: Sequence[RoutedAgent], exchange: Exchange, *, first: int,
@@ -119,19 +121,22 @@ class InferenceWorker:
             self._asked[i] = self._said[i]
             self._ring(self.first + i)
 
-    def hold(self, cut: int) -> None:
-        """Note that this worker's state is saved and that it will not act before the cut is over: env workers may save
-        theirs.
+    def save(self, to: StateWriter) -> None:
+        """Put the state of every agent, between two unrolls. The worker acts no more before the cut is over, so the env workers
+        may then save theirs.
         """
-        self._held[:] = cut
-        for i in range(len(self.agents)):
-            self._ring(self.first + i)
+        try:
+            to.put({str(i): agent.state() for i, agent in enumerate(self.agents)})
+        finally:  # also where that failed: the cut waits for the env workers
+            self._held[:] = to.cut
+            for i in range(len(self.agents)):
+                self._ring(self.first + i)
 
-    def state(self) -> Tree:
-        """Return the state of every agent, between two unrolls."""
-        return {str(i): agent.state() for i, agent in enumerate(self.agents)}
-
-    def load(self, state: Tree) -> None:
+    def load(self, source: StateReader) -> None:
+        """Go on with every agent where it was saved."""
+        state = source.state()
         for i, agent in enumerate(self.agents):
             agent.load(state[str(i)])
             self._restored[i] = True
+
+    def close(self) -> None: ...

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from equipoise.actors.exchange import EnvSide
-from equipoise.types import DealtEnv, Tick, Tree
+from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
 
 
 class EnvWorker:
     """``Worker`` of one or two groups of envs: while one is stepped here, an inference worker acts for the other.
 
-    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this worker may save.
+    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this worker may be saved.
     """
+
+    ready = Tick.BLOCKED
 
     def __init__(
         self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
@@ -62,12 +63,13 @@ class EnvWorker:
         self._ring()
         return True
 
-    def state(self) -> Tree:
-        """Return the state of all envs, which wait for actions."""
-        return {str(i): env.state() for i, env in enumerate(self.envs)}
+    def save(self, to: StateWriter) -> None:
+        """Put the state of all envs, which wait for actions."""
+        to.put({str(i): env.state() for i, env in enumerate(self.envs)})
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, source: StateReader) -> None:
         """Load a state; envs that cannot be restored begin new episodes."""
+        state = source.state()
         for i, env in enumerate(self.envs):
             env.load(state[str(i)])
             self._where[i] = bool(state[str(i)])

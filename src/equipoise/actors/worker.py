@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from equipoise.actors.routed import RoutedAgent
-from equipoise.types import DealtEnv, Tick, Tree
+from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
 
 
 class ActorWorker:
     """Ticks an env; asynchronous envs and distant agents differ only in how often a tick says STARVED or BLOCKED."""
+
+    ready = Tick.BLOCKED  # between two unrolls, its env answered and not yet asked again
 
     def __init__(self, env: DealtEnv, agent: RoutedAgent) -> None:
         self.env, self.agent = env, agent
@@ -25,17 +27,21 @@ class ActorWorker:
         self._sent = True
         return Tick.WORKED
 
-    def state(self) -> Tree:
-        """Return the state of an actor that is BLOCKED: between two unrolls, its env answered and not yet asked again."""
+    def save(self, to: StateWriter) -> None:
+        """Put the state of the env and of the agent."""
         if self._sent:
-            raise RuntimeError("state: expected an actor that waits for a slot, got one that waits for its env")
-        return {"env": self.env.state(), "agent": self.agent.state()}
+            raise RuntimeError("save: expected an actor that waits for a slot, got one that waits for its env")
+        to.put({"env": self.env.state(), "agent": self.agent.state()})
 
-    def load(self, state: Tree) -> None:
+    def load(self, source: StateReader) -> None:
         """Load a state; episodes of an env that cannot be restored start anew."""
+        state = source.state()
         self.env.load(state["env"])
         self.agent.load(state["agent"])
         if state["env"]:
             self._sent = False
         else:
             self.agent.abandon_episodes()  # the reset is the next answer
+
+    def close(self) -> None:
+        self.env.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Literal
 
+Side = Literal["sampling", "learning", "keeping", "beside"]  # of the ring: "keeping" a replay's rows; "beside" it
 STATES = ("worked", "preempted", "starved", "blocked")
 
 
@@ -18,6 +20,9 @@ class Shares:
     blocked: float = 0.0  # waited for downstream
     asleep: float = 0.0  # of worked: on no core and waiting for none; an actor's env waits for something outside
     writing: float = 0.0  # of worked: a learner's, rows into its replay
+    kind: str = ""  # the worker's kind
+    side: Side = "beside"
+    serves: bool = False  # a sampling worker that acts for envs which others step
 
     @property
     def total(self) -> float:
@@ -30,6 +35,9 @@ class Shares:
 
 
 def add(workers: Iterable[Shares]) -> Shares:
-    """Several workers as one."""
+    """Several workers as one, of no kind."""
     rows = list(workers)
-    return Shares(**{f.name: sum(getattr(row, f.name) for row in rows) for f in fields(Shares)})
+    return Shares(**{name: sum(getattr(row, name) for row in rows) for name in SECONDS})
+
+
+SECONDS = tuple(f.name for f in fields(Shares) if f.type == "float")

@@ -13,18 +13,19 @@ def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
     offline: bool = False, threads: int | None = None, paid: int | None = None,
 ) -> str:  # fmt: skip
-    """What the shares of "actor N", "learner", "shard N" and "inference N" say; other workers are not judged.
+    """What the workers' shares say, by the side of the ring that each is on; those beside it are not judged.
 
-    Under central inference an actor only steps envs, and whether they wait for the learner is said by who acts for them.
+    Under central inference an actor only steps envs; the workers that act for them say whether they wait for the learner.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
     ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
     """
-    actors = [shares for name, shares in balance.items() if name.startswith("actor")]
-    shards = [shares for name, shares in balance.items() if name.startswith("shard")]
-    learners = [shares for name, shares in balance.items() if name.startswith("learner")]
-    servers = [shares for name, shares in balance.items() if name.startswith("inference")]
+    workers = list(balance.values())
+    actors = [one for one in workers if one.side == "sampling" and not one.serves]
+    servers = [one for one in workers if one.serves]
+    learners = [one for one in workers if one.side == "learning"]
+    shards = [one for one in workers if one.side == "keeping"]
     sampling, learning = add(servers or actors), add(learners)
     if offline and learning.total > 0:
         return "Offline: the learner alone is at work; more learner threads or a faster device are what it could use."

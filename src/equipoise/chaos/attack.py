@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -23,11 +24,13 @@ from equipoise.experience.post import LEDGER
 from equipoise.runtime.checkpoint import latest
 from equipoise.runtime.directory import RunDirectory, load_checkpoint
 from equipoise.types import Inference, learning
+from equipoise.workers.kinds import KINDS
 
 ACTORS, ENVS, UNROLL = 2, 8, 8
 DEADLINE_S = 3.0  # a worker whose tick takes longer hangs
 CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
+TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)})( \d+)?")  # a worker's, in ps
 LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and workers that do not answer
 GONE_S, SERVERS_GONE_S = 2.0, 20.0  # all workers of a killed driver have ended by the first, Python's servers by the second
 
@@ -195,7 +198,7 @@ class Attack:
         found = {}
         for pid in members(self.sessions[-1]):
             name = command(pid)
-            if name.startswith(("equipoise actor ", "equipoise inference ", "equipoise learner", "equipoise shard ")):
+            if TITLE.fullmatch(name):
                 found[name.removeprefix("equipoise ")] = pid
         return found
 

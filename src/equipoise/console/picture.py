@@ -107,8 +107,8 @@ def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
 
 def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
     """Order the workers as in the ring, actors first."""
-    actors = [(name, shares) for name, shares in balance.items() if name.startswith("actor")]
-    others = [(name, shares) for name, shares in balance.items() if not name.startswith("actor")]
+    actors = [(name, shares) for name, shares in balance.items() if shares.side == "sampling" and not shares.serves]
+    others = [one for one in balance.items() if one not in actors]
     if len(balance) > rows and len(actors) > 1:
         actors = [(f"{len(actors)} actors", add(shares for _, shares in actors))]
     return actors + others

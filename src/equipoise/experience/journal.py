@@ -18,14 +18,15 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equipoise.experience.leaves import Cursor
-from equipoise.types import Tree
+from equipoise.types import LateSave, StateReader, StateWriter, Tree
+from equipoise.types import SaveEnd as Saved
 
 if TYPE_CHECKING:
     from equipoise.experience.ring import Ring  # it imports torch, which an env worker that reads checkpoints must not
@@ -47,15 +48,6 @@ class _Segment:
     handle: int
     digest: Any = field(default_factory=hashlib.sha256)
     size: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """How a save ended: what its ``finish`` returned and the segments that the checkpoint is to name, or an error."""
-
-    result: Any = None
-    segments: dict[str, Entry] = field(default_factory=dict)
-    error: Exception | None = None
 
 
 class Journal:
@@ -80,6 +72,27 @@ class Journal:
             raise ValueError("the rows of the checkpoint before this one are still being written")
         self._at, self._room, self._ended = self._ring.blocks.copy(), 0, threading.Event()
         _thread.start_new_thread(self._save, (finish, self._ended))  # threading's start() waits until the thread has a core
+
+    def save(self, to: StateWriter, state: Tree, name: str = "", room: str = "") -> LateSave:
+        """Save the ring as it is now and ``state``, the rest of its store, with all that was put before.
+
+        ``room``: the folder of the ring's segments, among those of the worker.
+        """
+
+        def finish(chunks: Tree) -> dict[str, Entry]:
+            to.put({"replay": state, "chunks": chunks}, name)
+            return to.write()
+
+        self.begin(finish)
+        return _JournalSave(self, room)
+
+    def restore(self, source: StateReader, load: Callable[[Tree], None], name: str = "", room: str = "") -> None:
+        """Load what ``save`` saved; ``load`` loads the state."""
+        state, folder = source.state(name), f"{room}/" if room else ""
+        load(state["replay"])
+        every = {name.removeprefix(folder): entry for name, entry in source.segments().items() if name.startswith(folder)}
+        mine = {name: entry for name, entry in every.items() if "/" not in name}
+        self.load(state["chunks"], mine, lambda name: source.segment(folder + name))
 
     def may_insert(self, blocks: int) -> bool:
         """Would so many more blocks, all of one actor at worst, overwrite nothing that is still to be written?"""
@@ -217,6 +230,21 @@ class Journal:
         if not whole.all():
             raise ValueError(f"replay: expected all blocks of the ring in its segments, got none of {int((~whole).sum())}")
         self._chunks, self._segments, self._written = listed, dict(segments), ring.blocks.copy()
+
+
+class _JournalSave:
+    """``LateSave`` of a journal whose segments lie in a folder."""
+
+    def __init__(self, journal: Journal, room: str) -> None:
+        self._journal, self._folder = journal, f"{room}/" if room else ""
+
+    def poll(self) -> Saved | None:
+        if (end := self._journal.poll()) is None:
+            return None
+        return replace(end, segments={self._folder + name: entry for name, entry in end.segments.items()})
+
+    def wait(self, timeout_s: float) -> None:
+        self._journal.wait(timeout_s)
 
 
 def _synced(segment: _Segment) -> Entry:

@@ -22,7 +22,7 @@ from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.ring import Layout, Ring, smallest
 from equipoise.experience.selectors import Prioritized, Uniform, importance_weights
-from equipoise.types import Array, Batch, Stack, Trajectory, Tree
+from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
 from equipoise.types import Replay as Settings
 
 CHUNK = 256  # rows that are inserted together
@@ -89,9 +89,9 @@ class Shelf:
 class Offline:
     """``Experience`` without actors: any number of batches of a data set."""
 
-    def __init__(self, shelf: Shelf, *, seed: int, updates: int) -> None:
+    def __init__(self, shelf: Shelf, *, seed: int, updates: int, file: str = "replay") -> None:
         """``updates``: the updates of the run, over which beta is annealed."""
-        self.shelf, self._updates = shelf, updates
+        self.shelf, self._updates, self._file = shelf, updates, file  # the name in a checkpoint
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
 
     def sample(self, n: int) -> Batch | None:
@@ -114,6 +114,15 @@ class Offline:
     def load(self, state: Tree) -> None:
         self._done, self._rng = state["done"], generator(state["rng"])
         self.shelf.load(state["selector"])
+
+    def save(self, to: StateWriter) -> None:
+        to.put(self.state(), self._file)
+
+    def restore(self, source: StateReader) -> None:
+        self.load(source.state(self._file))
+
+    def close(self) -> None:
+        self.shelf.ring.close()
 
 
 def beside(live: Batch, recorded: Batch) -> Batch:

@@ -21,7 +21,7 @@ from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.rounds import Replayed, Rounds
 from equipoise.experience.selectors import Fifo
 from equipoise.experience.store import Store
-from equipoise.types import Array, Batch, Trajectory, Tree
+from equipoise.types import Array, Batch, LateSave, StateReader, StateWriter, Trajectory, Tree
 
 
 class Replay(Replayed, Store):
@@ -29,7 +29,8 @@ class Replay(Replayed, Store):
 
     def __init__(
         self, plan: ReplayPlan, rounds: Rounds, policy: str, *, seed: int, prefetch: bool = False, pinned: bool = False,
-        folder: Path | None = None, goals: Goals | None = None, shelf: Shelf | None = None,
+        file: str = "replay", room: str = "", folder: Path | None = None, goals: Goals | None = None,
+        shelf: Shelf | None = None,
         priority: Callable[[Trajectory], Array | None] | None = None, wrote: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
         """``shelf``: a data set's rows, which make up ``dataset_share`` of every batch.
@@ -41,6 +42,7 @@ class Replay(Replayed, Store):
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
         self.shelf, self._wrote = shelf, wrote
+        self._file, self._room = file, room  # in a checkpoint: the file of all but the rows, and the folder of the rows
         self._thread = ThreadPoolExecutor(1, "replay") if prefetch else None
         self._next: Future[Batch] | Batch | None = None
         self._buffer = 0
@@ -127,6 +129,15 @@ class Replay(Replayed, Store):
         self._rounds.taken = state["rounds"]
         if self.shelf is not None:
             self.shelf.load(state["shelf"])
+
+    def save(self, to: StateWriter) -> LateSave:
+        """Begin to save the replay: its rows are written while the learner goes on."""
+        assert self.journal is not None
+        return self.journal.save(to, self.state(), self._file, self._room)
+
+    def restore(self, source: StateReader) -> None:
+        assert self.journal is not None
+        self.journal.restore(source, self.load, self._file, self._room)
 
     def close(self) -> None:
         """Close the replay: nothing is sampled any more."""

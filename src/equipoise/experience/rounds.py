@@ -29,7 +29,7 @@ import torch
 
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.selectors import importance_weights
-from equipoise.types import Array, Batch, Trajectory, Tree
+from equipoise.types import Array, Batch, LateSave, StateReader, StateWriter, Trajectory, Tree
 
 
 class Inbox(Protocol):
@@ -184,6 +184,18 @@ class Branch(ABC):
         """The rows of the queue, and ``items`` that may be sampled."""
         return self._rounds.inbox.stats() | {"items": self.items()}
 
+    @abstractmethod
+    def save(self, to: StateWriter) -> LateSave | None:
+        """Put what is kept besides the queue."""
+
+    @abstractmethod
+    def restore(self, source: StateReader) -> None:
+        """Load what ``save`` put; the queue is loaded already."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is sampled any more."""
+
 
 class Fresh(Branch):
     """The rows of each round, learned from once and where they lie."""
@@ -201,6 +213,13 @@ class Fresh(Branch):
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         """Nothing: every item is learned from once."""
+
+    def save(self, to: StateWriter) -> None:
+        """Nothing: the rows are the queue's."""
+
+    def restore(self, source: StateReader) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Replayed(Branch):

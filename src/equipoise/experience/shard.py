@@ -16,21 +16,22 @@ from equipoise.experience.layout import columns
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import Post, Request
 from equipoise.experience.store import Store
-from equipoise.types import Tick, Trajectory, Tree
+from equipoise.types import LateSave, StateReader, StateWriter, Tick, Trajectory
 
 
 class Shard:
     """``Worker``. STARVED: every request is done. BLOCKED: a save has yet to read rows that are to be overwritten."""
 
+    ready = Tick.STARVED
+
     def __init__(
         self, plan: ReplayPlan, store: Store, post: Post, number: int, *, block: Callable[[int], Trajectory],
-        ring: Callable[[], object], index: int = 0,
+        ring: Callable[[], object],
     ) -> None:  # fmt: skip
-        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer.
-
-        ``number``: among the shards of the policy; ``index``: among the shards of all policies.
+        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer; ``number``: among the shards of
+        the policy.
         """
-        self.store, self.number, self.index = store, number, index
+        self.store, self.number = store, number
         self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
@@ -85,9 +86,15 @@ class Shard:
         self.store.update(mine, priority[begin:end])
         self.store.selector.saw(float(priority[:n].max()))
 
-    def state(self) -> Tree:
-        """Return the state of an idle shard without the rows, which the journal has."""
-        return self.store.state()
+    def save(self, to: StateWriter) -> LateSave:
+        """Begin to save the store; the rows are written while the shard goes on."""
+        assert self.store.journal is not None
+        return self.store.journal.save(to, self.store.state())
 
-    def load(self, state: Tree) -> None:
-        self.store.load(state)
+    def load(self, source: StateReader) -> None:
+        """Load the store, which is as it was saved then, with all rows."""
+        assert self.store.journal is not None
+        self.store.journal.restore(source, self.store.load)
+
+    def close(self) -> None:
+        self.store.close()

@@ -25,18 +25,26 @@ from equipoise.envs.snapshot import generator, generator_state
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.post import BUFFERS, Post, Request
 from equipoise.experience.rounds import Replayed, Rounds
-from equipoise.types import Array, Batch, Trajectory, Tree
+from equipoise.types import Array, Batch, StateReader, StateWriter, Trajectory, Tree
 
 
 class Sharded(Replayed):
     """``Experience`` of one policy, with the rows in shards."""
 
     def __init__(
-        self, plan: ReplayPlan, rounds: Rounds, policy: str, *, post: Post, seed: int, ring: Callable[[int], object]
+        self,
+        plan: ReplayPlan,
+        rounds: Rounds,
+        policy: str,
+        *,
+        post: Post,
+        seed: int,
+        ring: Callable[[int], object],
+        file: str = "replay",
     ) -> None:
         """``ring``: wake a shard of this policy for a request."""
         Replayed.__init__(self, plan, rounds, policy, ahead=True)
-        self._post, self._ring = post, ring
+        self._post, self._ring, self._file = post, ring, file  # the name in a checkpoint
         self._rng = np.random.default_rng(seed)
         # By shard, the blocks that it has not taken in yet: (request, place, actor).
         self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
@@ -187,3 +195,12 @@ class Sharded(Replayed):
         self._count()
         for shard in range(self._plan.settings.shards):
             self._request(shard, Request.LOOK)
+
+    def save(self, to: StateWriter) -> None:
+        """Put what is drawn next; the shards save the rows."""
+        to.put(self.state(), self._file)
+
+    def restore(self, source: StateReader) -> None:
+        self.load(source.state(self._file))
+
+    def close(self) -> None: ...

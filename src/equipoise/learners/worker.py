@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
 from equipoise.learners.past import Past
-from equipoise.types import Array, Batch, Experience, Tick, Tree, WeightStore
+from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,12 @@ class Line:
     weights: WeightStore
     publish_every: int  # versions
     host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
+
+
+class Stateful(Protocol):
+    """A queue, as far as it is saved."""
+
+    def state(self) -> Tree: ...
 
 
 def never(version: int) -> bool:
@@ -41,18 +47,23 @@ class LearnerWorker:
     every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
     """
 
+    ready = Tick.BLOCKED
+
     def __init__(
         self,
         lines: Mapping[str, Line],
         *,
+        queue: Stateful,
         past: Mapping[str, Past] | None = None,
         updates: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],
         gate: Callable[[int], bool] = never,
     ) -> None:
-        """``lines`` by policy; ``past``: the policies that do not learn."""
-        self.lines = dict(lines)
+        """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
+        the learner.
+        """
+        self.lines, self._queue = dict(lines), queue
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
@@ -158,7 +169,25 @@ class LearnerWorker:
         self._sums, self._lag_sum, self._lag_max, self._since = {}, 0.0, 0, 0
         return record
 
-    def state(self) -> Tree:
+    def save(self, to: StateWriter) -> LateSave | None:
+        """Put everything that the learner's process keeps, while the gate withholds the batches."""
+        to.put(self._state())
+        to.put(self._queue.state(), "experience")
+        to.put_weights(self.params())
+        late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
+        return _Together(late) if late else None
+
+    def load(self, source: StateReader) -> None:
+        """Go on where the learner was saved. The queue is loaded already, where its memory was laid out."""
+        self._load(source.state())
+        for line in self.lines.values():
+            line.experience.restore(source)
+
+    def close(self) -> None:
+        for line in self.lines.values():
+            line.experience.close()
+
+    def _state(self) -> Tree:
         """While the gate withholds a batch: the learners, and what came together since the last record."""
         return {
             "learners": {name: line.learner.state() for name, line in self.lines.items()},
@@ -167,7 +196,7 @@ class LearnerWorker:
             "sums": {name: {"total": total, "count": count} for name, (total, count) in self._sums.items()},
         }
 
-    def load(self, state: Tree) -> None:
+    def _load(self, state: Tree) -> None:
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
         for name, past in self.past.items():
@@ -175,3 +204,27 @@ class LearnerWorker:
         lag, device = state["lag"], self._one.learner.device
         self._lag_sum, self._lag_max, self._since = lag["sum"], lag["max"], lag["updates"]
         self._sums = {name: (s["total"].to(device), s["count"].to(device)) for name, s in state["sums"].items()}
+
+
+class _Together:
+    """Several late saves as one."""
+
+    def __init__(self, saves: Sequence[LateSave]) -> None:
+        self._open, self._ended = list(saves), list[SaveEnd]()
+
+    def poll(self) -> SaveEnd | None:
+        for save in list(self._open):
+            if (end := save.poll()) is not None:
+                self._open.remove(save)
+                self._ended.append(end)
+        if self._open:
+            return None
+        return SaveEnd(
+            result={name: entry for end in self._ended for name, entry in (end.result or {}).items()},
+            segments={name: entry for end in self._ended for name, entry in end.segments.items()},
+            error=next((end.error for end in self._ended if end.error is not None), None),
+        )
+
+    def wait(self, timeout_s: float) -> None:
+        if self._open:
+            self._open[0].wait(timeout_s)

@@ -26,15 +26,16 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.plan import ReplayPlan, first_round
 from equipoise.experience.ring import Layout
 from equipoise.hints import hint
+from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
-from equipoise.runtime import begin, memory, playable
+from equipoise.runtime import begin, checkpoint, memory, playable
 from equipoise.runtime.checkpoint import Source
 from equipoise.runtime.refusals import refuse
-from equipoise.runtime.stepping import Making
-from equipoise.seeds import derive_seed
+from equipoise.seeds import policy_seed
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, DealtEnv, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning, stream_ids
+from equipoise.workers.env import Making
 
 RECORDS = 200  # records a run, at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
@@ -118,6 +119,47 @@ class Blueprint:
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
+    def making(self) -> Making:
+        """How the envs of the run are made."""
+        return making(self.program)
+
+    def make_env(self, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
+        """The envs of these numbers, their agents dealt to the policies."""
+        return self.making(streams=streams, seed=seed, failures=failures, metrics=metrics)
+
+    def network(self, name: str) -> nn.Module:
+        """The initial network of a policy: the same bits wherever it is built."""
+        return network(self.program, self.spec, name)
+
+    def first_networks(self) -> dict[str, nn.Module]:
+        """The networks that the run begins with."""
+        nets = {name: self.network(name) for name in self.roles}
+        if self.weights is not None:
+            playable.fill(nets, checkpoint.load(Path(self.weights))[0], self.weights)
+        return nets
+
+    def learner(self, name: str, net: nn.Module) -> Learner:
+        """The learner of a policy as the run begins, which a resume loads after."""
+        windows = learning(self.program)[name].batch * len(self.roles[name].places)
+        made = begin.new_learner(
+            self.program, name, net, schedule_updates=self.schedule_updates,
+            seed=policy_seed(self.program.seed, "learner", name), batch=windows,
+        )  # fmt: skip
+        if self.before is not None and self.weights is not None and self.resume is None:
+            begin.begin_from(made, Path(self.weights), name)
+        return made
+
+    def goals(self, name: str) -> Goals | None:
+        """What a policy's store with hindsight asks, with an env of its own."""
+        replay = self.policies[name].replay
+        return goals(self.program) if replay is not None and replay.relabel else None
+
+    @property
+    def segments(self) -> str:
+        """Where the rows of a replay are written."""
+        return str(Path(self.directory) / checkpoint.SEGMENTS)
+
+    @property
     def policies(self) -> dict[str, Policy]:
         """The policies that learn."""
         return learning(self.program)
@@ -163,11 +205,6 @@ class Blueprint:
         """Those that step envs or act for them."""
         return self.program.actors + self.inferences
 
-    @property
-    def workers(self) -> tuple[str, ...]:
-        counts = (("actor", self.program.actors), ("inference", self.inferences), ("shard", len(self.shards)))
-        return ("learner", *(f"{kind} {i}" for kind, count in counts for i in range(count)))
-
     def groups(self, actor: int) -> range:
         """Of the envs of an actor."""
         return range(actor * self.program.halves, (actor + 1) * self.program.halves)
@@ -194,18 +231,6 @@ def _common(program: Program) -> Policy:
     return policy
 
 
-def seed_of(program: Program, what: str, policy: str) -> int:
-    """Of what each policy has for itself."""
-    return derive_seed(program.seed, what if policy == "main" else f"{what} {policy}")
-
-
-def make_env(
-    program: Program, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()
-) -> DealtEnv:
-    """The envs of these numbers, their agents dealt to the policies."""
-    return making(program)(streams=streams, seed=seed, failures=failures, metrics=metrics)
-
-
 def making(program: Program) -> Making:
     return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.metrics)
 
@@ -219,7 +244,7 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
     if isinstance(policy, Frozen):
         return network(program, spec, policy.of)
     with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(program, "network", name))
+        torch.manual_seed(policy_seed(program.seed, "network", name))
         return policy.algorithm.network(spec.policies[name])
 
 
@@ -301,7 +326,7 @@ def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
         mask = place_of(program.env.action_mask, dataset.observation, dataset.action)
         spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
         return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
-    env = make_env(program, streams=np.arange(1), seed=program.seed)
+    env = making(program)(streams=np.arange(1), seed=program.seed)
     made = env.spec
     env.close()
     if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):

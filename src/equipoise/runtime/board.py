@@ -25,7 +25,8 @@ _WORKER = {
     "waits": ArraySpec((1,), "int64"),  # is it at its doorbell
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
-_CUT = dict.fromkeys(("asked", "begun", "save_actors", "save_learner", "step", "released", "closed"), ArraySpec((1,), "int64"))
+# "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
+_CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
 _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
 
 

@@ -33,12 +33,10 @@ WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json",
 LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
-KNOWN = re.compile(
-    r"(weights|learner|experience|replay(_\w+)?|actor_\d+|inference_\d+|shard_\d+)\.safetensors|(meta|spec|driver)\.json"
-)
+KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")  # each worker has its own, and each of several replays
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
 SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard, and each of several policies, has its own
-SEGMENT = re.compile(rf"((shard_\d{{1,6}}|policy_\w+)/)?{journal.NAME.pattern}")
+SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
 COUNT = Number(0, (1 << 63) - 1, whole=True)
 ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
@@ -46,33 +44,6 @@ META_SCHEMA: Schema = {
     "version": COUNT, "env_steps": COUNT, "status?": Text(100), "schedule_steps?": COUNT,
     "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}), "*": Anything(),
 }  # fmt: skip
-
-
-def actor_file(index: int) -> str:
-    return f"actor_{index}.safetensors"
-
-
-def inference_file(index: int) -> str:
-    return f"inference_{index}.safetensors"
-
-
-def shard_name(index: int) -> str:
-    """The name of a shard's folder of rows, and of its file but for the ending."""
-    return f"shard_{index}"
-
-
-def replay_file(policy: str, policies: Collection[str]) -> str:
-    """The file of what a policy draws next; ``policies``: all that learn."""
-    return f"replay_{policy}.safetensors" if len(policies) > 1 else REPLAY
-
-
-def replay_room(policy: str, policies: Collection[str]) -> str:
-    """The folder of the rows that the learner's process keeps for a policy; "": that of all rows."""
-    return f"policy_{policy}" if len(policies) > 1 else ""
-
-
-def shard_file(number: int) -> str:
-    return f"{shard_name(number)}.safetensors"
 
 
 def params_sha256(params: Mapping[str, Tensor]) -> str:

@@ -1,43 +1,24 @@
 """The quiescent cut: the run holds still between two versions, every worker writes its state, and the run goes on.
 
 The learner withholds the batch that it has just learned from (``Gate``), so no slot becomes free and every actor ends up
-BLOCKED between two unrolls. Then the actors write their files, then the learner its own and the queue's, then the driver
-completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
+BLOCKED between two unrolls. Then the other workers write their files, then the learner its own and the queue's, then the
+driver completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
 
-Whoever keeps a replay's rows, the learner or the shards, only takes copies of what is small: its files, and the rows, are
-written while the run goes on (``experience/journal.py``), and the checkpoint is completed after that. Until then there is no
-other cut.
+A worker that keeps a replay's rows only takes copies of what is small: its files, and the rows, are written while the run goes
+on (``experience/journal.py``), and the checkpoint is completed after that. Until then there is no other cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise.actors.central import InferenceWorker
-from equipoise.actors.stepper import EnvWorker
-from equipoise.actors.worker import ActorWorker
-from equipoise.experience.journal import Journal
-from equipoise.experience.offline import Offline
-from equipoise.experience.replay import Replay
-from equipoise.experience.shard import Shard
-from equipoise.experience.sharded import Sharded
-from equipoise.learners.worker import LearnerWorker
-from equipoise.runtime import checkpoint, statefile, stepping
-from equipoise.runtime.checkpoint import (
-    EXPERIENCE,
-    LEARNER,
-    WEIGHTS,
-    Entry,
-    Source,
-    actor_file,
-    inference_file,
-    shard_file,
-)
-from equipoise.runtime.errors import CannotResume, Damaged
-from equipoise.types import Worker
+from equipoise.runtime import checkpoint
+from equipoise.runtime.messages import Cut, Entry, Saved, Written
+from equipoise.runtime.workerfiles import word
+from equipoise.workers.kind import Member
 
 
 class Gate:
@@ -70,151 +51,130 @@ class Gate:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A cut: the run holds still and these files are written. ``error``: why they could not be.
+@dataclass(slots=True, kw_only=True)
+class _Cutting:
+    """A cut under way."""
 
-    With ``more`` others are written meanwhile; they come as a second one (``late``), which completes the checkpoint.
-    """
-
+    number: int
     step: int
     version: int
+    missing: set[str]  # workers whose files are not written; empty once the cut is complete or given up
     files: dict[str, Entry] = field(default_factory=dict)
-    segments: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
-    more: bool = False
-    late: bool = False
+    late: set[str] = field(default_factory=set)  # workers that write on, from then on
+    written: dict[str, Written] = field(default_factory=dict)  # what those say that are done
+
+    def give_up(self, error: str) -> None:
+        self.error, self.missing = error, set()
+
+    def result(self) -> Cut:
+        more = bool(self.late) and self.error is None  # what is written of one that is given up is for nobody
+        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
+
+    def rest(self) -> Cut | None:
+        """What completes the cut, once all that was written while the run went on is."""
+        if not self.late <= self.written.keys():
+            return None
+        said = list(self.written.values())
+        return Cut(
+            step=self.step, version=self.version, late=True,
+            files={name: entry for one in said for name, entry in one.files.items()},
+            segments={name: entry for one in said for name, entry in one.segments.items()},
+            error=next((one.error for one in said if one.error is not None), None),
+        )  # fmt: skip
 
 
-def together(cut: Cut, written: Sequence[Mapping[str, Any]]) -> Cut:
-    """What completes a cut: all that was written of it while the run went on (``saved``)."""
-    files = {name: entry for said in written for name, entry in said.get("files", {}).items()}
-    segments = {name: entry for said in written for name, entry in said.get("segments", {}).items()}
-    error = next((said["error"] for said in written if "error" in said), None)
-    return Cut(step=cut.step, version=cut.version, late=True, files=files, segments=segments, error=error)
+class CutCoordinator:
+    """Who is to save when, and what a cut came to. It is told what workers say, and knows no runtime.
 
-
-def save_worker(place: Path, worker: Worker, index: int, queue: Any) -> dict[str, Entry] | None:
-    """Write a worker's files into the checkpoint that is aside -> their entries for the manifest; None: see ``saved``.
-
-    ``index``: of an actor or an inference worker.
+    One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every worker, those that hold the
+    others still last; ``ready`` gives the cut, which the driver answers with ``release``; ``written`` comes later from those
+    with more to write, and makes a second, late cut ready.
     """
-    if isinstance(worker, EnvWorker):
-        return stepping.save(place, index, worker)
-    if isinstance(worker, ActorWorker | InferenceWorker):
-        name = actor_file(index) if isinstance(worker, ActorWorker) else inference_file(index)
-        return checkpoint.add(place, name, statefile.dump(worker.state()))
-    if isinstance(worker, Shard):
-        (store,) = _stores(worker)
-        _save_rows(place, store, dict)
-        return None
-    assert isinstance(worker, LearnerWorker)
-    made = {
-        LEARNER: statefile.dump(worker.state()),
-        EXPERIENCE: statefile.dump(queue.state()),
-        WEIGHTS: checkpoint.weights_bytes(worker.params()),
-    }
 
-    def write() -> dict[str, Entry]:
-        return {name: entry for file, data in made.items() for name, entry in checkpoint.add(place, file, data).items()}
+    def __init__(
+        self, words: Any, members: Sequence[Member], *, directory: Path, steps: Callable[[int], int],
+        wake: Callable[[Sequence[str]], object] = lambda titles: None,
+    ) -> None:  # fmt: skip
+        """``words``: the counters that workers read (``board.py``); ``steps`` of a version, which name the checkpoint; ``wake``
+        is called with the titles of workers that are to look at the counters.
+        """
+        self._words, self._directory, self._steps, self._wake = words, directory, steps, wake
+        self._first = [member.title for member in members if word(member) == "save"]
+        self._last = [member.title for member in members if word(member) == "save_last"]
+        self._cutting: _Cutting | None = None
+        self._writing: _Cutting | None = None  # whose rest is written
 
-    for name, line in worker.lines.items():
-        if isinstance(line.experience, Sharded | Offline):  # what is drawn next: the rows are the shards', or the data set's
-            made[checkpoint.replay_file(name, worker.lines)] = statefile.dump(line.experience.state())
-    stores = _stores(worker)
-    for i, store in enumerate(stores):
-        _save_rows(place, store, write if i == 0 else dict)
-    return None if stores else write()
+    def hold(self) -> None:
+        """Ask for a cut after the next version."""
+        self._words["asked"][0] = self._words["begun"][0] + 1
 
+    def begun(self, version: int, *, obstacle: str | None = None) -> None:
+        """The learner holds still: the others save first. ``obstacle``: why there can be no cut now."""
+        step, number = self._steps(version), int(self._words["begun"][0])
+        self._cutting = cutting = _Cutting(
+            number=number, step=step, version=version, missing={*self._first, *self._last}
+        )  # fmt: skip
+        if obstacle is not None:
+            cutting.give_up(obstacle)
+            return
+        try:
+            checkpoint.begin(self._directory, step)
+        except OSError as error:
+            cutting.give_up(str(error))
+            return
+        self._words["step"][0] = step
+        self._let("save" if self._first else "save_last", number)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Store:
-    """Rows that a worker keeps, which are saved while it goes on."""
+    def _let(self, counter: str, number: int) -> None:
+        """Let the workers save that look at this counter."""
+        self._words[counter][0] = number
+        self._wake(self._first if counter == "save" else self._last)
 
-    kept: Shard | Replay
-    journal: Journal
-    file: str  # of what is not rows
-    folder: str  # of the segments, among those of the run; "" or with a slash at its end
+    def saved(self, title: str, said: Saved) -> None:
+        cutting = self._cutting
+        # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
+        if cutting is None or said.cut != cutting.number or title not in cutting.missing:
+            return
+        cutting.missing.discard(title)
+        cutting.files |= said.files
+        if said.more:
+            cutting.late.add(title)
+        cutting.error = cutting.error or said.error
+        if cutting.missing == set(self._last) and self._first:  # it is their turn, unless there is no use
+            if cutting.error is not None:
+                cutting.give_up(cutting.error)
+            else:
+                self._let("save_last", cutting.number)
 
+    def written(self, title: str, said: Written) -> None:
+        """Of the cut under way, where a worker is done before the last has saved, or of the one before; not of one given up."""
+        for cut in (self._cutting, self._writing):
+            if cut is not None and said.cut == cut.number:
+                cut.written[title] = said
 
-def _stores(worker: Worker) -> list[_Store]:
-    if isinstance(worker, Shard):
-        assert worker.store.journal is not None
-        name = checkpoint.shard_name(worker.index)
-        return [_Store(kept=worker, journal=worker.store.journal, file=shard_file(worker.index), folder=f"{name}/")]
-    found: list[_Store] = []
-    if not isinstance(worker, LearnerWorker):
-        return found
-    for name, line in worker.lines.items():
-        if isinstance(line.experience, Replay):
-            assert line.experience.journal is not None
-            room = checkpoint.replay_room(name, worker.lines)
-            found.append(
-                _Store(
-                    kept=line.experience, journal=line.experience.journal, folder=f"{room}/" if room else "",
-                    file=checkpoint.replay_file(name, worker.lines),
-                )
-            )  # fmt: skip
-    return found
+    def lost(self, title: str, how: str) -> None:
+        """A worker is dead: what it has not written will not be."""
+        if self._cutting is not None:
+            self._cutting.give_up(f"{title} {how} meanwhile")
+        if (writing := self._writing) is not None and title in writing.late:
+            writing.written.setdefault(title, Written(cut=writing.number, error=f"{title} {how} meanwhile"))
 
+    def ready(self) -> list[Cut]:
+        """What the driver is to be given: a cut that is complete or given up, the rest of the one before, or nothing."""
+        out = []
+        if (cutting := self._cutting) is not None and not cutting.missing:
+            out.append(cutting.result())
+            self._cutting, self._writing = None, cutting if out[0].more else self._writing
+        if (writing := self._writing) is not None and (rest := writing.rest()) is not None:
+            out.append(rest)
+            self._writing = None
+        return out
 
-def _save_rows(place: Path, store: _Store, write: Callable[[], dict[str, Entry]]) -> None:
-    """Begin to save a store; ``write`` writes what else there is."""
-    state = store.kept.state()
-    store.journal.begin(
-        lambda chunks: write() | checkpoint.add(place, store.file, statefile.dump({"replay": state, "chunks": chunks}))
-    )
-
-
-def saved(worker: Worker) -> dict[str, Any] | None:
-    """What became of the files that ``save_worker`` left to be written while the worker goes on, once: fields of a ``Cut``."""
-    stores = _stores(worker)
-    if any(store.journal.writes for store in stores):
-        return None
-    files, segments = dict[str, Entry](), dict[str, Entry]()
-    for store, end in [(store, end) for store in stores if (end := store.journal.poll()) is not None]:
-        if end.error is not None:
-            return {"error": f"{type(end.error).__name__}: {end.error}"}
-        files |= end.result
-        segments |= {store.folder + name: entry for name, entry in end.segments.items()}
-    return {"files": files, "segments": segments} if files else None
-
-
-def journals_of(worker: Worker) -> list[Journal]:
-    """The journals of the replays that a worker keeps."""
-    return [store.journal for store in _stores(worker)]
-
-
-def restored(name: str, worker: Worker) -> str | None:
-    """What became of an actor's envs, for a person; None of others, and of envs that do not say."""
-    envs = worker.envs if isinstance(worker, EnvWorker) else [worker.env] if isinstance(worker, ActorWorker) else []
-    return stepping.restored(name, envs) if envs else None
-
-
-def load_worker(source: Source, worker: Worker, index: int) -> None:
-    """The inverse, of one worker that was just built; the queue and the weights are the driver's to load."""
-    name = LEARNER
-    try:
-        if not isinstance(worker, Shard):
-            if not isinstance(worker, LearnerWorker):
-                name = inference_file(index) if isinstance(worker, InferenceWorker) else actor_file(index)
-            worker.load(statefile.parse(source.read(name), source.path / name))
-        lines = worker.lines if isinstance(worker, LearnerWorker) else {}
-        for policy, line in lines.items():
-            if isinstance(line.experience, Sharded | Offline):
-                name = checkpoint.replay_file(policy, lines)
-                line.experience.load(statefile.parse(source.read(name), source.path / name))
-        for store in _stores(worker):
-            name = store.file
-            _load_rows(source, store)
-    except Damaged:
-        raise
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CannotResume.of(source.path / name, error) from error
-
-
-def _load_rows(source: Source, store: _Store) -> None:
-    state, folder = statefile.parse(source.read(store.file), source.path / store.file), store.folder
-    store.kept.load(state["replay"])
-    mine = {name.removeprefix(folder): entry for name, entry in source.segments.items() if name.startswith(folder)}
-    store.journal.load(state["chunks"], mine, lambda name: source.read_segment(folder + name))
+    def release(self, cut: Cut) -> None:
+        """The cut is complete, given up, or to be completed by a later one: the learner goes on."""
+        words = self._words
+        words["released"][0] = words["begun"][0]
+        if not cut.more:
+            words["closed"][0] = words["begun"][0]
+        self._wake(self._last)

@@ -21,12 +21,16 @@ SPEAKING = "NonFiniteUpdate"  # an exception whose message says what a user can 
 
 
 class WorkerFailed(RuntimeError):
-    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint."""
+    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint.
+
+    ``vital``: a worker without which the whole ring begins again.
+    """
 
     def __init__(
-        self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False
-    ) -> None:
-        self.worker, self.reason, self.traceback_text = worker, reason, traceback_text
+        self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False,
+        vital: bool = False,
+    ) -> None:  # fmt: skip
+        self.worker, self.reason, self.traceback_text, self.vital = worker, reason, traceback_text, vital
         self.death, self.final = death, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -15,11 +15,10 @@ from equipoise.actors.recorder import Recorder
 from equipoise.envs.capsule import Failures
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.build import Shared
 from equipoise.runtime.report import Evaluating, Evaluation
 from equipoise.schema import Number, Schema
 from equipoise.seeds import derive_seed
-from equipoise.types import Program
+from equipoise.types import Program, WeightStore
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -32,7 +31,7 @@ def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
     """The policies of a run with networks of their own, whose weights ``Exam`` and others copy into them."""
     return {
         name: FixedPolicy(
-            algorithm=role.algorithm, net=blueprint.network(blue.program, blue.spec, name), noise_columns=role.noise_columns,
+            algorithm=role.algorithm, net=blue.network(name), noise_columns=role.noise_columns,
             precision=blue.program.precision,
         )
         for name, role in blue.roles.items()
@@ -50,7 +49,7 @@ def evaluator(
     """
     envs = min(episodes, STREAMS)
     costs = Failures(on_nonfinite=program.on_nonfinite) if failures is None else failures
-    env = blueprint.make_env(program, streams=np.arange(envs), seed=seed, failures=costs)
+    env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs)
     return Evaluator(
         policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
     )
@@ -86,8 +85,9 @@ class Exam:
     mean of 100 fresh ones of the same weights.
     """
 
-    def __init__(self, blue: Blueprint, shared: Shared) -> None:
-        self._blue, self._weights = blue, {name: ring.weights.handle() for name, ring in shared.rings.items()}
+    def __init__(self, blue: Blueprint, weights: Callable[[str], WeightStore]) -> None:
+        """``weights`` of a policy: where its versions are fetched."""
+        self._blue, self._weights = blue, {name: weights(name) for name in blue.roles}
         self._policies = fixed_policies(blue)
         self._current: Evaluator | None = None
         self._confirming = False
@@ -101,13 +101,20 @@ class Exam:
         return self._current is not None
 
     @property
+    def waits(self) -> bool:
+        """May an evaluation begin?"""
+        program = self._blue.program
+        asked = program.stop_at is not None or program.evaluate_every is not None
+        return asked and not self.running and not self.solved
+
+    @property
     def progress(self) -> Evaluating | None:
         """Of the evaluation that is under way."""
         return None if self._current is None else evaluating(self._current)
 
     def consider(self, step: int, return_mean: float | None) -> None:
         """Begin an evaluation of the newest weights if the training returns are near the goal, or it is time."""
-        if not self.running and not self.solved and self._due(step - self._last_steps, return_mean):
+        if self.waits and self._due(step - self._last_steps, return_mean):
             self._last_steps = step
             self.snapshot()
             if self._version > self._examined:  # the same weights are not asked until they pass

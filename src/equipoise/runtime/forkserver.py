@@ -15,8 +15,11 @@ import time
 from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any
 
-PRELOAD = ["equipoise.runtime.worker", "equipoise.algorithms.ppo", "equipoise.algorithms.impala"]
-ENV_PRELOAD = ["equipoise.runtime.stepping"]
+ENV_PRELOAD = ["equipoise.runtime.worker", "equipoise.workers.env"]
+PRELOAD = [
+    *ENV_PRELOAD, "equipoise.workers.kinds", "equipoise.runtime.stats", "equipoise.runtime.handles", "equipoise.algorithms.ppo",
+    "equipoise.algorithms.impala",
+]  # fmt: skip
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 

@@ -1,4 +1,4 @@
-"""Handles of the process runtime: each implements the Protocol that it stands for, and rings whoever may now go on."""
+"""Handles of the process runtime: each implements the Protocol that it stands for, and rings the workers that may now go on."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 class SharedQueue:
     """The queue, as its workers see it."""
 
-    def __init__(
-        self, queue: Queue, *, actors: Sequence[Bell], learner: Bell, shards: Sequence[Bell] = (), envs: Sequence[Bell] = ()
-    ) -> None:
-        """``actors``: whoever writes rows, under central inference its workers; ``envs``: of each group's env worker then."""
-        self._queue, self._actors, self._learner, self._shards, self._envs = queue, actors, learner, shards, envs
+    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learners: Sequence[Bell]) -> None:
+        """``actors``: the workers that write rows, under central inference its workers."""
+        self._queue, self._actors, self._learners = queue, actors, learners
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         return self._queue.reserve(streams)
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
         self._queue.commit(slots)
-        self._learner.ring()
+        for bell in self._learners:
+            bell.ring()
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         self._queue.restart(slots)
@@ -49,18 +48,6 @@ class SharedQueue:
 
     def block(self, place: int) -> dict[str, Trajectory]:
         return self._queue.block(place)
-
-    def ask(self, shard: int) -> None:
-        """The learner's, once it wrote what it asks of a shard."""
-        self._shards[shard].ring()
-
-    def acted(self, group: int) -> None:
-        """An inference worker's, once it wrote the actions for a group of envs."""
-        self._envs[group].ring()
-
-    def answer(self) -> None:
-        """A shard's, once it wrote its answer."""
-        self._learner.ring()
 
     def finish(self, keys: Array) -> None:
         self._queue.finish(keys)

@@ -21,6 +21,8 @@ from setproctitle import setproctitle
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.forkserver import OURS, SAFE_PATH
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
+from equipoise.runtime.messages import Failed, to_json
+from equipoise.runtime.workerfiles import Saver
 from equipoise.types import Tick, Worker
 
 RECHECK_S, LONGEST_RECHECK_S = 0.02, 0.16  # how long a lost ring can cost, to one that nobody rings for long
@@ -42,14 +44,6 @@ class Duty:
     outbox: Outbox
     stack: Pipe  # where a worker that hangs says where
     lifeline: Lifeline
-    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
-    resume: bool  # does every worker go on from a checkpoint?
-    directory: str  # where checkpoints are written
-
-    @property
-    def step(self) -> int:
-        """Of the checkpoint that is being written."""
-        return int(self.board.cut["step"][0])
 
 
 def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
@@ -69,9 +63,8 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
         work()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            duty.outbox.send(
-                {"error": traceback.format_exc(), "type": type(error).__qualname__, "final": isinstance(error, final)}
-            )
+            failed = Failed(error=type(error).__qualname__, text=traceback.format_exc(), final=isinstance(error, final))
+            duty.outbox.send(to_json(failed))
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
@@ -109,31 +102,22 @@ class Spin:
 
 
 def loop(
-    duty: Duty, worker: Worker, meter: Meter, *, learner: bool = False, still: Tick = Tick.BLOCKED, spin: Spin | None = None,
-    save: Callable[[int], bool], saved: Callable[[], dict[str, Any] | None] = lambda: None,
+    duty: Duty, worker: Worker, meter: Meter, saver: Saver, *, spin: Spin | None = None,
     patience: Callable[[], float | None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Tick until the stop word or the end of the driver.
-
-    ``still``: what the worker says when it is ready to be saved; ``save`` writes its files for a cut -> is there more, which is
-    written while it goes on, and then ``saved`` says of it? ``patience``: how long the next tick may be put off, in seconds.
-    """
-    stop, cut = duty.board.stop, duty.board.cut
-    wanted_by = cut["save_learner" if learner else "save_actors"]
-    last, writing, recheck_s = duty.saved, False, RECHECK_S
+    """Tick until the stop word or the end of the driver. ``patience``: how long the next tick may be put off, in seconds."""
+    stop, ready, wanted_by, recheck_s = duty.board.stop, worker.ready, saver.wanted, RECHECK_S
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
         wanted = int(wanted_by[0])  # before the tick: whatever a shard was asked for until the cut is done then
         state = worker.tick()
         now = meter.add(state)
         recheck_s = RECHECK_S if state is Tick.WORKED else recheck_s
-        if writing and (rest := saved()) is not None:
-            writing = False
-            duty.outbox.send({"written": last} | rest)
+        if saver.late is not None:
+            saver.poll()
         if state is not Tick.WORKED:
-            if state is still and wanted > last:
-                last = wanted
-                writing = save(last) or writing
+            if state is ready and wanted > saver.last:
+                saver.save(wanted)
             if spin is not None and spin(worker.tick, meter.add):
                 continue
             duty.bell.arm()
@@ -157,19 +141,6 @@ def loop(
             if duty.lifeline.cut():
                 return
             look_at = now + LIFELINE_S
-
-
-def write(duty: Duty, cut: int, files: Callable[[], dict[str, Any] | None]) -> bool:
-    """Write a worker's files into the checkpoint that is aside; what stands in the way is for the driver to say -> is there
-    more, which is being written while the worker goes on?
-    """
-    try:
-        entries = files()
-    except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
-        duty.outbox.send({"saved": cut, "error": f"{type(error).__name__}: {error}"})
-        return False
-    duty.outbox.send({"saved": cut, "files": entries or {}, "more": entries is None})
-    return entries is None
 
 
 def _tell_the_kernel_and_libc() -> None:

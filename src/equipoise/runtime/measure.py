@@ -133,22 +133,22 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
     runtime = ProcessRuntime(blue)
     try:
         until = time.monotonic() + WARM_S
-        while min(_ticks(runtime)) < 2 or runtime.shared.version < 2:
+        while (now := runtime.stats()).version < 2 or min(now.ticks) < 2:
             if time.monotonic() > until:
                 return 0.0
             interrupt.check()
-            runtime.advance(SLICE_S)
-        version = runtime.shared.version
+            runtime.poll(SLICE_S)
+        version = now.version
         ends: list[tuple[float, int]] = []  # of updates that were seen to end: when, and steps so far
         until = time.monotonic() + WARM_S
         while not ends or not _enough(ends[-1][0] - ends[0][0], len(ends) - 1, seconds):
             if time.monotonic() > until:
                 return 0.0
             interrupt.check()
-            runtime.advance(SLICE_S)
-            if runtime.shared.version > version:
-                version = runtime.shared.version
-                ends.append((time.monotonic(), sum(_ticks(runtime)) * blue.program.group_envs))
+            runtime.poll(SLICE_S)
+            if (now := runtime.stats()).version > version:
+                version = now.version
+                ends.append((time.monotonic(), sum(now.ticks) * blue.program.group_envs))
         (began, before), (ended, after) = ends[0], ends[-1]
         return (after - before) / (ended - began)
     finally:
@@ -157,8 +157,3 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
 
 def _enough(span_s: float, updates: int, seconds: float) -> bool:
     return span_s >= seconds and (updates >= UPDATES or span_s >= LONGEST_S)
-
-
-def _ticks(runtime: ProcessRuntime) -> list[int]:
-    """Of each group of envs: how often it was stepped."""
-    return [episodes.ticks for episodes in runtime.shared.actors]

@@ -10,23 +10,27 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from equipoise.runtime import build, checkpoint, forkserver, stepping, worker
+from equipoise.runtime import build, forkserver, worker
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, together
+from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.deaths import Death, Streak
 from equipoise.runtime.errors import WorkerFailed
 from equipoise.runtime.handles import SharedQueue
 from equipoise.runtime.hangs import Watch
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
-from equipoise.types import learning
+from equipoise.runtime.messages import Cut, CutBegun, Failed, Message, Note, Saved, Written, from_json
+from equipoise.runtime.stats import RunStats, stats
+from equipoise.runtime.workerfiles import word
+from equipoise.types import WeightStore, learning
 from equipoise.weights.device import CudaIpc, Share
+from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kinds import KINDS
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 3.0  # for a worker that hangs to say where
@@ -43,49 +47,27 @@ def shared_device(blue: Blueprint) -> Share | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Cutting:
-    """A cut under way."""
-
-    number: int
-    step: int
-    version: int
-    missing: int  # workers whose files are not written; 0 once it is complete or given up
-    files: dict[str, Entry] = field(default_factory=dict)
-    error: str | None = None
-    late: list[str] = field(default_factory=list)  # workers that write on, from then on
-    written: dict[str, dict[str, Any]] = field(default_factory=dict)  # what those of them say that are done
-
-    def result(self) -> Cut:
-        more = bool(self.late) and self.error is None  # what is written of one that is given up is for nobody
-        return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
-
-    def rest(self) -> Cut | None:
-        """Once all of them are done."""
-        if any(name not in self.written for name in self.late):
-            return None
-        return together(self.result(), list(self.written.values()))
-
-
-@dataclass(slots=True, kw_only=True)
 class _Child:
     """A worker and the process that it has now."""
 
-    name: str
-    kind: worker.Kind
-    index: int  # of the actor or the shard
+    member: Member
     bell: Bell
     outbox: Outbox
     stack: Pipe
     process: Any = None
     watch: Watch | None = None  # of that process
-    incarnation: int = 0  # processes before that had begun to act
+    life: int = 0  # processes before that had begun
     replaced: int = 0
     said: str = ""  # the traceback that it sent
     error: str = ""  # its exception's name
     final: bool = False  # and whether a successor would come to the same
-    streak: Streak = field(default_factory=Streak)  # progress is an unroll completed, or taken in
-    rows: int = 0  # of each stream, or that were taken in, when it was started
+    streak: Streak = field(default_factory=Streak)
+    progress: int = 0  # as it was started
     start_at: float | None = None  # when its successor is to start
+
+    @property
+    def name(self) -> str:
+        return self.member.title
 
     def close(self) -> None:
         self.outbox.close()
@@ -93,43 +75,39 @@ class _Child:
 
 
 class ProcessRuntime:
-    """Starts the workers, hands out their records, replaces actors and shards that fail, and ends with all of them or none.
+    """Starts the workers, hands out what they say, replaces those that fail, and ends with all of them or none.
 
-    A failure of the learner, or of another worker that dies again and again (``deaths.py``), raises ``WorkerFailed``.
+    A failure of a worker that is vital, or of another that dies again and again (``deaths.py``), raises ``WorkerFailed``.
     """
 
-    def __init__(self, blue: Blueprint) -> None:
-        self._blue = blue
-        self._cutting: _Cutting | None = None
-        self._writing: _Cutting | None = None  # whose rest is written
-        self._out: list[dict[str, Any] | Cut] = []
+    def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
+        self._blue, self._members = blue, crew(blue, kinds)
+        self._out: list[Message] = []
         self._channels: list[PipeChannel] = []
-        self.shared, self._segment = build.lay_out(blue, Segment, self._channel, shared_device(blue))
-        board = self.shared.board
+        self._shared, self._board, self._segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue))
+        board, names = self._board, [member.title for member in self._members]
         # Learned to the end, and saved; at the start if it was killed before its last word.
-        self.done = self.shared.version >= blue.updates
+        self.done = self._shared.version >= blue.updates
         self._lifeline = Lifeline()
-        bells = [Bell(board.memory, board.flag_offset(name)) for name in blue.workers]
-        actors, inferences = blue.program.actors, blue.inferences
-        envs, servers, shards = bells[1 : 1 + actors], bells[1 + actors :][:inferences], bells[1 + actors + inferences :]
+        self._bells = {name: Bell(board.memory, board.flag_offset(name)) for name in names}
         self._queue = SharedQueue(
-            self.shared.queue, learner=bells[0], actors=servers or envs, shards=shards,
-            envs=[bell for bell in envs for _ in range(blue.program.halves)] if inferences else (),
+            self._shared.queue,
+            actors=[self._bells[member.title] for member in self._members if member.kind.writes],
+            learners=[self._bells[member.title] for member in self._members if member.kind.side == "learning"],
+        )
+        self._cuts = CutCoordinator(
+            board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps, wake=self._ring
         )  # fmt: skip
-        self._servers = servers
-        kinds: list[tuple[worker.Kind, int]] = [("learner", 0), *(("env" if inferences else "actor", i) for i in range(actors))]
-        kinds += [*(("inference", i) for i in range(inferences)), *(("shard", k) for k in range(len(blue.shards)))]
         self._children = [
-            _Child(name=name, kind=kind, index=index, bell=bell, outbox=Outbox(), stack=Pipe())
-            for name, (kind, index), bell in zip(blue.workers, kinds, bells, strict=True)
+            _Child(member=member, bell=self._bells[member.title], outbox=Outbox(), stack=Pipe()) for member in self._members
         ]
-        self._learner, self._others = self._children[0], self._children[1:]
         self._looked = time.perf_counter()
         self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._finalizer = weakref.finalize(
-            self, _end, board.stop, self._children, [self._segment, self._lifeline, *bells, *self._channels]
-        )
+            self, _end, board.stop, self._children,
+            [self._segment, self._lifeline, *self._bells.values(), *self._channels],
+        )  # fmt: skip
         try:
             for child in self._children:
                 self._start(child)
@@ -137,75 +115,68 @@ class ProcessRuntime:
             self.stop()
             raise
 
+    def _ring(self, names: Sequence[str]) -> None:
+        """Wake these workers, whatever they do."""
+        for name in names:
+            self._bells[name].ring(always=True)
+
     def _channel(self) -> PipeChannel:
         self._channels.append(PipeChannel())
         return self._channels[-1]
 
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
-        child.start_at, child.said, child.rows = None, "", self._rows(child)
-        duty: dict[str, Any] = {
-            "name": child.name, "board": self.shared.board, "bell": child.bell, "outbox": child.outbox, "stack": child.stack,
-            "lifeline": self._lifeline, "directory": self._blue.directory, "resume": self._blue.resume is not None,
-            "saved": int(self.shared.board.cut["save_learner" if child.kind == "learner" else "save_actors"][0]),
-        }  # fmt: skip
-        start_s = START_S + (worker.COMPILE_S if self._blue.program.compile else 0.0)
-        self.shared.board.touch(child.name, start_s if self._blue.resume is None else LOAD_S)
-        process: Any
-        if child.kind == "env":
-            steps = build.stepping(self._blue, child.index, self.shared, child.incarnation)
-            server = self._servers[self._blue.server(steps.groups[0].number)]
-            envs = stepping.EnvAssignment(stepping=steps, server=server, workers=self._blue.acting_workers, **duty)
-            process = forkserver.EnvProcess(target=stepping.main, args=(envs,), name=f"equipoise {child.name}")
-        else:
-            job = worker.Assignment(
-                kind=child.kind, index=child.index, incarnation=child.incarnation, blueprint=self._blue, shared=self.shared,
-                queue=self._queue, **duty,
-            )  # fmt: skip
-            context = multiprocessing.get_context("forkserver")
-            process = context.Process(target=worker.main, args=(job,), name=f"equipoise {child.name}")
+        blue, member, kind = self._blue, child.member, child.member.kind
+        child.start_at, child.said, child.progress = None, "", self._progress(child)
+        start_s = START_S + (worker.COMPILE_S if blue.program.compile else 0.0)
+        self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
+        assignment = worker.Assignment(
+            name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
+            lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
+            queue=self._queue if kind.torch else None,
+            bells={name: self._bells[name] for name in kind.wakes(blue, member.index)},
+            resume=None if child.life else blue.resume, directory=blue.directory,
+            saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
+            compiles=blue.program.compile,
+        )  # fmt: skip
+        made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
+        process = made(target=worker.main, args=(assignment,), name=f"equipoise {child.name}")
         try:
-            with _without_main(self._blue):
+            with _without_main(blue):
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
         child.process, child.watch = process, Watch(process.pid, time.perf_counter())
 
-    def _rows(self, child: _Child) -> int:
-        """What an actor's streams have come to: its next unroll begins there; of a shard, how many it took in."""
-        if child.kind == "shard":
-            policy, number = self._blue.shards[child.index]
-            return self.shared.posts[policy].inserted(number) * self._blue.unroll
-        return min((self.shared.actors[group].next_row for group in self._groups(child)), default=0)
-
-    def _groups(self, child: _Child) -> range:
-        """Of envs, that the worker steps or acts for."""
-        if child.kind == "inference":
-            return self._blue.served(child.index)
-        return self._blue.groups(child.index) if child.kind in ("actor", "env") else range(0)
+    def _progress(self, child: _Child) -> int:
+        return child.member.kind.progress(self._blue, self._shared, child.member.index)
 
     # ------------------------------------------------------------------------------------------------------ as it runs
 
-    def ask(self) -> None:
-        """For a cut after the next version."""
-        words = self.shared.board.cut
-        words["asked"][0] = words["begun"][0] + 1
+    def hold(self) -> None:
+        """Ask for a cut after the next version."""
+        self._cuts.hold()
 
     def release(self, cut: Cut) -> None:
-        """It is complete, given up, or to be completed by a later one: go on."""
-        words = self.shared.board.cut
-        words["released"][0] = words["begun"][0]
+        """The driver is done with a cut: the run goes on."""
         if not cut.more:
-            words["closed"][0] = words["begun"][0]
             self.done = cut.version >= self._blue.updates
-        self._learner.bell.ring(always=True)
+        self._cuts.release(cut)
 
-    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
-        """Wait at most ``timeout_s`` for what workers say -> their records, cuts and notes. May raise ``WorkerFailed``."""
+    def stats(self) -> RunStats:
+        """The run at this moment, also after its end."""
+        return stats(self._blue, self._members, self._board, self._shared, alone=True)
+
+    def weights(self, policy: str) -> WeightStore:
+        """A policy's versions, for a reader."""
+        return self._shared.policies[policy].weights.handle()
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise ``WorkerFailed``."""
         now = time.perf_counter()
-        if (version := self.shared.version) != self._version:
+        if (version := self._shared.version) != self._version:
             self._version, self._learned_at = version, time.monotonic()
-        for child in self._others:
+        for child in self._children:
             if child.start_at is not None and now >= child.start_at:
                 self._start(child)
         alive = [child for child in self._children if child.start_at is None]
@@ -215,35 +186,35 @@ class ProcessRuntime:
         for child in alive:
             ended = child.process.exitcode is not None  # before reading: then nothing can follow
             for message in child.outbox.receive():
-                self._take(child, message)
+                self._take(child, from_json(message))
             if ended:
                 raised = child.process.exitcode >= 0 and bool(child.said)
                 self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
         self._look_for_hangs()
         if self._reconciling:
             self._reconciling = not self._queue.reconcile()
-        if self._cutting is not None and self._cutting.missing == 0:
-            self._out.append(self._cutting.result())
-            self._writing, self._cutting = self._cutting if self._cutting.result().more else None, None
-        if self._writing is not None and (rest := self._writing.rest()) is not None:
-            self._out.append(rest)
-            self._writing = None
+        self._out += self._cuts.ready()
         out, self._out = self._out, []
         return out
 
-    def _take(self, child: _Child, message: dict[str, Any]) -> None:
-        if "saved" in message:  # which may have an "error" of its own
-            self._note_saved(child, message)
-        elif "written" in message:
-            self._note_written(child, message)
-        elif "error" in message:
-            child.said, child.error, child.final = message["error"], message["type"], message["final"]
-        elif "cut" in message:
-            self._begin_cut(message["cut"])
-        elif "note" in message:
-            self._out.append(message)
+    def _take(self, child: _Child, message: Message) -> None:
+        """A worker says something."""
+        if isinstance(message, Saved):
+            self._cuts.saved(child.name, message)
+        elif isinstance(message, Written):
+            self._cuts.written(child.name, message)
+        elif isinstance(message, CutBegun):
+            self._cuts.begun(message.version, obstacle=self._obstacle())
+        elif isinstance(message, Failed):
+            child.said, child.error, child.final = message.text, message.error, message.final
         else:
             self._out.append(message)
+
+    def _obstacle(self) -> str | None:
+        """Why there can be no cut now: the run would not hold still."""
+        waiting = [child.name for child in self._children if child.start_at is not None]
+        # A queue that is reconciled empties the channel of free slots for a moment.
+        return f"{waiting[0] if waiting else 'an actor'} is being replaced" if waiting or self._reconciling else None
 
     # ------------------------------------------------------------------------------------------------------- supervision
 
@@ -259,22 +230,14 @@ class ProcessRuntime:
                 continue
             assert child.watch is not None
             if overslept:
-                self.shared.board.touch(child.name)
-            elif how := child.watch.look(now, self.shared.board.touched(child.name), self._blue.program.deadline_s):
+                self._board.touch(child.name)
+            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.deadline_s):
                 stack = self._ask_for_stack(child)
                 child.process.kill()  # also ends a stopped one
                 child.process.join()
                 child.said = stack
                 said = how + ("" if stack else " and does not answer signals")
                 self._lost(child, Death(said, said.partition(" for ")[0]))
-
-    def _ring_beside(self, child: _Child) -> None:
-        """Wake those with whom the worker exchanged rows and actions."""
-        if child.kind == "env":
-            self._servers[self._blue.server(self._groups(child)[0])].ring()
-        else:
-            for group in self._groups(child):
-                self._queue.acted(group)
 
     def _ask_for_stack(self, child: _Child) -> str:
         """Where the worker is, from its faulthandler; empty where it does not answer."""
@@ -287,93 +250,32 @@ class ProcessRuntime:
 
     def _lost(self, child: _Child, death: Death) -> None:
         """A process is verified dead: take back what it had reserved, and plan its successor."""
-        progress = self._rows(child) >= child.rows + 2 * self._blue.unroll  # the second one was begun
+        kind, index = child.member.kind, child.member.index
+        progress = self._progress(child) >= child.progress + kind.stride(self._blue)
         child.streak.add(death, progress=progress)
         how = death.how
-        if child.kind == "learner" or child.final:
-            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final)
-        if self._cutting is not None:
-            self._cutting.error, self._cutting.missing = f"{child.name} {how} meanwhile", 0
-        if self._writing is not None and child.name in self._writing.late:
-            self._writing.written.setdefault(child.name, {"error": f"{child.name} {how} meanwhile"})
-        if child.kind == "shard":
-            policy, number = self._blue.shards[child.index]
-            self.shared.posts[policy].lost(number)
-            self._learner.bell.ring()
-        else:
-            groups = self._groups(child)
-            if child.kind != "env":  # whose rows were written by others
-                for group in groups:
-                    self._queue.cancel(self._blue.streams(group))
-                self._reconciling = True
-            if self.shared.exchange is not None:
-                self.shared.exchange.lost(groups)
-                self._ring_beside(child)
+        if kind.vital or child.final:
+            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=kind.vital)
+        self._cuts.lost(child.name, how)
+        lost = kind.lost(self._blue, self._shared, self._queue, index)
+        self._reconciling |= kind.writes
+        self._ring(kind.wakes(self._blue, index))
         if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death)
-        # Who acts and was lost before it had loaded its state does so again; that of others is lost with them.
-        if child.kind in ("env", "shard") or self._blue.resume is None or self._rows(child) > 0:
-            child.incarnation += 1
+        # A worker that was lost before it had loaded its state does so again.
+        if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
+            child.life += 1
         child.replaced += 1
         child.start_at = time.perf_counter() + child.streak.backoff_s
-        self.shared.board.touch(child.name, child.streak.backoff_s)  # nobody is at work meanwhile
+        self._board.touch(child.name, child.streak.backoff_s)  # nobody is at work meanwhile
         child.process.join()
         child.process.close()
         child.process = None
         child.close()
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
-        how += "; its rows are lost" if child.kind == "shard" else ""
-        self._out.append({"note": f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"})
-
-    # --------------------------------------------------------------------------------------------------------------- cuts
-
-    def _begin_cut(self, version: int) -> None:
-        """The learner holds still: the others write their files, and it does after them."""
-        directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
-        words = self.shared.board.cut
-        number = int(words["begun"][0])
-        self._cutting = cutting = _Cutting(number=number, step=step, version=version, missing=len(self._children))
-        waiting = [child.name for child in self._children if child.start_at is not None]
-        if waiting or self._reconciling:  # which empties the channel of free slots for a moment: nobody would hold still
-            cutting.error, cutting.missing = f"{waiting[0] if waiting else 'an actor'} is being replaced", 0
-            return
-        try:
-            checkpoint.begin(directory, step)
-        except OSError as error:
-            cutting.error, cutting.missing = str(error), 0
-            return
-        words["step"][0] = step
-        words["save_actors"][0] = number
-        for child in self._others:
-            child.bell.ring(always=True)
-        if not self._others:
-            self._let_learner_save(cutting)
-
-    def _note_saved(self, child: _Child, message: dict[str, Any]) -> None:
-        cutting = self._cutting
-        # Given up before this worker was ready: what it says must not be counted, least of all for the next cut.
-        if cutting is None or cutting.missing == 0 or message["saved"] != cutting.number:
-            return
-        cutting.missing -= 1
-        cutting.files |= message.get("files", {})
-        cutting.late += [child.name] if message.get("more") else []
-        cutting.error = cutting.error or message.get("error")
-        if cutting.missing == 1:  # all others have: it is the learner's turn, unless there is no use
-            if cutting.error is not None:
-                cutting.missing = 0
-                return
-            self._let_learner_save(cutting)
-
-    def _let_learner_save(self, cutting: _Cutting) -> None:
-        self.shared.board.cut["save_learner"][0] = cutting.number
-        self._learner.bell.ring(always=True)
-
-    def _note_written(self, child: _Child, message: dict[str, Any]) -> None:
-        """Of the cut under way, where a shard is done before the learner, or of the last; not of one that was given up."""
-        for cut in (self._cutting, self._writing):
-            if cut is not None and message["written"] == cut.number:
-                cut.written[child.name] = message
+        how += f"; {lost}" if lost else ""
+        self._out.append(Note(text=f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"))
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""

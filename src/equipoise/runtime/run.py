@@ -6,74 +6,67 @@ import inspect
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
-
-from equipoise.actors.episodes import recent
 from equipoise.envs.named import unseen
 from equipoise.experience.dataset import Dataset
 from equipoise.files import parse_json, plain
 from equipoise.nets.precision import emulated
 from equipoise.runtime import acting, blueprint, checkpoint, forkserver, playable
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.build import Shared
 from equipoise.runtime.checkpoint import Entry, Source
-from equipoise.runtime.cut import Cut
 from equipoise.runtime.deaths import Streak
 from equipoise.runtime.directory import RunDirectory, params_sha256
 from equipoise.runtime.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.runtime.exam import Exam
 from equipoise.runtime.limits import check_processes
+from equipoise.runtime.messages import Cut, Message, Note, Record
 from equipoise.runtime.program import differences
 from equipoise.runtime.refusals import check
 from equipoise.runtime.report import Report, step_of
 from equipoise.runtime.saving import RunState, Saving
 from equipoise.runtime.scribe import Scribe
 from equipoise.runtime.session import SESSION, Interrupt
+from equipoise.runtime.stats import RunStats
 from equipoise.schema import check as check_schema
-from equipoise.types import EnvSpec, Program, learning
+from equipoise.types import EnvSpec, Program, WeightStore, learning
+from equipoise.workers.kind import Kind
+from equipoise.workers.kinds import KINDS
 
 On = Literal["serial", "process"]
 X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
-PROMISING_EPISODES = 20
 CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
 class Runtime(Protocol):
-    """What the driver asks of a runtime."""
-
-    shared: Shared
+    """What the driver asks of a runtime; it reads nothing of a runtime's memory."""
 
     @property
-    def done(self) -> bool: ...
-    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]: ...
-    def ask(self) -> None: ...
-    def release(self, cut: Cut) -> None: ...
-    def stop(self) -> None: ...
+    def done(self) -> bool: ...  # learned to the end, and saved
+    def poll(self, timeout_s: float) -> list[Message]: ...  # what workers said: records, notes and cuts; may raise WorkerFailed
+    def hold(self) -> None: ...  # ask for a cut after the next version
+    def release(self, cut: Cut) -> None: ...  # the run goes on
+    def stats(self) -> RunStats: ...  # also after ``stop``
+    def weights(self, policy: str) -> WeightStore: ...
+    def stop(self) -> None: ...  # end every worker
 
 
-def start(blue: Blueprint, on: On) -> Runtime:
-    """Build the workers of a run where they are to work."""
+def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS) -> Runtime:
+    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or instead, of ours."""
     if on == "serial":
         from equipoise.runtime.serial import SerialRuntime
 
-        threads = torch.get_num_threads()
-        try:
-            return SerialRuntime(blue)
-        except BaseException:
-            torch.set_num_threads(threads)
-            raise
+        return SerialRuntime(blue, kinds)
     if on == "process":
         from equipoise.runtime.process import ProcessRuntime
 
-        return ProcessRuntime(blue)
+        return ProcessRuntime(blue, kinds)
     raise ValueError(f"expected on='serial' or 'process', got {on!r}")
 
 
@@ -98,21 +91,20 @@ class Run:
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
-        wandb: str | None = None,
-        chosen: Mapping[str, Any] | None = None,
+        wandb: str | None = None, chosen: Mapping[str, Any] | None = None, kinds: Sequence[Kind] = KINDS,
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
         had; or one that goes on (``resume``).
 
         ``source``: the checkpoint that it goes on from, by default its newest whole one.
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
-        ``chosen``: what was measured for this program, which run.json tells.
+        ``chosen``: what was measured for this program, which run.json tells. ``kinds`` of workers that the run is made of.
         """
         check(program)
         if on == "process":
             check_processes(program)
             forkserver.prepare(central=program.inference == "central")
-        self.program, self.on = program, on
+        self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []
         if on == "process" and platform.machine() not in X86:
@@ -149,7 +141,7 @@ class Run:
             forward=acting.forwards(forward),
         )  # fmt: skip
         self.summary: dict[str, Any] | None = None
-        self._inbox: deque[dict[str, Any] | Cut] = deque()
+        self._inbox: deque[Message] = deque()
         self._kept = -1  # the version of the newest whole checkpoint
         self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
         self._saved_at = 0.0
@@ -228,12 +220,12 @@ class Run:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
         blue, source = replace(self._blue, resume=self._source), self._source
         try:
-            runtime = start(blue, self.on)
+            runtime = start(blue, self.on, self._kinds)
         except Damaged as error:  # found by a worker that is built here
             self._fall_back(str(error))
             return self._begin(began)
-        scribe = Scribe(blue, runtime.shared, began, self.on)
-        exam = Exam(blue, runtime.shared)
+        scribe = Scribe(blue, runtime.stats, began, self.on)
+        exam = Exam(blue, runtime.weights)
         if source is not None:
             self._kept, file = source.version, source.path / checkpoint.DRIVER
             driver = parse_json(source.read(checkpoint.DRIVER), file)
@@ -257,10 +249,10 @@ class Run:
             self._end(ring)
             self._fall_back(error.traceback_text.rstrip().rpartition("\n")[2].partition(": ")[2])
             return _Ring(*self._begin(time.monotonic()))
-        reached = ring.runtime.shared.version  # what fails at one version would fail there for ever
+        reached = ring.runtime.stats().version  # what fails at one version would fail there for ever
         ring.streak.add(error.death, progress=reached > ring.furthest)
         hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.give_up_s)
-        if error.worker != "learner" or error.final:
+        if not error.vital or error.final:
             raise error
         if hopeless:
             raise WorkerFailed(error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death) from error
@@ -309,20 +301,21 @@ class Run:
             while not ring.runtime.done and not ring.exam.solved:
                 interrupt.check()
                 if self._save.due(busy=self._parts is not None):
-                    ring.runtime.ask()
+                    ring.runtime.hold()
                 try:
-                    self._inbox.extend(ring.runtime.advance(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
+                    self._inbox.extend(ring.runtime.poll(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
                 except WorkerFailed as error:
                     interrupt.check()
                     ring = self._again(ring, error)
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), ring)) is not None:
                         yield report
-                ring.exam.consider(ring.scribe.step, recent(ring.runtime.shared.episodes, PROMISING_EPISODES)[1])
+                if ring.exam.waits:
+                    ring.exam.consider(ring.scribe.step, ring.runtime.stats().recent_return)
                 yield from self._examine(ring, interrupt, beside=self.on == "process")
                 if self.program.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
                     self._saved_at = time.monotonic()
-                    ring.runtime.ask()
+                    ring.runtime.hold()
                 if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
                     yield ring.scribe.report(None, evaluating=ring.exam.progress)
             status = "solved" if ring.exam.solved else "completed"
@@ -343,15 +336,16 @@ class Run:
         self._files.close()
         yield last
 
-    def _handle(self, message: dict[str, Any] | Cut, ring: _Ring) -> Report | None:
+    def _handle(self, message: Message, ring: _Ring) -> Report | None:
         """A record becomes a report, a cut a checkpoint, a note is told."""
         if isinstance(message, Cut):
             self._keep(message, ring)
             ring.runtime.release(message)
             return None
-        if "note" in message:
-            ring.scribe.note(message["note"])
+        if isinstance(message, Note):
+            ring.scribe.note(message.text)
             return None
+        assert isinstance(message, Record), message  # what else workers say is for the runtime
         return self._recorded(ring.scribe.report(message), ring)
 
     def _recorded(self, report: Report, ring: _Ring) -> Report:
@@ -393,11 +387,11 @@ class Run:
 
     def _last_cut(self, ring: _Ring) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
-        if ring.runtime.shared.version == 0:
+        if ring.runtime.stats().version == 0:
             return False
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
-            ring.runtime.ask()
+            ring.runtime.hold()
             # What is being written has no limit: a second Ctrl-C ends that.
             while (self._parts is not None or time.monotonic() < until) and not ring.runtime.done:
                 while self._inbox:
@@ -408,7 +402,7 @@ class Run:
                             return kept
                     else:
                         self._handle(message, ring)
-                self._inbox.extend(ring.runtime.advance(SLICE_S))
+                self._inbox.extend(ring.runtime.poll(SLICE_S))
         except Exception as error:  # whatever it is, the weights and the summary are still to be written
             ring.scribe.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False

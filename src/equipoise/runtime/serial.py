@@ -3,150 +3,142 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from equipoise.actors.central import InferenceWorker
-from equipoise.actors.stepper import EnvWorker
-from equipoise.actors.worker import ActorWorker
-from equipoise.experience.shard import Shard
 from equipoise.experience.tokens import LocalChannel
-from equipoise.learners.worker import LearnerWorker
-from equipoise.runtime import build, checkpoint
+from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.checkpoint import Entry
-from equipoise.runtime.cut import Cut, journals_of, restored, save_worker, saved, together
+from equipoise.runtime.board import Meter
+from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.ipc import Heap
-from equipoise.types import Tick, Worker
+from equipoise.runtime.messages import Cut, CutBegun, Message, Saved, Written
+from equipoise.runtime.site import LocalSite
+from equipoise.runtime.stats import RunStats, joiner, stats
+from equipoise.runtime.workerfiles import Reader, Saver
+from equipoise.types import Tick, WeightStore, Worker
+from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kinds import KINDS
 
 IDLE_S = 0.001  # a look at what is being written, while nobody has work
 
 
+@dataclass(slots=True)
+class _Part:
+    """A worker that takes its turns."""
+
+    worker: Worker
+    meter: Meter
+    saver: Saver
+    threads: int  # of torch, as in a process of its own
+    last: Tick = Tick.WORKED
+
+
 class SerialRuntime:
-    """Ticks the actors and the learner round-robin."""
+    """Ticks all workers round-robin."""
 
-    def __init__(self, blue: Blueprint) -> None:
-        self._blue = blue
-        self.shared, _ = build.lay_out(blue, Heap, LocalChannel)
+    def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
+        self._blue, self._members = blue, crew(blue, kinds)
+        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel)
+        self.done = self._shared.version >= blue.updates
+        self._join = joiner(blue, self._shared)
+        self._out: list[Message] = []
+        self._cuts = CutCoordinator(
+            self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
+        )  # fmt: skip
         self._threads_before = torch.get_num_threads()
-        self._threads = [blue.program.threads, *([1] * (len(blue.workers) - 1))]
         torch.set_num_threads(1)
-        self._records: deque[dict[str, Any] | Cut] = deque()
-        self._cutting: int | None = None  # the version whose cut is under way
-        self._writing: Cut | None = None  # whose rest is being written
-        self._late: dict[Worker, dict[str, Any] | None] = {}  # by whom, and what they say of it when they are done
-        self._learner = build.learner(blue, self.shared, self.shared.queue, self._note)
-        actors: list[ActorWorker | EnvWorker]
-        if blue.inferences:
-            actors = [build.stepping(blue, i, self.shared).build() for i in range(blue.program.actors)]
+        self._workers: list[Worker] = []
+        try:
+            for member in self._members:
+                self._workers.append(self._build(member))
+        except BaseException:
+            self.stop()
+            raise
+        self._parts = [
+            _Part(
+                worker, self._board.meter(member.title, alone=False),
+                Saver(worker, member, Path(blue.directory), self._board.cut, partial(self._take, member.title)),
+                member.kind.threads(blue),
+            )
+            for worker, member in zip(self._workers, self._members, strict=True)
+        ]  # fmt: skip
+
+    def _build(self, member: Member) -> Worker:
+        blue, kind = self._blue, member.kind
+        site = LocalSite(
+            member, self._board, partial(self._take, member.title), queue=self._shared.queue, join=self._join, beats=False,
+            source=None if blue.resume is None else Reader(blue.resume, member),
+        )  # fmt: skip
+        return kind.build(kind.job(blue, self._shared, member.index, 0), site)
+
+    def _take(self, title: str, message: Message) -> None:
+        """A worker says something."""
+        if isinstance(message, CutBegun):
+            self._cuts.begun(message.version)
+        elif isinstance(message, Saved):
+            self._cuts.saved(title, message)
+        elif isinstance(message, Written):
+            self._cuts.written(title, message)
         else:
-            actors = [build.actor(blue, i, self.shared, self.shared.queue) for i in range(blue.program.actors)]
-        inferences = [build.inference(blue, i, self.shared, self.shared.queue) for i in range(blue.inferences)]
-        shards = [build.shard(blue, k, self.shared, self.shared.queue.block) for k in range(len(blue.shards))]
-        said = [*build.compile_torsos(blue, self._learner), *(note for a in actors for note in build.compile_torsos(blue, a))]
-        self._records.extend({"note": note} for note in said)
-        if blue.resume:
-            notes = [restored(name, a) for name, a in zip(blue.workers[1:], actors)]
-            self._records.extend({"note": note} for note in notes if note)
-        parts: list[ActorWorker | EnvWorker | InferenceWorker | LearnerWorker | Shard]
-        parts = [self._learner, *actors, *inferences, *shards]
-        self._workers: list[Worker] = list(parts)
-        self._indices = [-1, *range(len(actors)), *range(len(inferences)), *range(len(shards))]
-        self._close = [partial(build.close, part) for part in parts]
-        # What all but the learner say to be saved.
-        self._still = [Tick.STARVED if isinstance(part, EnvWorker | Shard) else Tick.BLOCKED for part in parts[1:]]
-        self._meters = [self.shared.board.meter(name, alone=False) for name in blue.workers]
-        self._last = [Tick.WORKED] * len(self._workers)
+            self._out.append(message)
 
-    @property
-    def done(self) -> bool:
-        return self._learner.done and self._writing is None
-
-    def _note(self, message: dict[str, Any]) -> None:
-        if "cut" in message:
-            self._cutting = message["cut"]
-        else:
-            self._records.append(message)
-
-    def ask(self) -> None:
-        """For a cut after the next version."""
-        words = self.shared.board.cut
-        words["asked"][0] = words["begun"][0] + 1
+    def hold(self) -> None:
+        """Ask for a cut after the next version."""
+        self._cuts.hold()
 
     def release(self, cut: Cut) -> None:
-        """It is complete, given up, or to be completed by a later one: go on."""
-        words = self.shared.board.cut
-        words["released"][0] = words["begun"][0]
+        """The driver is done with a cut: the run goes on."""
+        self._cuts.release(cut)
         if not cut.more:
-            words["closed"][0] = words["begun"][0]
+            self.done = cut.version >= self._blue.updates
 
-    def advance(self, timeout_s: float) -> list[dict[str, Any] | Cut]:
-        """Tick for about ``timeout_s``, or until the learner is done or a cut is written -> its records, and the cut."""
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Tick for about ``timeout_s``, or until there is a cut -> what workers said meanwhile."""
         until = time.perf_counter() + timeout_s
         while not self.done and time.perf_counter() < until:
-            if self._writing is not None:
-                if self._learner.done or Tick.WORKED not in self._last:
-                    self._wait()
-                if (rest := self._rest(self._writing)) is not None:
-                    self._records.append(rest)
-                    self._writing = None
-                    break
-                if self._learner.done:
-                    continue
-            if self._cutting is not None and self._last[1:] == self._still:
-                self._records.append(self._save(self._cutting))
-                self._cutting = None
+            if cuts := self._cuts.ready():
+                self._out += cuts
                 break
-            for i, (worker, meter) in enumerate(zip(self._workers, self._meters, strict=True)):
-                if self._threads[i] != torch.get_num_threads():
-                    torch.set_num_threads(self._threads[i])  # as in a process of its own
-                if self._last[i] is Tick.WORKED:
-                    meter.preempted()  # it could have gone on; the thread was another's
-                else:
-                    meter.add(self._last[i])
-                self._last[i] = worker.tick()
-                meter.add(self._last[i])
-        records = list(self._records)
-        self._records.clear()
-        return records
+            if all(part.last is not Tick.WORKED for part in self._parts):
+                for part in self._parts:
+                    if part.saver.late is not None:
+                        part.saver.late.wait(IDLE_S)
+            for part in self._parts:
+                self._turn(part)
+        out, self._out = self._out, []
+        return out
 
-    def _save(self, version: int) -> Cut:
-        directory, step = Path(self._blue.directory), self._blue.pace.steps(version)
-        files: dict[str, Entry] = {}
-        self._late = {}
-        try:
-            place = checkpoint.begin(directory, step)
-            workers = list(zip(self._workers, self._indices, strict=True))
-            for worker, index in [*workers[1:], workers[0]]:
-                if (mine := save_worker(place, worker, index, self.shared.queue)) is None:
-                    self._late[worker] = None
-                else:
-                    files |= mine
-        except (OSError, TypeError, ValueError) as error:  # a full disk, or a state that cannot be written
-            return Cut(step=step, version=version, error=f"{type(error).__name__}: {error}")
-        cut = Cut(step=step, version=version, files=files, more=bool(self._late))
-        self._writing = cut if cut.more else None
-        return cut
+    def _turn(self, part: _Part) -> None:
+        """One tick."""
+        meter, saver = part.meter, part.saver
+        if part.threads != torch.get_num_threads():
+            torch.set_num_threads(part.threads)
+        if part.last is Tick.WORKED:
+            meter.preempted()  # it could have gone on; the thread was another's
+        else:
+            meter.add(part.last)
+        wanted = int(saver.wanted[0])
+        part.last = part.worker.tick()
+        meter.add(part.last)
+        if saver.late is not None:
+            saver.poll()
+        if part.last is part.worker.ready and wanted > saver.last:
+            saver.save(wanted)
 
-    def _wait(self) -> None:
-        """For those who write."""
-        for worker, said in self._late.items():
-            for journal in journals_of(worker) if said is None else ():
-                journal.wait(IDLE_S)
+    def stats(self) -> RunStats:
+        """The run at this moment, also after its end."""
+        return stats(self._blue, self._members, self._board, self._shared, alone=False)
 
-    def _rest(self, cut: Cut) -> Cut | None:
-        """What was written of it while the run went on, once that is all."""
-        self._late = {worker: said or saved(worker) for worker, said in self._late.items()}
-        written = [said for said in self._late.values() if said is not None]
-        if len(written) < len(self._late):
-            return None
-        return together(cut, written)
+    def weights(self, policy: str) -> WeightStore:
+        """A policy's versions, for a reader."""
+        return self._shared.policies[policy].weights.handle()
 
     def stop(self) -> None:
-        for close in self._close:
-            close()
+        for worker in self._workers:
+            worker.close()
         torch.set_num_threads(self._threads_before)

@@ -1,89 +1,85 @@
-"""The body of a worker process that learns, acts, or keeps rows; that of an env worker is ``stepping.py``."""
+"""The body of a worker's process. Nothing here loads torch: a kind of worker that needs it does."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
+from equipoise.runtime.checkpoint import Source
+from equipoise.runtime.errors import CannotResume
+from equipoise.runtime.ipc import Bell
+from equipoise.runtime.loop import Duty, Spin, live, loop
+from equipoise.runtime.messages import Message, Record, to_json
+from equipoise.runtime.site import LocalSite
+from equipoise.runtime.workerfiles import Reader, Saver
+from equipoise.workers.kind import Member
 
-from equipoise.actors.central import InferenceWorker
-from equipoise.actors.worker import ActorWorker
-from equipoise.experience.dataset import Faulty
-from equipoise.experience.shard import Shard
-from equipoise.learners.learner import NonFiniteUpdate
-from equipoise.learners.worker import LearnerWorker
-from equipoise.nets.compiled import while_compiling
-from equipoise.runtime import build, stepping
-from equipoise.runtime.blueprint import Blueprint
-from equipoise.runtime.build import Shared
-from equipoise.runtime.cut import restored, save_worker, saved
-from equipoise.runtime.handles import SharedQueue
-from equipoise.runtime.loop import Duty, Spin, live, loop, write
-from equipoise.types import Tick
+if TYPE_CHECKING:
+    from equipoise.runtime.handles import SharedQueue
 
-Kind = Literal["learner", "actor", "env", "inference", "shard"]
-# A successor would come to the same: the run ends.
-FINAL = (*stepping.FINAL, NonFiniteUpdate, Faulty)
 COMPILE_S = 600.0  # that torch.compile may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment(Duty):
-    """Everything a worker is given."""
+    """Everything a worker's process is given."""
 
-    kind: Kind
-    index: int  # of the actor, the inference worker or the shard
-    incarnation: int  # how many processes the worker had before
-    blueprint: Blueprint
-    shared: Shared
-    queue: SharedQueue
+    member: Member
+    job: Any  # of ``Kind.job``
+    queue: SharedQueue | None  # None where the process has no torch
+    bells: Mapping[str, Bell]  # of the workers that this one wakes itself
+    resume: Source | None  # the checkpoint that this process goes on from
+    directory: str  # where checkpoints are written
+    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
+    threads: int  # of torch
+    spins: int  # workers that look again before they sleep, this one among them; 0: it does not
+    compiles: bool  # may torch.compile be at work in any tick?
 
 
 def main(job: Assignment) -> None:
     """Run one worker until the stop word, the end of its work, or the end of the driver."""
-    live(job, partial(_work, job), final=FINAL)
+    live(job, partial(_work, job), final=(*job.member.kind.final, CannotResume))
 
 
 def _work(job: Assignment) -> None:
-    worker = _build(job)
-    for note in build.compile_torsos(job.blueprint, worker):
-        job.outbox.send({"note": note})
-    if job.resume and not job.incarnation and (said := restored(job.name, worker)):
-        job.outbox.send({"note": said})
-    meter = job.board.meter(job.name)
-    if isinstance(worker, LearnerWorker):  # whose tick may last for minutes: it is at work, and does not hang
-        for line in worker.lines.values():
-            line.learner.pulse = partial(meter.add, Tick.WORKED)
-    if job.blueprint.program.compile:  # in any tick: the first with other rows than those that were compiled for, say
+    def send(message: Message) -> None:
+        job.outbox.send(to_json(message))
+
+    kind = job.member.kind
+    if kind.torch:
+        import torch
+
+        torch.set_num_threads(job.threads)
+    site = LocalSite(
+        job.member, job.board, send, queue=job.queue, join=_Join(job), bells=job.bells,
+        source=None if job.resume is None else Reader(job.resume, job.member),
+    )  # fmt: skip
+    worker = kind.build(job.job, site)
+    site.meter = meter = job.board.meter(job.name)
+    if kind.torch and job.compiles:  # in any tick: the first with other rows than those that were compiled for, say
+        from equipoise.nets.compiled import while_compiling
+
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
         while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
-
-    def save(cut: int) -> bool:
-        more = write(job, cut, lambda: save_worker(stepping.aside(job), worker, job.index, job.queue))
-        if isinstance(worker, InferenceWorker):
-            worker.hold(cut)
-        return more
-
-    loop(
-        job, worker, meter, learner=job.kind == "learner", still=Tick.STARVED if job.kind == "shard" else Tick.BLOCKED,
-        spin=Spin(job.blueprint.acting_workers) if job.kind == "inference" else None, save=save, saved=lambda: saved(worker),
-        patience=lambda: worker.patience_s if isinstance(worker, InferenceWorker) else None,
-    )  # fmt: skip
-    build.close(worker)
+    saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
+    spin = Spin(job.spins) if job.spins else None
+    loop(job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker))
+    worker.close()
 
 
-def _build(job: Assignment) -> ActorWorker | InferenceWorker | LearnerWorker | Shard:
-    if job.kind == "learner":
-        torch.set_num_threads(job.blueprint.program.threads)
-        return build.learner(
-            job.blueprint, job.shared, job.queue, job.outbox.send, pulse=partial(job.board.pulse, job.name),
-            ask=job.queue.ask,
-        )  # fmt: skip
-    torch.set_num_threads(1)
-    if job.kind == "shard":
-        return build.shard(job.blueprint, job.index, job.shared, job.queue.block, job.incarnation, answer=job.queue.answer)
-    if job.kind == "inference":
-        return build.inference(job.blueprint, job.index, job.shared, job.queue, job.incarnation, ring=job.queue.acted)
-    return build.actor(job.blueprint, job.index, job.shared, job.queue, job.incarnation)
+class _Join:
+    """What makes a record whole (``stats.py``), made when there is a first one: other workers need it not."""
+
+    def __init__(self, job: Assignment) -> None:
+        self._job = job
+        self._made: Callable[[Mapping[str, Any]], Record] | None = None
+
+    def __call__(self, record: Mapping[str, Any]) -> Record:
+        if self._made is None:
+            from equipoise.runtime.stats import joiner
+
+            self._made = joiner(self._job.job.blueprint, self._job.job.shared)
+        return self._made(record)

@@ -1,0 +1,106 @@
+"""What workers say to the driver, and a runtime to whoever polls it. A message is plain data: ``to_json`` crosses any pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+Entry = dict[str, Any]  # of a checkpoint's manifest: {"sha256", "size"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the learner found since its last record, with the episodes of all actors at that moment."""
+
+    version: int
+    at: float  # time.monotonic()
+    lag_mean: float
+    lag_max: int
+    metrics: Mapping[str, float]
+    episodes: int
+    return_mean: float | None
+    length_mean: float | None
+    aborted: int
+    info: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A sentence for the person."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The last word of a worker that raised."""
+
+    error: str  # the exception's name
+    text: str  # its traceback
+    final: bool  # a successor would come to the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutBegun:
+    """The learner holds still at this version: the others are to save."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A worker has written its files for a cut. ``more``: others are written while it goes on, until ``Written``."""
+
+    cut: int
+    files: dict[str, Entry] = field(default_factory=dict)
+    more: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The rest of a worker's files for a cut is written."""
+
+    cut: int
+    files: dict[str, Entry] = field(default_factory=dict)
+    segments: dict[str, Entry] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The run holds still and these files are written. ``error``: why they could not be.
+
+    With ``more`` others are written meanwhile; they come as a second one (``late``), which completes the checkpoint.
+    """
+
+    step: int
+    version: int
+    files: dict[str, Entry] = field(default_factory=dict)
+    segments: dict[str, Entry] = field(default_factory=dict)
+    error: str | None = None
+    more: bool = False
+    late: bool = False
+
+
+Message = Record | Note | Failed | CutBegun | Saved | Written | Cut
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut)}
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """A message as a JSON object: its fields, and its name under "message"."""
+    return {"message": type(message).__name__} | {f.name: getattr(message, f.name) for f in fields(message)}
+
+
+def from_json(data: Mapping[str, Any]) -> Message:
+    """The inverse; ValueError where it is no message."""
+    given = dict(data)
+    name = given.pop("message", None)
+    if name not in _TYPES:
+        raise ValueError(f"message: expected one of {', '.join(_TYPES)}, got {name!r}")
+    try:
+        made: Message = _TYPES[name](**given)
+    except TypeError as error:
+        raise ValueError(f"message: expected the fields of a {name}, got {sorted(given)}") from error
+    return made

@@ -1,0 +1,69 @@
+"""What a worker may use on one machine, where runtimes share memory and doorbells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from equipoise.runtime.board import Board, Meter
+from equipoise.runtime.cut import Gate
+from equipoise.runtime.ipc import Bell
+from equipoise.runtime.messages import CutBegun, Message, Note, Record
+from equipoise.runtime.workerfiles import Reader
+from equipoise.types import Tick, Worker
+from equipoise.workers.kind import Member
+
+
+class LocalSite:
+    """``Site`` of a worker in a process of its own, or, without ``bells`` and with ``beats`` False, in one thread with all."""
+
+    def __init__(
+        self, member: Member, board: Board, send: Callable[[Message], object], *, queue: Any, source: Reader | None,
+        join: Callable[[Mapping[str, Any]], Record], bells: Mapping[str, Bell] | None = None, beats: bool = True,
+    ) -> None:  # fmt: skip
+        """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record whole, with the actors' part.
+
+        ``beats``: does ``pulse`` tell the board that the worker is at work?
+        """
+        self.title, self.queue = member.title, queue
+        self._board, self._send, self._source, self._join = board, send, source, join
+        self._bells, self._beats = bells or {}, beats
+        self.meter: Meter | None = None  # once the worker ticks in a process of its own
+
+    def load(self, worker: Worker) -> bool:
+        if self._source is None:
+            return False
+        self._source.load(worker)
+        return True
+
+    def bell(self, title: str) -> Callable[[], object]:
+        return self._bells[title].ring if self._bells else _nothing
+
+    def note(self, text: str) -> None:
+        self._send(Note(text=text))
+
+    def pulse(self) -> None:
+        if not self._beats:
+            return
+        if self.meter is not None:
+            self.meter.add(Tick.WORKED)
+        else:
+            self._board.pulse(self.title)
+
+    def wrote(self, seconds: float) -> None:
+        self._board.wrote(self.title, seconds)
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._send(self._join(record))
+
+    def cut(self) -> int:
+        return int(self._board.cut["save"][0])
+
+    def gate(self, *, every: int, last: int, round_: int) -> Gate:
+        def announce(version: int) -> None:
+            self._send(CutBegun(version=version))
+
+        return Gate(self._board.cut, every=every, last=last, round_=round_, announce=announce)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,96 @@
+"""What a runtime tells of a run without anybody reading its memory: numbers of the moment, and the actors' part of a record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from equipoise.actors.episodes import recent, recent_info
+from equipoise.actors.rounding import kind_of, told
+from equipoise.balance.shares import Shares
+from equipoise.envs.capsule import COUNTED
+from equipoise.envs.causes import most_frequent
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.board import Board
+from equipoise.runtime.messages import Record
+from equipoise.workers.kind import Member
+from equipoise.workers.shared import Shared
+
+PROMISING_EPISODES = 20
+ROWS = ("inserted", "sampled", "dropped", "held")  # of the queue: the first is the sum of the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStats:
+    """A run at one moment, as plain data."""
+
+    version: int  # the newest
+    workers: Mapping[str, Shares]  # seconds by state since the run began, by the workers' titles
+    recent_return: float | None  # mean of the last ``PROMISING_EPISODES`` episodes
+    ticks: tuple[int, ...]  # how often each group of envs was stepped
+    rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
+    failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
+    aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shared, *, alone: bool) -> RunStats:
+    """Read the memory of a run. ``alone``: each worker has a process of its own."""
+    seconds = board.shares(alone=alone)
+    return RunStats(
+        version=shared.version,
+        workers={member.title: member.shares(seconds[member.title]) for member in members},
+        recent_return=recent(shared.episodes, PROMISING_EPISODES)[1],
+        ticks=tuple(episodes.ticks for episodes in shared.actors),
+        rows={name: int(n) for name, n in shared.queue.stats().items() if name in ROWS} | _rows_of_shards(shared),
+        failures={
+            member.title: dict(zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True))
+            for member in members
+            if not member.kind.serves and (groups := member.kind.groups(blue, member.index))
+        },
+        aborted=most_frequent([episodes.causes for episodes in shared.actors]),
+    )
+
+
+def _rows_of_shards(shared: Shared) -> dict[str, int]:
+    """What became of the rows that shards took, of all policies."""
+    found: dict[str, int] = {}
+    for post in shared.posts.values():
+        found = {name: found.get(name, 0) + rows for name, rows in post.stats().items()}
+    return found
+
+
+def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Record]:
+    """What makes a learner's record whole: the episodes of all actors, at the moment of the call.
+
+    The learner records before it frees a batch. In lockstep every actor waits at that moment, so a record holds the same
+    numbers in every runtime.
+    """
+    several = len(blue.roles) > 1
+    kinds = {
+        name: kind_of(blue.network(name), blue.roles[name].row.action)
+        for name, policy in shared.policies.items()
+        if policy.rounding
+    }
+
+    def join(record: Mapping[str, Any]) -> Record:
+        count, mean, length = recent(shared.episodes)
+        metrics = dict(record["metrics"])
+        for name, policy in shared.policies.items() if several else ():
+            _, of_policy, its_length = recent(policy.episodes)
+            if of_policy is not None:
+                metrics |= {f"{name}/return_mean": of_policy, f"{name}/length_mean": its_length}
+        for name, kind in kinds.items():
+            said = told(shared.policies[name].rounding, kind, record["version"])
+            metrics |= {f"{name}/{key}": x for key, x in said.items()} if several else said
+        return Record(
+            version=record["version"], at=time.monotonic(), lag_mean=record["lag_mean"], lag_max=record["lag_max"],
+            metrics=metrics, episodes=count, return_mean=mean, length_mean=length,
+            aborted=sum(int(one.failures[0]) for one in shared.actors), info=recent_info(shared.episodes),
+        )  # fmt: skip
+
+    return join

@@ -1,0 +1,77 @@
+"""The agents of actors and of inference workers, built from a Blueprint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from equipoise import tree
+from equipoise.actors.agent import LocalAgent
+from equipoise.actors.forward import FORWARDS, Forward
+from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
+from equipoise.experience.nowhere import Nowhere
+from equipoise.nets import compiled
+from equipoise.seeds import derive_seed
+from equipoise.types import Blocks, Places, WeightStore, stream_ids
+from equipoise.workers.shared import Shared
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+
+
+def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
+    """What a policy's forward is made of; under central inference it is on the learner's device."""
+    program = blue.program
+    return {
+        "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.precision,
+        "acting": program.acting, "device": program.device if blue.inferences else "cpu",
+    }  # fmt: skip
+
+
+def agents(
+    blue: Blueprint, group: int, shared: Shared, blocks: Blocks, forwards: Mapping[str, Forward] = MappingProxyType({}),
+    weights: Mapping[str, WeightStore] = MappingProxyType({}),
+) -> RoutedAgent:  # fmt: skip
+    """The policies of a group of envs. ``forwards``, ``weights``: what several groups use; empty: the group has its own."""
+    block = SharedBlock(blocks, len(blue.learns))
+    places = {name: PolicySlot(block, name) for name in blue.learns}
+    made = {
+        name: _agent(blue, name, group, shared, places.get(name), forwards.get(name), weights.get(name)) for name in blue.roles
+    }
+    return RoutedAgent(made)
+
+
+def _agent(
+    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, forward: Forward | None = None,
+    weights: WeightStore | None = None,
+) -> LocalAgent:  # fmt: skip
+    """The agent of one policy for one group of envs.
+
+    ``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own.
+    """
+    program, role, memory = blue.program, blue.roles[name], shared.policies[name]
+    streams = role.streams(stream_ids(group, program.group_envs))
+    return LocalAgent(
+        forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
+        weights=weights or memory.acting.handle(),
+        experience=Nowhere(role.row, blue.unroll, len(streams)) if places is None else places,
+        episodes=memory.episodes[group], streams=streams,
+        total_streams=program.actors * program.envs_per_actor * len(blue.spec.env.agents),
+        envs=program.actors * program.envs_per_actor, unroll=blue.unroll,
+        noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
+        rounding=memory.rounding[group] if memory.rounding else None,
+    )  # fmt: skip
+
+
+def compile_torso(
+    blue: Blueprint, name: str, net: Any, rows: int, *, device: torch.device | None = None, gradient: bool = False
+) -> str | None:
+    """Compile a policy's torso of images for so many rows, where the program says so; a note where that cannot be."""
+    if not blue.program.compile:
+        return None
+    obs = tree.torch_views(tree.zeros(tree.prepend(blue.roles[name].row.obs, rows)))
+    obs = tree.to(obs, torch.device("cpu") if device is None else device)
+    return compiled.compile_torso(net, obs, precision=blue.program.precision, gradient=gradient)

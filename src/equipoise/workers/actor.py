@@ -1,0 +1,61 @@
+"""The actor of local inference (``actors/worker.py``): it steps its envs and chooses their actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise.actors.worker import ActorWorker
+from equipoise.types import stream_ids
+from equipoise.workers.acting import agents, compile_torso
+from equipoise.workers.env import env_seed, rows, say_what_was_restored, unrolls
+from equipoise.workers.kind import Job, Kind, Queue, Site
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+class ActorKind(Kind):
+    """Steps envs and acts for them, with networks and weight handles of its own.
+
+    A successor begins new episodes, with seeds of their own and a gap in its streams' row numbers.
+    """
+
+    name = "actor"
+    side = "sampling"
+    writes = True
+
+    def count(self, blue: Blueprint) -> int:
+        return 0 if blue.inferences else blue.program.actors
+
+    def build(self, job: Job, site: Site) -> ActorWorker:
+        blue, shared, index = job.blueprint, job.shared, job.index
+        acts = agents(blue, index, shared, site.queue)
+        env = blue.make_env(
+            streams=stream_ids(index, blue.program.group_envs), seed=env_seed(blue, shared, index, job.life),
+            failures=blue.failures(shared.actors[index]), metrics=blue.program.metrics,
+        )  # fmt: skip
+        worker = ActorWorker(env, acts)
+        if job.life:
+            acts.succeed()
+        elif site.load(worker):
+            say_what_was_restored(site, [worker.env])
+        for name, one in acts.agents.items():
+            streams = blue.program.envs_per_actor * len(blue.roles[name].places)
+            if (said := compile_torso(blue, name, one.net, streams)) is not None:
+                site.note(said)
+        return worker
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return blue.groups(index)
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        return rows(shared, self.groups(blue, index))
+
+    def stride(self, blue: Blueprint) -> int:
+        return unrolls(blue)
+
+    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+        for group in self.groups(blue, index):
+            queue.cancel(blue.streams(group))
+        return ""

@@ -1,0 +1,147 @@
+"""The env worker of central inference (``actors/stepper.py``): it steps the envs of an actor, and never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from equipoise.actors.episodes import Episodes
+from equipoise.actors.exchange import EnvSide, Exchange
+from equipoise.actors.stepper import EnvWorker
+from equipoise.envs import make
+from equipoise.envs.capsule import Failures
+from equipoise.envs.pettingzoo import PettingZooEnv, dealt
+from equipoise.seeds import derive_seed
+from equipoise.types import Array, DealtEnv, EnvFactory, stream_ids
+from equipoise.workers.kind import Kind, Queue, Site
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """How the envs of a run are made: what of its Program they need."""
+
+    env: EnvFactory
+    policies: tuple[str, ...]
+    route: Mapping[str, str]
+    metrics: tuple[str, ...]
+
+    def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
+        """The envs of these numbers, their agents dealt to the policies; ``metrics``: those that are told."""
+        env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
+        parted = dealt(env, policies=self.policies, route=self.route)
+        if self.metrics and isinstance(parted, PettingZooEnv):
+            env.close()
+            raise ValueError(f"metrics: expected a Gymnasium env, got one of the agents {', '.join(parted.spec.env.agents)}")
+        return parted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some envs of one worker that are stepped together."""
+
+    number: int
+    envs: Array  # [E] int64, their numbers
+    streams: Mapping[str, Array]  # by policy, [B] int64
+    episodes: Episodes  # which has the counts of failures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepping:
+    """What an env worker is told about its work."""
+
+    making: Making
+    seed: int
+    failures: Failures
+    groups: tuple[Group, ...]
+    exchange: Exchange
+    server: str  # the title of the inference worker that acts for these envs
+
+
+class EnvKind(Kind):
+    """Steps the envs of one actor; an inference worker chooses the actions."""
+
+    name = "actor"
+    side = "sampling"
+    torch = False
+    reloads = False  # the inference worker's memory of these episodes is dropped with them
+
+    def count(self, blue: Blueprint) -> int:
+        return blue.program.actors if blue.inferences else 0
+
+    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Stepping:
+        assert shared.exchange is not None
+        groups = [
+            Group(
+                number=g, envs=envs, streams={name: role.streams(envs) for name, role in blue.roles.items()},
+                episodes=shared.actors[g],
+            )
+            for g, envs in ((g, stream_ids(g, blue.program.group_envs)) for g in blue.groups(index))
+        ]  # fmt: skip
+        return Stepping(
+            making=blue.making, seed=env_seed(blue, shared, groups[0].number, life), failures=blue.failures(),
+            groups=tuple(groups), exchange=shared.exchange, server=self.wakes(blue, index)[0],
+        )  # fmt: skip
+
+    def build(self, job: Stepping, site: Site) -> EnvWorker:
+        envs = []
+        for group in job.groups:
+            counted = replace(job.failures, counts=group.episodes.failures, causes=group.episodes.causes)
+            envs.append(job.making(streams=group.envs, seed=job.seed, failures=counted, metrics=job.making.metrics))
+        sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
+        worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut)
+        if site.load(worker):
+            say_what_was_restored(site, worker.envs)
+        return worker
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return blue.groups(index)
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        return rows(shared, self.groups(blue, index))
+
+    def stride(self, blue: Blueprint) -> int:
+        return unrolls(blue)
+
+    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+        assert shared.exchange is not None
+        shared.exchange.lost(self.groups(blue, index))
+        return ""
+
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        return (f"inference {blue.server(blue.groups(index)[0])}",)
+
+    def spins(self, blue: Blueprint) -> int:
+        return blue.acting_workers
+
+
+def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
+    """The seed of a group's envs: another one where episodes cannot go on, since none is to come a second time."""
+    if not life and (blue.resume is None or blue.spec.env.resume != "restart"):
+        return blue.program.seed
+    # With the row, since the count of lives begins anew with a resume.
+    where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if life else "")
+    return derive_seed(blue.program.seed, f"incarnation {life} from {where}")
+
+
+def rows(shared: Shared, groups: range) -> int:
+    """How many rows of each stream the groups' unrolls have taken: the slowest group's."""
+    return min((shared.actors[group].next_row for group in groups), default=0)
+
+
+def unrolls(blue: Blueprint) -> int:
+    """The rows of two unrolls: once the second is begun the first is complete."""
+    return 2 * blue.unroll
+
+
+def say_what_was_restored(site: Site, envs: Sequence[Any]) -> None:
+    """Tell the person what became of a worker's envs in a resume; nothing of envs that do not say."""
+    if not all(env.resumed for env in envs):
+        return
+    exact, replay, restart = (sum(env.resumed[kind] for env in envs) for kind in ("exact", "replay", "restart"))
+    said = f"{site.title}: {exact} envs exactly as they were, {replay} brought back by replay, {restart} begin a new episode"
+    site.note(said + "".join(f" (stream {stream}: {why})" for env in envs for stream, why in list(env.restarts.items())[:1]))

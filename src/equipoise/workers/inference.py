@@ -1,0 +1,77 @@
+"""The inference worker of central inference (``actors/central.py``): it acts for the envs of many env workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equipoise.actors.central import InferenceWorker
+from equipoise.actors.joint import JointForward
+from equipoise.workers.acting import agents, forward_parts
+from equipoise.workers.env import rows, unrolls
+from equipoise.workers.kind import Job, Kind, Queue, Site
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+class InferenceKind(Kind):
+    """Acts for envs that others step. A successor begins new episodes. Its torsos are not compiled: its batches vary."""
+
+    name = "inference"
+    side = "sampling"
+    serves = True
+    writes = True
+
+    def count(self, blue: Blueprint) -> int:
+        return blue.inferences
+
+    def build(self, job: Job, site: Site) -> InferenceWorker:
+        blue, shared, program = job.blueprint, job.shared, job.blueprint.program
+        assert shared.exchange is not None
+        forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
+        weights = {name: shared.policies[name].acting.handle() for name in blue.roles}
+        groups = self.groups(blue, job.index)
+        routed = [agents(blue, group, shared, site.queue, forwards, weights) for group in groups]
+        bells = [site.bell(_env_worker(blue, group)) for group in groups]
+        worker = InferenceWorker(
+            forwards, routed, shared.exchange, first=groups.start, ring=lambda group: bells[group - groups.start](),
+            alone=program.max_lag == 0, most=program.inference_batch, wait_s=program.inference_wait_ms / 1000,
+        )  # fmt: skip
+        if job.life:
+            for one in routed:
+                one.succeed()
+        else:
+            site.load(worker)
+        return worker
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return blue.served(index)
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        return rows(shared, self.groups(blue, index))
+
+    def stride(self, blue: Blueprint) -> int:
+        return unrolls(blue)
+
+    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+        assert shared.exchange is not None
+        groups = self.groups(blue, index)
+        for group in groups:
+            queue.cancel(blue.streams(group))
+        shared.exchange.lost(groups)
+        return ""
+
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_env_worker(blue, group) for group in self.groups(blue, index)))
+
+    def spins(self, blue: Blueprint) -> int:
+        return blue.acting_workers
+
+    def patience(self, worker: InferenceWorker) -> float | None:
+        return worker.patience_s
+
+
+def _env_worker(blue: Blueprint, group: int) -> str:
+    """The title of the env worker that steps this group."""
+    return f"actor {group // blue.program.halves}"

@@ -1,0 +1,152 @@
+"""What a runtime asks of a kind of worker. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from equipoise.balance.shares import Shares, Side
+from equipoise.envs.capsule import EnvFailed
+from equipoise.envs.checks import WrongValue
+from equipoise.envs.infos import NoNumber
+from equipoise.types import Array, Tree, Worker
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a worker's process is told about its work."""
+
+    blueprint: Blueprint
+    shared: Shared
+    index: int  # the worker's number among those of its kind
+    life: int  # how many processes of this worker died after they had begun
+
+
+class Queue(Protocol):
+    """The run's queue, as far as the driver takes something back."""
+
+    def cancel(self, streams: Array) -> None: ...  # the owner of these envs is verified dead; its open block counts as dropped
+
+
+class Site(Protocol):
+    """What a worker may use in the place where it runs. Every runtime has its own."""
+
+    title: str  # the worker's, e.g. "actor 3"
+    queue: Any  # the run's queue, which rings the workers that may go on; None in a process without torch
+
+    def load(self, worker: Worker) -> bool: ...  # from the checkpoint that the run goes on from; False: there is none
+    def bell(self, title: str) -> Callable[[], object]: ...  # a call wakes that worker; only for those in ``Kind.wakes``
+    def note(self, text: str) -> None: ...  # tell the person
+    def pulse(self) -> None: ...  # "at work": now and then in a build or a tick that may take minutes
+    def wrote(self, seconds: float) -> None: ...  # so much of this worker's time went into writing a replay's rows
+    def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
+    def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
+    def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
+
+
+class Kind(ABC):
+    """One kind of worker: a name, a place in the ring, and what the runtimes do with workers of it. Kinds have no state.
+
+    A subclass sets the fields in which it differs and says ``count`` and ``build``; its instances must pickle.
+    """
+
+    name: ClassVar[str]  # worker 3 is "NAME 3" in ps and in reports, and "NAME_3" in checkpoints; letters a to z
+    numbered: ClassVar[bool] = True  # False: there is one, which is called NAME
+    side: ClassVar[Side]  # of the ring
+    serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
+    torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
+    writes: ClassVar[bool] = False  # reserves blocks of the queue for the groups of ``groups``
+    vital: ClassVar[bool] = False  # a worker is not replaced: the whole ring begins again from the newest checkpoint
+    reloads: ClassVar[bool] = True  # a successor loads the state again if its predecessor died before it made progress
+    final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a successor would come to the same
+
+    @abstractmethod
+    def count(self, blue: Blueprint) -> int:
+        """How many workers of this kind a run has."""
+
+    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
+        """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""
+        return Job(blueprint=blue, shared=shared, index=index, life=life)
+
+    @abstractmethod
+    def build(self, job: Any, site: Site) -> Worker:
+        """Make the worker, where it is to work; ``site.load`` it where the run goes on from a checkpoint."""
+
+    def memory(self, blue: Blueprint) -> Tree:
+        """Specs of memory that the workers of this kind share with the driver: ``Shared.own[name].views``, zeros at first."""
+        return {}
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        """A count that rises as the worker gets on; it outlives the worker's process."""
+        return 0
+
+    def stride(self, blue: Blueprint) -> int:
+        """How much progress shows that a process of this kind does its work: failures before it count as one row."""
+        return 1
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        """The groups of envs that the worker steps or acts for."""
+        return range(0)
+
+    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+        """Take back what a worker had, which is verified dead; the driver calls it. Returns what is lost for good, or ""."""
+        return ""
+
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        """Titles of the workers that this one wakes itself, besides those that the queue wakes; also woken when it is lost."""
+        return ()
+
+    def threads(self, blue: Blueprint) -> int:
+        """Threads of torch."""
+        return 1
+
+    def spins(self, blue: Blueprint) -> int:
+        """How many workers look again for a moment before they sleep, this one among them; 0: this one does not."""
+        return 0
+
+    def patience(self, worker: Any) -> float | None:
+        """Seconds for which the worker's next tick may be put off; None: until somebody rings."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker of a run."""
+
+    kind: Kind
+    index: int
+
+    @property
+    def title(self) -> str:
+        """The name in ps, in reports and on the board."""
+        return f"{self.kind.name} {self.index}" if self.kind.numbered else self.kind.name
+
+    @property
+    def file(self) -> str:
+        """The name of its file in a checkpoint, but for the ending."""
+        return f"{self.kind.name}_{self.index}" if self.kind.numbered else self.kind.name
+
+    @property
+    def folder(self) -> str:
+        """Where its rows lie among those of the run's replay, with a slash at the end unless it is empty."""
+        return f"{self.file}/" if self.kind.numbered else ""
+
+    def shares(self, seconds: Shares) -> Shares:
+        """The worker's seconds, with what a reader has to know of its kind."""
+        return replace(seconds, kind=self.kind.name, side=self.kind.side, serves=self.kind.serves)
+
+
+def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:
+    """All workers of a run, kind by kind; ValueError where two would have one name."""
+    members = tuple(Member(kind, index) for kind in kinds for index in range(kind.count(blue)))
+    titles = [member.title for member in members]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise ValueError(f"kinds: expected workers with names of their own, got two that are called {title!r}")
+    return members

@@ -1,0 +1,12 @@
+"""The kinds of workers that a run is made of."""
+
+from __future__ import annotations
+
+from equipoise.workers.actor import ActorKind
+from equipoise.workers.env import EnvKind
+from equipoise.workers.inference import InferenceKind
+from equipoise.workers.kind import Kind
+from equipoise.workers.learner import LearnerKind
+from equipoise.workers.shard import ShardKind
+
+KINDS: tuple[Kind, ...] = (LearnerKind(), ActorKind(), EnvKind(), InferenceKind(), ShardKind())

@@ -1,0 +1,136 @@
+"""The learner (``learners/worker.py``): it takes batches of experience and publishes new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from equipoise import tree
+from equipoise.experience.dataset import Faulty
+from equipoise.experience.offline import Offline, Shelf
+from equipoise.experience.replay import Replay
+from equipoise.experience.rounds import Fresh, Rounds
+from equipoise.experience.sharded import Sharded
+from equipoise.learners.learner import NonFiniteUpdate
+from equipoise.learners.past import Past
+from equipoise.learners.worker import LearnerWorker, Line
+from equipoise.seeds import policy_seed
+from equipoise.types import Algorithm, Array, Experience, Trajectory, learning
+from equipoise.workers.acting import compile_torso
+from equipoise.workers.kind import Job, Kind, Site
+from equipoise.workers.shared import Shared
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+
+LEARNER = "learner"
+
+
+class LearnerKind(Kind):
+    """Learns. Where it fails the whole ring begins again: nobody else knows its optimiser's state."""
+
+    name = LEARNER
+    numbered = False
+    side = "learning"
+    vital = True
+    final = (*Kind.final, NonFiniteUpdate, Faulty)
+
+    def count(self, blue: Blueprint) -> int:
+        return 1
+
+    def build(self, job: Job, site: Site) -> LearnerWorker:
+        blue, shared = job.blueprint, job.shared
+        nets = blue.first_networks()
+        past = {
+            name: Past(
+                role.frozen, shared.policies[name].weights, tree.named_tensors(nets[name]),
+                seed=policy_seed(blue.program.seed, "past", name),
+            )
+            for name, role in blue.roles.items()
+            if role.frozen is not None
+        }  # fmt: skip
+        experiences = _experiences(blue, shared, site)
+        worker = LearnerWorker(
+            {name: _line(blue, name, nets[name], shared, experiences[name]) for name in blue.learns}, queue=site.queue,
+            past=past, updates=blue.updates, record_every=blue.record_every, record=site.record,
+            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
+        )  # fmt: skip
+        site.load(worker)
+        worker.begin()
+        for name, line in worker.lines.items():
+            line.learner.pulse = site.pulse  # a tick may last for minutes
+            policy = learning(blue.program)[name]
+            windows = policy.batch * len(blue.roles[name].places)
+            rows = (policy.unroll + (not line.learner.by_rows)) * windows // policy.algorithm.minibatches
+            said = compile_torso(blue, name, line.learner.net, rows, device=line.learner.device, gradient=True)
+            if said is not None:
+                site.note(said)
+        return worker
+
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        return tuple(_shard(k) for k in range(len(blue.shards)))
+
+    def threads(self, blue: Blueprint) -> int:
+        return blue.program.threads
+
+
+def _shard(number: int) -> str:
+    """The title of a shard."""
+    return f"shard {number}"
+
+
+def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
+    policy, core = learning(blue.program)[name], blue.learner(name, net)
+    memory = shared.policies[name]
+    return Line(
+        learner=core, experience=experience, batch=blue.batch(name), weights=memory.acting,
+        publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
+    )  # fmt: skip
+
+
+def _experiences(blue: Blueprint, shared: Shared, site: Site) -> dict[str, Experience]:
+    """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
+    rounds = Rounds(site.queue, begins=blue.pace.begins, updates=blue.pace.updates)
+    return {name: _experience(blue, name, shared, rounds, site) for name in blue.learns}
+
+
+def _experience(blue: Blueprint, name: str, shared: Shared, rounds: Rounds, site: Site) -> Experience:
+    """The experience of one policy."""
+    policy, role, program = blue.policies[name], blue.roles[name], blue.program
+    if policy.replay is None:
+        return Fresh(rounds, name)
+    seed, gpu, several = replay_seed(blue, "replay", name), program.device != "cpu", len(blue.learns) > 1
+    window, shelf = policy.algorithm.item_rows or policy.unroll, None
+    file, room = (f"replay_{name}", f"policy_{name}") if several else ("replay", "")
+    if blue.dataset is not None:
+        stacks = role.spec.stacks
+        shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=site.pulse)
+    if name not in blue.replays:
+        assert shelf is not None
+        return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)
+    if name in shared.posts:
+        first = blue.shards.index((name, 0))
+        bells = [site.bell(_shard(first + k)) for k in range(blue.replays[name].settings.shards)]
+        return Sharded(
+            blue.replays[name], rounds, name, post=shared.posts[name], seed=seed, ring=lambda shard: bells[shard](), file=file
+        )
+    return Replay(
+        blue.replays[name], rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file, room=room,
+        folder=Path(blue.segments) / room, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name),
+        wrote=site.wrote,
+    )  # fmt: skip
+
+
+def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
+    """A seed for a policy's replay; the replay of the only policy that learns has the same one whatever its name."""
+    return policy_seed(blue.program.seed, purpose, name if len(blue.learns) > 1 else "main")
+
+
+def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
+    """The priority of items as they enter, where the algorithm says one and the selector reads it."""
+    algorithm, settings = blue.policies[name].algorithm, blue.policies[name].replay
+    says: Any = type(algorithm).priority is not Algorithm.priority
+    return algorithm.priority if says and settings is not None and settings.selector == "prioritized" else None

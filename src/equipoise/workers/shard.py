@@ -1,0 +1,56 @@
+"""The shard of a replay (``experience/shard.py``): it keeps the rows of some actors and draws from them for the learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise.experience.shard import Shard
+from equipoise.experience.store import Store
+from equipoise.workers.kind import Job, Kind, Member, Queue, Site
+from equipoise.workers.learner import LEARNER, first_priority, replay_seed
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+class ShardKind(Kind):
+    """Keeps rows. A successor is empty."""
+
+    name = "shard"
+    side = "keeping"
+    reloads = False
+
+    def count(self, blue: Blueprint) -> int:
+        return len(blue.shards)
+
+    def build(self, job: Job, site: Site) -> Shard:
+        blue = job.blueprint
+        policy, number = blue.shards[job.index]
+        plan, purpose = blue.replays[policy], f"replay shard {number}" + (f" incarnation {job.life}" if job.life else "")
+        store = Store(
+            plan, seed=replay_seed(blue, purpose, policy), shard=number, goals=blue.goals(policy),
+            folder=Path(blue.segments) / Member(self, job.index).folder, priority=first_priority(blue, policy),
+        )  # fmt: skip
+        worker = Shard(
+            plan, store, job.shared.posts[policy], number, block=lambda place: site.queue.block(place)[policy],
+            ring=site.bell(LEARNER),
+        )  # fmt: skip
+        site.load(worker)
+        return worker
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        policy, number = blue.shards[index]
+        return shared.posts[policy].inserted(number)
+
+    def stride(self, blue: Blueprint) -> int:
+        return 2
+
+    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+        policy, number = blue.shards[index]
+        shared.posts[policy].lost(number)
+        return "its rows are lost"
+
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        return (LEARNER,)

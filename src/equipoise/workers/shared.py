@@ -1,0 +1,77 @@
+"""What the workers of a run share: the parts of the ring that lie over one memory. Who writes what is said in each part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from equipoise import tree
+from equipoise.actors.episodes import Episodes
+from equipoise.actors.exchange import Exchange
+from equipoise.actors.rounding import Rounding
+from equipoise.experience.post import Post
+from equipoise.experience.queue import Queue
+from equipoise.memory import Memory
+from equipoise.types import Tree
+from equipoise.weights.device import DeviceWeights
+from equipoise.weights.store import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyMemory:
+    """What the actors and the learner share of one policy, besides the queue of all policies."""
+
+    weights: Weights
+    episodes: Sequence[Episodes]  # one a group of envs
+    learns: bool
+    rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
+    device: DeviceWeights | None = None  # the weights that are acted with, where they lie on the learner's device
+
+    @property
+    def acting(self) -> Weights | DeviceWeights:
+        """The weights that are acted with."""
+        return self.weights if self.device is None else self.device
+
+
+class Own:
+    """Memory that the workers of one kind share with the driver: ``views`` by the specs that ``Kind.memory`` asked for."""
+
+    def __init__(self, specs: Tree, memory: Memory) -> None:
+        self._parts = specs, memory
+        self.views: Tree = tree.views(specs, memory.buffer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Own, self._parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the workers of a run share."""
+
+    queue: Queue
+    policies: Mapping[str, PolicyMemory]  # those that learn come first
+    posts: Mapping[str, Post] = field(default_factory=dict)  # by policy, of those whose replay has shards
+    exchange: Exchange | None = None  # under central inference
+    own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
+
+    @property
+    def episodes(self) -> list[Episodes]:
+        """The episodes of the policies that learn, of every actor."""
+        return [one for policy in self.policies.values() if policy.learns for one in policy.episodes]
+
+    @property
+    def actors(self) -> Sequence[Episodes]:
+        """One a group of envs: it holds what is counted of the group and not of a policy (rows, failures)."""
+        return self._one.episodes
+
+    @property
+    def version(self) -> int:
+        """The newest; -1 before the first."""
+        return self._one.acting.version
+
+    @property
+    def _one(self) -> PolicyMemory:
+        """Any policy that learns, for what all have in common."""
+        one, *_ = self.policies.values()
+        return one

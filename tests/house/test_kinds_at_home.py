@@ -1,0 +1,86 @@
+"""What one kind of worker does stands in its file in ``workers/``: nobody else asks a worker what it is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from equipoise.workers.kinds import KINDS
+
+PACKAGE = Path(__file__).parents[2] / "src" / "equipoise"
+WORKER = re.compile(r"Worker\b|\bShard\b")
+NAMES = {kind.name for kind in KINDS}
+USERS = ("api", "cli")  # which compare the words of a user, and know no worker
+DRIVER = ("run", "scribe", "exam", "measure")  # what goes on with a run, wherever its workers are
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str):
+            yield one.value
+
+
+def wrong(source: str, *, words: bool = True) -> list[str]:
+    """Where a worker's kind is asked for: by its class, a prefix of its title, or (``words``) a comparison with its name."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and words:
+            sides = [node.left, *node.comparators]
+            values = [value for side in sides for value in getattr(side, "elts", [side])]
+            if any(isinstance(value, ast.Constant) and value.value in NAMES for value in values):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.match_case):
+            if any(text in NAMES for text in _texts(node.pattern)):
+                found.append(ast.unparse(node.pattern))
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            asked = node.args[1:] if name == "isinstance" else node.args
+            if name == "isinstance" and any(
+                ast.unparse(kind).endswith("Worker") or "Shard" in ast.unparse(kind) for kind in asked
+            ):
+                found.append(ast.unparse(node))
+            titles = [text.removeprefix("equipoise ").rstrip(" 0123456789") for arg in node.args for text in _texts(arg)]
+            if name in ("startswith", "removeprefix") and any(title in NAMES for title in titles):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_nobody_asks_a_worker_what_it_is() -> None:
+    files = [file for file in sorted(PACKAGE.rglob("*.py")) if file.relative_to(PACKAGE).parts[0] != "workers"]
+    found = {}
+    for file in files:
+        name = str(file.relative_to(PACKAGE))
+        if where := wrong(file.read_text(), words=not name.startswith(USERS)):
+            found[name] = where
+    assert not found and len(files) > 100
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "isinstance(worker, LearnerWorker)", "isinstance(worker, ActorWorker | Shard)", "child.kind == 'shard'",
+        "kind in ('actor', 'x')", "name.startswith('actor')", "name.startswith(('equipoise actor ', 'equipoise x'))",
+        "match kind:\n    case 'learner': pass",
+    ],
+)  # fmt: skip
+def test_it_would_be_seen(line: str) -> None:
+    assert wrong(line)
+
+
+def test_the_driver_knows_no_memory() -> None:
+    """``Runtime`` is all that it sees: neither the parts of a ring nor the board."""
+    for name in DRIVER:
+        source = (PACKAGE / "runtime" / f"{name}.py").read_text()
+        imported = {
+            alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        parts = ("Shared", "board", "episodes", "experience.queue", "experience.post", "actors.exchange", "weights.")
+        assert not [one for one in imported if any(part in one for part in parts)], name
+        assert ".shared" not in source, name
