@@ -26,7 +26,7 @@ from rows import PRECISION
 from equipoise.algorithms.impala import IMPALA
 from equipoise.runtime import measure
 from equipoise.runtime.session import Interrupt
-from equipoise.types import EnvFactory, Policy, Precision, Program
+from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Precision, Program
 
 CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")
 SLOW = EnvFactory(target="idle:Idle", kwargs={"sleep_s": 0.005, "image": True})
@@ -53,9 +53,11 @@ def program(net: str, streams: int) -> Program:
     env, torso, precision, actors = NETS[net]
     policy = Policy(algorithm=IMPALA(torso=torso), unroll=min(max(ROWS // streams, 4), 32), batch=streams)
     return Program(
-        env=env, policies={"main": policy}, actors=actors, envs_per_actor=streams // actors, max_lag=None, precision=precision,
-        evaluate_episodes=0,
-    )  # fmt: skip
+        source=EnvSource(env=env),
+        policies={"main": policy},
+        placement=Placement(actors=actors, envs_per_actor=streams // actors, max_lag=None, precision=precision),
+        evaluation=EvaluationSettings(episodes=0),
+    )
 
 
 def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any]:
@@ -70,8 +72,8 @@ def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any
     better = max(true.values())
     return {
         "net": net, "streams": streams, **true, "rates": rates,
-        "auto": chosen.inference, "why": record["inference"]["why"],
-        "of_better": true[chosen.inference] / better if better else None,
+        "auto": chosen.placement.inference, "why": record["inference"]["why"],
+        "of_better": true[chosen.placement.inference] / better if better else None,
     }  # fmt: skip
 
 

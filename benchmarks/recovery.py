@@ -54,7 +54,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="equipoise-recovery-") as place:
         attack = Attack(Path(place), limit_s=120.0 + 3 * options.seconds + 4 * options.kill_for)
         with attack:
-            attack.train("checkpoint_every=0", actors=n, updates=500)
+            attack.train("schedule.checkpoint_every=0", actors=n, updates=500)
             before = rate(attack, options.seconds)
             end = time.monotonic() + options.kill_for
             while time.monotonic() < end:

@@ -28,7 +28,7 @@ from equipoise.runtime import blueprint, build, forkserver, worker
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.loop import RECHECK_S, Spin
 from equipoise.runtime.site import LocalSite
-from equipoise.types import Algorithm, EnvFactory, Policy, Program, Slot, Tick
+from equipoise.types import Algorithm, EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Slot, Tick
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
@@ -37,9 +37,11 @@ def program(given: argparse.Namespace) -> Program:
     algorithm: Algorithm = IMPALA() if given.net == "mlp" else Empty()
     policy = Policy(algorithm=algorithm, unroll=32, batch=given.streams * given.workers)
     return Program(
-        env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000}), policies={"main": policy},
-        actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central", evaluate_episodes=0,
-    )  # fmt: skip
+        source=EnvSource(env=EnvFactory(target="idle:Idle", kwargs={"sleep_s": given.sleep_ms / 1000})),
+        policies={"main": policy},
+        placement=Placement(actors=given.workers, envs_per_actor=given.streams, max_lag=None, inference="central"),
+        evaluation=EvaluationSettings(episodes=0),
+    )
 
 
 class Room:
@@ -68,8 +70,8 @@ class Ring:
         self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
         mine = next(member for member in members if member.kind.serves)
         self.mine = self.bells[mine.title]
-        role, self.width, self.halves = blue.roles["main"], made.group_envs, made.halves
-        nowhere = Nowhere(role.row, blue.unroll, made.group_envs)  # always room
+        role, self.width, self.halves = blue.roles["main"], made.placement.group_envs, made.placement.halves
+        nowhere = Nowhere(role.row, blue.unroll, made.placement.group_envs)  # always room
         site = LocalSite(mine, board, _ignored, queue=Room(nowhere), source=None, join=_ignored, bells=self.bells)
         self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)

@@ -100,7 +100,7 @@ def run_window(a: argparse.Namespace, series: str, actors: int) -> dict[str, Any
     steps = int(200 * RECORD_S * actors * 1000 / a.step_ms)  # a run has 200 reports; whole rounds
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         out, log = Path(folder) / "run", Path(folder) / "log"
-        words = [*command(a, actors=actors, updates=updates, steps=steps, out=out), "--set", "evaluate_episodes=0"]
+        words = [*command(a, actors=actors, updates=updates, steps=steps, out=out), "--set", "evaluation.episodes=0"]
         first, last = trained(words, out, log, warmup=a.warmup, seconds=a.seconds, env=surroundings())
         reports = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     took, did, made = (last[key] - first[key] for key in ("wall_s", "env_steps", "updates"))

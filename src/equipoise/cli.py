@@ -172,7 +172,7 @@ def train(
             given["policies"] = policies
         made = api.measurable if measured else api.program
         program = made(env, algorithm, settings=(*(settings or ()), *more), recipe=recipe, **given)
-        if recipe and program.precision == "fp32" and (why := recipes.falls_back(env, algorithm or "ppo")):
+        if recipe and program.placement.precision == "fp32" and (why := recipes.falls_back(env, algorithm or "ppo")):
             print(why, file=sys.stderr)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
         begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
@@ -367,7 +367,7 @@ def play_recorded(
     epilog="""Examples:
   equipoise collect runs/NAME --dataset cartpole/expert-v0
   equipoise collect runs/NAME --dataset data/expert --episodes 50 --deterministic
-  equipoise train CartPole-v1 --algorithm bc --actors 0 --set replay.dataset=cartpole/expert-v0 --steps 5k""",
+  equipoise train CartPole-v1 --algorithm bc --dataset cartpole/expert-v0 --steps 5k""",
 )
 def collect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
@@ -386,7 +386,7 @@ def collect(
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Save episodes of a run's policy as a Minari data set, which 'train --set replay.dataset=...' learns from."""
+    """Save episodes of a run's policy as a Minari data set, which 'train --dataset' learns from."""
     with plain_errors("equipoise collect", debug):
         from equipoise.runtime.settings import convert
 

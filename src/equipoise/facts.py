@@ -108,6 +108,8 @@ class Read:
     def __str__(self) -> str:
         if self.values == UNSET:
             return f"where `{self.setting}` is set"
+        if all(value in UNSET for value in self.values) and not self.unless:
+            return f"where `{self.setting}` is not set"
         values = " or ".join(said(value) for value in self.values)
         return f"unless `{self.setting}={values}`" if self.unless else f"where `{self.setting}={values}`"
 

@@ -47,8 +47,8 @@ def of_program(program: Any) -> tuple[Names, Any]:
     """The code that a program, or a ``spec.json``, names, and the part of the JSON that decides what is called with what."""
     if not isinstance(program, Mapping):
         return [], None
-    env, policies = program.get("env"), program.get("policies")
-    names, signed = of_env(env)
+    source, policies = program.get("source"), program.get("policies")
+    names, signed = of_env(source.get("env") if isinstance(source, Mapping) else None)
     algorithms: dict[str, Any] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None

@@ -463,12 +463,53 @@ class EnvFactory:
     target: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     action_mask: Annotated[
-        str, Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none.")
+        str,
+        Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
+        Flag(WHAT, "CHOICE"),
     ] = "auto"
 
 
-Live = Read("actors", why="there is no live experience")
+Live = Read("source.dataset", "", why="there is no live experience")
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where experience comes from: what the two kinds have in common."""
+
+    on_nonfinite: Annotated[
+        OnNonfinite,
+        Help(
+            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
+        ),
+        Flag(WHERE, "stop|drop|clamp"),
+    ] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSource(Source):
+    """Live experience: envs that actors step."""
+
+    dataset: ClassVar[str] = ""  # no recorded rows alone
+
+    env: EnvFactory
+    metrics: Annotated[
+        tuple[str, ...],
+        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
+        Flag(OUT, "NAME[,NAME]"),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource(Source):
+    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
+
+    metrics: ClassVar[tuple[str, ...]] = ()  # no env is stepped
+
+    dataset: Annotated[
+        str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
+    ]
+    env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,21 +617,28 @@ Overlapping = Read("max_lag", 0, unless=True, why="in lockstep each group of env
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A run as data. ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work.
+class Placement:
+    """What runs where, and how far acting and learning may be apart.
 
-    A field without ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    ``max_lag`` stands here and not in the schedule: it decides with the actors and their envs how many unrolls are under way at
+    once, so a reader of one needs the other.
     """
 
-    env: EnvFactory
-    policies: Mapping[str, Policy | Frozen]  # usually one, "main"
-    route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
     actors: Annotated[
-        Whole,
-        Help("Workers that step envs and choose actions. 0 with replay.dataset: recorded rows alone."),
+        Count,
+        Help("Workers that step envs and choose actions."),
+        Live,
         Flag(WHERE),
     ] = 1
     envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE)] = 16
+    max_lag: Annotated[
+        Whole | None,
+        Help(
+            "How many versions old experience may be: 0 is lockstep (reproducible), more lets actors "
+            "and learner overlap, none is unbounded."
+        ),
+        Flag(WHERE, "K|none"),
+    ] = 0
     learners: Annotated[Count, Help("Learners; more than one is not there yet.")] = 1
     inference: Annotated[
         Inference,
@@ -611,14 +659,6 @@ class Program:
         Overlapping,
         FREE,
     ] = 0.0
-    max_lag: Annotated[
-        Whole | None,
-        Help(
-            "How many versions old experience may be: 0 is lockstep (reproducible), more lets actors "
-            "and learner overlap, none is unbounded."
-        ),
-        Flag(WHERE, "K|none"),
-    ] = 0
     device: Annotated[str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]"), FREE] = "cpu"
     precision: Annotated[
         Precision,
@@ -634,26 +674,6 @@ class Program:
     )
     compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
     threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE), FREE] = 1
-    steps: Annotated[
-        Count,
-        Help("Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --actors 0."),
-        Flag(LONG),
-        FREE,
-    ] = 500_000
-    schedule_steps: Annotated[
-        Count | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
-    ] = None
-    seed: Annotated[Whole, Help("Seed of every random number."), Flag(WHAT)] = 0
-    stop_at: Annotated[float | None, Help("Stop when evaluation reaches this mean return."), Flag(LONG, "RETURN"), FREE] = None
-    evaluate_episodes: Annotated[
-        Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG), FREE
-    ] = 20
-    evaluate_every: Annotated[
-        Count | None,
-        Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
-        Flag(LONG, "STEPS"),
-        FREE,
-    ] = None
     deadline_s: Annotated[
         Positive,
         Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),
@@ -662,24 +682,6 @@ class Program:
     give_up_s: Annotated[
         Positive, Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."), FREE
     ] = 600.0
-    checkpoint_every: Annotated[
-        Whole | None,
-        Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
-        Flag(OUT, "STEPS"),
-        FREE,
-    ] = None
-    on_nonfinite: Annotated[
-        OnNonfinite,
-        Help(
-            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
-        ),
-        Flag(WHERE, "stop|drop|clamp"),
-    ] = "stop"
-    metrics: Annotated[
-        tuple[str, ...],
-        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
-        Flag(OUT, "NAME[,NAME]"),
-    ] = ()
 
     @property
     def halves(self) -> int:
@@ -687,13 +689,85 @@ class Program:
         return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
 
     @property
-    def groups(self) -> int:
-        """Of envs, in the run: each is stepped together, writes one block of rows, and acts by the same weights."""
-        return self.actors * self.halves
+    def group_envs(self) -> int:
+        """Envs of a group."""
+        return self.envs_per_actor // self.halves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long a run is, what it draws its random numbers from, and when it is saved."""
+
+    steps: Annotated[
+        Count,
+        Help("Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset."),
+        Flag(LONG),
+        FREE,
+    ] = 500_000
+    schedule_steps: Annotated[
+        Count | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
+    ] = None
+    seed: Annotated[Whole, Help("Seed of every random number."), Flag(WHAT)] = 0
+    checkpoint_every: Annotated[
+        Whole | None,
+        Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
+        Flag(OUT, "STEPS"),
+        FREE,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """When fresh episodes are played, how many, and the return that ends the run."""
+
+    stop_at: Annotated[float | None, Help("Stop when evaluation reaches this mean return."), Flag(LONG, "RETURN"), FREE] = None
+    episodes: Annotated[
+        Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
+    ] = 20
+    every: Annotated[
+        Count | None,
+        Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
+        Flag(LONG, "STEPS", name="evaluate-every"),
+        FREE,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A run as data: where experience comes from, what learns from it, what runs where, how long, and how it is judged.
+
+    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work. A setting without
+    ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    """
+
+    source: EnvSource | RecordedSource
+    policies: Mapping[str, Policy | Frozen]  # usually one, "main"
+    route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
+    placement: Placement = Placement()
+    schedule: Schedule = Schedule()
+    evaluation: EvaluationSettings = EvaluationSettings()
 
     @property
-    def group_envs(self) -> int:
-        return self.envs_per_actor // self.halves
+    def env(self) -> EnvFactory:
+        """The env that is stepped, or that evaluation plays; ValueError where there is none."""
+        if self.source.env is None:
+            raise ValueError("source.env: expected an env, got none: this run knows recorded rows alone")
+        return self.source.env
+
+    @property
+    def name(self) -> str:
+        """The env's target, or the data set where there is no env."""
+        return self.source.dataset if self.source.env is None else self.source.env.target
+
+    @property
+    def actors(self) -> int:
+        """Actors that run: none where rows are recorded."""
+        return 0 if self.source.dataset else self.placement.actors
+
+    @property
+    def groups(self) -> int:
+        """Groups of envs of the run: each is stepped together, writes one block of rows, and acts by the same weights."""
+        return self.actors * self.placement.halves
 
 
 def learning(program: Program) -> dict[str, Policy]:
@@ -716,9 +790,10 @@ def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) ->
 
 
 __all__ = [
-    "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env",
-    "EnvFactory", "EnvSpec", "Experience", "Fraction", "Frozen", "Inference", "LateSave", "LossOutput", "Network",
-    "NonNegative", "OnNonfinite", "Optimizer", "Places", "Policy", "Pool", "Positive", "Precision", "Program", "Range", "Rate",
-    "Replay", "Resume", "RunSpec", "SaveEnd", "Sequence", "Share", "Slot", "Stack", "StateReader", "StateWriter", "Tick",
-    "TimeStep", "Trajectory", "Tree", "WeightStore", "Whole", "Worker",
+    "Acting", "Agent", "Algorithm", "Array", "AskedInference", "Batch", "Blocks", "Count", "DealtEnv", "Env", "EnvFactory",
+    "EnvSource", "EnvSpec", "EvaluationSettings", "Experience", "Fraction", "Frozen", "Inference", "LateSave", "LossOutput",
+    "Network", "NonNegative", "OnNonfinite", "Optimizer", "Placement", "Places", "Policy", "Pool", "Positive", "Precision",
+    "Program", "Range", "Rate", "RecordedSource", "Replay", "Resume", "RunSpec", "SaveEnd", "Schedule", "Sequence", "Share",
+    "Slot", "Source", "Stack", "StateReader", "StateWriter", "Tick", "TimeStep", "Trajectory", "Tree", "WeightStore",
+    "Whole", "Worker",
 ]  # fmt: skip

@@ -15,7 +15,19 @@ import pytest
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.sac import SAC
 from equipoise.runtime.run import Run
-from equipoise.types import Batch, EnvFactory, EnvSpec, Optimizer, Policy, Program, Replay
+from equipoise.types import (
+    Batch,
+    EnvFactory,
+    EnvSource,
+    EnvSpec,
+    EvaluationSettings,
+    Optimizer,
+    Placement,
+    Policy,
+    Program,
+    Replay,
+    Schedule,
+)
 from tests.envs.same import ENDS, PAY
 
 GAMMA = 0.9
@@ -84,9 +96,12 @@ def test_the_truth_table(kind: Any, n: int, mode: str, tmp_path: Any) -> None:
     algorithm = kind(hidden=(8,), gamma=GAMMA, n_step=n)
     policy = Policy(algorithm=algorithm, unroll=6, batch=64, replay=Replay(capacity=1200, starts_at=600, updates=4))
     program = Program(
-        env=EnvFactory(target="tests.envs.same:clocked", kwargs={"mode": mode, "box": kind is ConstantSAC}),
-        policies={"main": policy}, actors=1, envs_per_actor=4, steps=1200, evaluate_episodes=0,
-    )  # fmt: skip
+        source=EnvSource(env=EnvFactory(target="tests.envs.same:clocked", kwargs={"mode": mode, "box": kind is ConstantSAC})),
+        policies={"main": policy},
+        placement=Placement(actors=1, envs_per_actor=4),
+        schedule=Schedule(steps=1200),
+        evaluation=EvaluationSettings(episodes=0),
+    )
     with Run(program, on="serial", out=tmp_path / "run") as going:
         for _ in going:
             pass

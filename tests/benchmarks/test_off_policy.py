@@ -51,7 +51,7 @@ def test_parameters_are_those_of_our_networks(case: str) -> None:
     policy = learning(program)["main"]
     assert policy.batch == CASES[case].batch
     assert policy.replay is not None
-    rows = policy.unroll * program.envs_per_actor * program.actors
+    rows = policy.unroll * program.placement.envs_per_actor * program.actors
     assert policy.replay.updates * policy.batch / rows == CASES[case].contract.passes
 
 

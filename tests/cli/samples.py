@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.balance.shares import Shares
+from equipoise.runtime.fields import alter
 from equipoise.runtime.report import Evaluation, Report
-from equipoise.types import Algorithm, EnvFactory, Policy, Program
+from equipoise.types import Algorithm, EnvFactory, EnvSource, Placement, Policy, Program, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +28,13 @@ VERDICT = "Sampling-bound: the learner waits 62 % of the time for experience; ad
 
 
 def program(**fields: Any) -> Program:
-    given: dict[str, Any] = {
-        "env": EnvFactory(target="CartPole-v1"), "policies": {"main": Policy(algorithm=Toy(), unroll=32, batch=128)},
-        "actors": 2, "envs_per_actor": 64, "max_lag": 1, "steps": 500_000,
-    }  # fmt: skip
-    return Program(**(given | fields))
+    made = Program(
+        source=EnvSource(env=EnvFactory(target="CartPole-v1")),
+        policies={"main": Policy(algorithm=Toy(), unroll=32, batch=128)},
+        placement=Placement(actors=2, envs_per_actor=64, max_lag=1),
+        schedule=Schedule(steps=500_000),
+    )
+    return alter(made, **fields)
 
 
 def report(**fields: Any) -> Report:

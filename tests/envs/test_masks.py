@@ -218,7 +218,9 @@ def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
 
     with (
         pytest.warns(RuntimeWarning, match="info has an 'action_mask' that nobody asked for") as warned,
-        pytest.raises(EnvFailed, match="(?s)AssertionError.*: with --set action_mask=info only allowed actions are taken"),
+        pytest.raises(
+            EnvFailed, match="(?s)AssertionError.*: with --set source.env.action_mask=info only allowed actions are taken"
+        ),
     ):
         forbidden()
     assert len(warned) == 1
@@ -265,5 +267,5 @@ def test_a_check_says_that_a_mask_is_not_used() -> None:
     name = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))
     envs = {choice: EnvFactory(target=f"python:{name}", action_mask=choice) for choice in ("auto", "none")}
     facts = {choice: check_env(env, steps=20).facts for choice, env in envs.items()}
-    assert facts["auto"]["action mask"] == "in info['action_mask'], and not used: --set action_mask=info does"
+    assert facts["auto"]["action mask"] == "in info['action_mask'], and not used: --set source.env.action_mask=info does"
     assert "action mask" not in facts["none"]

@@ -69,11 +69,11 @@ def recorded(path: Path) -> Path:
 def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     cls, settings = algorithm_class(name), SHOW_ALL.get(name, [])
     if cls.needs_dataset:
-        settings = [*settings, f"replay.dataset={recorded(tmp_path / 'rows')}"]
+        settings = [*settings, f"source.dataset={recorded(tmp_path / 'rows')}"]
     elif cls.needs_replay:
         settings = [*settings, "replay.starts_at=0"]
     made = api.program(
-        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=int(not cls.needs_dataset), envs_per_actor=4, unroll=8,
+        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8,
         steps=64, evaluate_episodes=0, settings=settings,
     )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +17,26 @@ from equipoise.algorithms._off_policy import OffPolicyAlgorithm
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
 from equipoise.runtime import fields
+from equipoise.runtime.fields import alter
 from equipoise.runtime.program import algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
 from equipoise.runtime.settings import apply_settings
-from equipoise.types import WHERE, Algorithm, EnvFactory, Frozen, Optimizer, Policy, Program, Replay, learning
+from equipoise.types import (
+    WHERE,
+    Algorithm,
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    Frozen,
+    Placement,
+    Policy,
+    Program,
+    RecordedSource,
+    Replay,
+    Schedule,
+    Source,
+    learning,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +45,14 @@ class Warm(PPO):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wider(Program):
+class Wider(Placement):
     spares: Annotated[int, Range(0, 8), Help("Spare actors."), Flag(WHERE), FREE] = 0
     spare_s: Annotated[float, Range(0), Help("Seconds that a spare actor waits."), Read("spares")] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiderProgram(Program):
+    placement: Wider = Wider()
 
 
 def test_every_table_of_the_pages_is_current() -> None:
@@ -41,13 +62,40 @@ def test_every_table_of_the_pages_is_current() -> None:
 
 def test_every_class_with_settings_has_a_table() -> None:
     names = {name for page in settings_tables.pages() for _, name, _ in settings_tables.TABLE.findall(page.read_text())}
-    shared: list[type[Any]] = [Algorithm, ActorCriticAlgorithm, OffPolicyAlgorithm, Program, EnvFactory, Policy, Frozen, Replay]
+    shared: list[type[Any]] = [
+        Algorithm,
+        ActorCriticAlgorithm,
+        OffPolicyAlgorithm,
+        Source,
+        EnvSource,
+        RecordedSource,
+        Placement,
+        Schedule,
+        EvaluationSettings,
+        EnvFactory,
+        Policy,
+        Frozen,
+        Replay,
+    ]
     assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
 
 
-@pytest.mark.parametrize("cls", [Program, EnvFactory, Policy, Optimizer, Frozen, Replay])
+@pytest.mark.parametrize("cls", [cls for _, cls in fields.rooms(replay=True)] + [Source, Frozen])
 def test_every_setting_has_help(cls: type[Any]) -> None:
-    parts = {"env", "policies", "route", "target", "kwargs", "algorithm", "optimizer", "replay"}
+    parts = {
+        "source",
+        "placement",
+        "schedule",
+        "evaluation",
+        "env",
+        "policies",
+        "route",
+        "target",
+        "kwargs",
+        "algorithm",
+        "optimizer",
+        "replay",
+    }
     assert {name for name, fact in facts(cls).items() if not fact.help} <= parts
 
 
@@ -71,30 +119,30 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
     assert check_resume(made, apply_settings(made, ["algorithm.clip=0.1"])) == {"algorithm.clip": [0.2, 0.1]}
 
 
-def test_a_field_of_the_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from equipoise.console import options
     from equipoise.runtime import program as programs
 
-    monkeypatch.setattr(fields, "Program", Wider)
-    monkeypatch.setattr(programs, "Program", Wider)
+    monkeypatch.setattr(fields, "Program", WiderProgram)
+    monkeypatch.setattr(programs, "Program", WiderProgram)
     names = {name for name, _ in options.flags().items()}
     assert "spares" in names and "actors" in names
     given, more = options.read({"spares": "2"})
     assert (given, more) == ({"spares": 2}, [])
-    assert dict(options._others())["spare_s"].help == "Seconds that a spare actor waits."
+    assert dict(options._others())["placement.spare_s"].help == "Seconds that a spare actor waits."
     base = api.program("CartPole-v1", "ppo")
-    wide = Wider(**{name: getattr(base, name) for name in facts(Program)})
-    made = apply_settings(wide, ["spares=3", "spare_s=2"])
-    assert (made.spares, made.spare_s) == (3, 2.0)  # type: ignore[attr-defined]
+    wide = WiderProgram(source=base.source, policies=base.policies)
+    made = apply_settings(wide, ["placement.spares=3", "placement.spare_s=2"])
+    assert made.placement == Wider(spares=3, spare_s=2.0)
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
     assert "| `spares` | 0 | 0 to 8 | Spare actors. `--spares`. A resume may change it. |" in settings_tables.table(Wider)
-    with pytest.raises(ValueError, match=r"spares: expected 0 to 8, got 9"):
-        check(apply_settings(made, ["spares=9"]))
-    with pytest.raises(ValueError, match=r"spare_s, since spares is 0"):
-        check_read(apply_settings(made, ["spares=0"]), ["spare_s"])
-    assert check_resume(made, apply_settings(made, ["spares=1"])) == {"spares": [3, 1]}
-    with pytest.raises(ValueError, match="cannot change spare_s"):
-        check_resume(made, apply_settings(made, ["spare_s=3"]))
+    with pytest.raises(ValueError, match=r"placement.spares: expected 0 to 8, got 9"):
+        check(apply_settings(made, ["placement.spares=9"]))
+    with pytest.raises(ValueError, match=r"placement.spare_s, since placement.spares is 0"):
+        check_read(apply_settings(made, ["placement.spares=0"]), ["placement.spare_s"])
+    assert check_resume(made, apply_settings(made, ["placement.spares=1"])) == {"placement.spares": [3, 1]}
+    with pytest.raises(ValueError, match="cannot change placement.spare_s"):
+        check_resume(made, apply_settings(made, ["placement.spare_s=3"]))
 
 
 def test_a_page_that_is_not_current_is_seen() -> None:
@@ -107,4 +155,4 @@ def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> N
     env, algorithm = recipe
     table = {key: value for key, value in recipes.RECIPES[recipe].items() if not key.startswith("env.")}
     made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
-    assert made == replace(api.program(env, algorithm), env=made.env)
+    assert made == alter(api.program(env, algorithm), env=made.env)

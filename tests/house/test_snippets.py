@@ -6,7 +6,6 @@ Blocks of other libraries have their name behind ``python`` and are not run.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from equipoise import api
 from equipoise.api import training
 from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.fields import alter
 from equipoise.runtime.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,9 +35,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             programs.append(program)
             steps = 2 * program.policies["main"].unroll * program.policies["main"].batch
             if (going_on := options.get("resume")) is not None:
-                steps += going_on.program.steps
-            every = None if program.evaluate_every is None else 1
-            short = dataclasses.replace(program, steps=steps, evaluate_episodes=2, evaluate_every=every)
+                steps += going_on.program.schedule.steps
+            every = None if program.evaluation.every is None else 1
+            short = alter(program, steps=steps, evaluate_episodes=2, evaluate_every=every)
             super().__init__(short, **{**options, "on": "serial"})
 
     monkeypatch.setattr(training, "Run", Small)

@@ -11,7 +11,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.types import Batch, EnvFactory, Frozen, LossOutput, Policy, Program, Replay
+from equipoise.types import (
+    Batch,
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    Frozen,
+    LossOutput,
+    Placement,
+    Policy,
+    Program,
+    Replay,
+    Schedule,
+)
 from tests.envs import herd
 from tests.runtime.ruling import Counter, Ruling, misversioned, plant
 
@@ -112,13 +124,17 @@ def program(
     """Two policies that learn, of two agents and of one, whose spaces differ."""
     sizes: Any = {"unroll": unroll, "batch": batch or actors * envs}
     return Program(
-        env=EnvFactory(target=target),
+        source=EnvSource(env=EnvFactory(target=target)),
         policies={
-            "goats": Policy(algorithm=Herding(fault=fault), **sizes), "dog": Policy(algorithm=Herding(actions=5), **sizes),
+            "goats": Policy(algorithm=Herding(fault=fault), **sizes),
+            "dog": Policy(algorithm=Herding(actions=5), **sizes),
         },
         route={"a*": "goats", "b0": "dog"},
-        actors=actors, envs_per_actor=envs, max_lag=max_lag, steps=steps, evaluate_episodes=0, **options,
-    )  # fmt: skip
+        placement=Placement(actors=actors, envs_per_actor=envs, max_lag=max_lag),
+        schedule=Schedule(steps=steps),
+        evaluation=EvaluationSettings(episodes=0),
+        **options,
+    )
 
 
 def against_its_past(*, every: int = 7, pool: int = 3, **options: Any) -> Program:

@@ -16,7 +16,21 @@ import torch
 from torch import nn
 
 from equipoise.envs import ruler
-from equipoise.types import Algorithm, Batch, EnvFactory, LossOutput, Optimizer, Policy, Program, Replay, Trajectory
+from equipoise.types import (
+    Algorithm,
+    Batch,
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    LossOutput,
+    Optimizer,
+    Placement,
+    Policy,
+    Program,
+    Replay,
+    Schedule,
+    Trajectory,
+)
 from tests.envs.faulty import fails
 
 Fault = Literal["none", "state", "version", "reward", "mask", "obs", "action", "first"]
@@ -180,7 +194,9 @@ def program(
     max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None, replay: Replay | None = None, **env: Any,
 ) -> Program:  # fmt: skip
     return Program(
-        env=EnvFactory(target=target, kwargs=env),
+        source=EnvSource(env=EnvFactory(target=target, kwargs=env)),
         policies={"main": Policy(algorithm=algorithm or Ruling(), unroll=unroll, batch=batch or actors * envs, replay=replay)},
-        actors=actors, envs_per_actor=envs, max_lag=max_lag, steps=steps, evaluate_episodes=0,
-    )  # fmt: skip
+        placement=Placement(actors=actors, envs_per_actor=envs, max_lag=max_lag),
+        schedule=Schedule(steps=steps),
+        evaluation=EvaluationSettings(episodes=0),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from equipoise import api
 from equipoise.actors.choice import Choice
 from equipoise.runtime import acting
+from equipoise.runtime.fields import alter
 from equipoise.runtime.refusals import check
 from equipoise.types import Program
 
@@ -43,7 +43,9 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["forward"] == run["forward"]
     assert json.loads((tmp_path / "run/summary.json").read_text())["acting"]["forward"] == {"main": "lean"}
-    with api.resume(tmp_path / "run", on="serial", steps=8192, settings=["acting=int8"]) as going:  # others may be faster now
+    with api.resume(
+        tmp_path / "run", on="serial", steps=8192, settings=["placement.acting=int8"]
+    ) as going:  # others may be faster now
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["forward"]["main"]["why"] == "asked again"
     summary = json.loads((tmp_path / "run/summary.json").read_text())
@@ -57,7 +59,7 @@ def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path:
     assert {"acting/p_error_mean", "acting/p_error_max"} <= set(whole[-1].metrics)
     assert 0 < whole[-1].metrics["acting/p_error_mean"] <= whole[-1].metrics["acting/p_error_max"] < 0.1
     assert summary["acting"]["weights"] == "bf16" and summary["acting"]["error"]["acting/p_error_max"] > 0
-    ran(dataclasses.replace(program, steps=3072, schedule_steps=4096), tmp_path / "part")  # after 24 versions: not due
+    ran(alter(program, steps=3072, schedule_steps=4096), tmp_path / "part")  # after 24 versions: not due
     with api.resume(tmp_path / "part", on="serial", steps=4096) as going:
         again = [report for report in going if report.recorded]
     assert again[-1].metrics == whole[-1].metrics
@@ -66,11 +68,11 @@ def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"acting": "fp16"}, "acting: expected one of fp32, bf16, int8, got 'fp16'"),
-        ({"acting": "int8", "precision": "bf16"}, "acting: expected fp32 with precision=bf16"),
-        ({"acting": "bf16", "precision": "medium"}, "acting: expected fp32 with precision=medium"),
+        ({"acting": "fp16"}, "placement.acting: expected one of fp32, bf16, int8, got 'fp16'"),
+        ({"acting": "int8", "precision": "bf16"}, "placement.acting: expected fp32 with precision=bf16"),
+        ({"acting": "bf16", "precision": "medium"}, "placement.acting: expected fp32 with precision=medium"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        check(dataclasses.replace(made(), **fields))
+        check(alter(made(), **fields))

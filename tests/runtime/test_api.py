@@ -19,16 +19,16 @@ from equipoise.types import learning
 def test_a_batch_smaller_than_the_run_is_kept_where_nobody_idles() -> None:
     """Free-running actors may each be a batch; with a bound on the lag there must be room for all."""
     made = api.program("CartPole-v1", "a3c")
-    assert made.actors > 1 and learning(made)["main"].batch == made.envs_per_actor
+    assert made.actors > 1 and learning(made)["main"].batch == made.placement.envs_per_actor
     made = api.program("CartPole-v1", "a3c", max_lag=0)
-    assert learning(made)["main"].batch == made.actors * made.envs_per_actor
+    assert learning(made)["main"].batch == made.actors * made.placement.envs_per_actor
 
 
 def test_fields_and_settings_win_over_the_recipe() -> None:
     made = api.program("CartPole-v1", "ppo", settings=["policy.unroll=16", "algorithm.gamma=0.5"], actors=2)
     policy: Any = made.policies["main"]
     assert (policy.unroll, policy.algorithm.gamma, made.actors) == (16, 0.5, 2)
-    assert policy.batch == 2 * made.envs_per_actor, "a batch that is not given follows the streams"
+    assert policy.batch == 2 * made.placement.envs_per_actor, "a batch that is not given follows the streams"
     assert learning(api.program("CartPole-v1", "ppo", actors=2, batch=64))["main"].batch == 64
 
 
@@ -46,9 +46,15 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
 def test_options_are_read_like_those_of_the_command_line() -> None:
     texts: Any = {"steps": "20k", "max_lag": "none", "actors": "2", "unroll": "8", "metrics": "won", "stop_at": 475}
     made = api.program("CartPole-v1", "impala", **texts)
-    assert (made.steps, made.max_lag, made.actors, made.metrics, made.stop_at) == (20_000, None, 2, ("won",), 475.0)
-    assert learning(made)["main"].unroll == 8 and type(made.stop_at) is float
-    assert api.program("CartPole-v1", steps=np.int64(2048), device="cpu").steps == 2048
+    assert (made.schedule.steps, made.placement.max_lag, made.actors, made.source.metrics, made.evaluation.stop_at) == (
+        20_000,
+        None,
+        2,
+        ("won",),
+        475.0,
+    )
+    assert learning(made)["main"].unroll == 8 and type(made.evaluation.stop_at) is float
+    assert api.program("CartPole-v1", steps=np.int64(2048), device="cpu").schedule.steps == 2048
     for wrong, said in (
         ({"actors": "two"}, "actors: expected a whole number, got 'two'"),
         ({"steps": [1]}, "steps: expected a whole"),
@@ -76,7 +82,7 @@ def test_what_is_said_twice_has_to_be_said_alike() -> None:
     assert learning(api.program("CartPole-v1", unroll=16, settings=["policy.unroll=16"]))["main"].unroll == 16
     cases: Any = (
         ({"unroll": 8}, "policy.unroll=16", "unroll: expected to be given once, got 8 and, by the setting policy.unroll, 16"),
-        ({"steps": 100}, "steps=1k", "steps: expected to be given once, got 100 and, by the setting steps, 1000"),
+        ({"steps": 100}, "schedule.steps=1k", "steps: expected to be given once, got 100 and, by the setting schedule.steps"),
         (
             {"env_kwargs": {"size": 3}}, "env.size=4",
             "size: expected to be given once, got 3 in env_kwargs and, by the setting env.size, 4",
@@ -95,7 +101,7 @@ def test_an_algorithm_beside_policies_has_to_be_one_of_theirs() -> None:
     policies = ["speaker=ppo", "listener=appo"]
     with pytest.raises(ValueError, match=r"algorithm: expected one that a policy has \(appo, ppo\), .* got 'impala'"):
         api.program("A-v0", "impala", policies=policies)
-    assert api.program("A-v0", "appo", policies=policies).max_lag == 1
+    assert api.program("A-v0", "appo", policies=policies).placement.max_lag == 1
 
 
 @pytest.mark.parametrize("name", ["main", "other"])
@@ -171,7 +177,7 @@ def test_a_recurrent_policy_keeps_its_number_of_rows(tmp_path: Any) -> None:
 
 
 def test_a_mask_that_allows_nothing_is_refused() -> None:
-    made = api.program("tests.envs.test_masks:Masked", "impala", settings=["action_mask=info"], steps=1)
+    made = api.program("tests.envs.test_masks:Masked", "impala", settings=["source.env.action_mask=info"], steps=1)
     blue = blueprint(made)
     player = api.Player(fixed_policies(blue)["main"], blue.roles["main"].spec, meta={"version": 0, "env_steps": 0})
     rows = {"obs": np.zeros((2, 2)), "action_mask": np.array([[0, 1, 0], [0, 0, 0]])}

@@ -7,7 +7,6 @@ import platform
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.runtime import build, process
 from equipoise.runtime.directory import load_checkpoint, params_sha256
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.fields import alter
 from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights
 from equipoise.weights.store import Weights
@@ -39,7 +39,7 @@ VECTORISATIONS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0"]
 
 
 def central(made: Program, **settings: Any) -> Program:
-    return replace(made, inference="central", **settings)
+    return alter(made, inference="central", **settings)
 
 
 def run(made: Program, path: Path, on: Any = "process") -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_no_more_versions_are_acted_with_than_are_published(laid_out: list[Share
 
         monkeypatch.setattr(LearnerWorker, "_note_lag", note)
         monkeypatch.setattr(build, "lay_out", partial(lay_out, share=share))
-        train(central(replace(made, steps=updates * 32, checkpoint_every=320)), tmp_path / name, "serial")
+        train(central(alter(made, steps=updates * 32, checkpoint_every=320)), tmp_path / name, "serial")
         go_on(tmp_path / name, steps=2 * updates * 32)
     first = laid_out[2].policies["main"]
     assert first.device is not None and publishes(first.device) == 1 + updates // 4 + 1  # the last
@@ -203,8 +203,8 @@ def test_weights_stay_on_a_gpu(laid_out: list[Shared], tmp_path: Path) -> None:
 def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path: Path) -> None:
     """An inference worker that was killed has a successor, which attaches to what its learner has; and evaluations are of
     weights on the host."""
-    made = replace(proving(1), steps=200_000, evaluate_every=500)  # a record every 1,000 steps
-    going, killed = api.train(central(replace(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
+    made = alter(proving(1), steps=200_000, evaluate_every=500)  # a record every 1,000 steps
+    going, killed = api.train(central(alter(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
     until, evaluated = 2000, -1
     for report in going:
         evaluated = evaluated if report.evaluation is None else report.evaluation.version
@@ -262,7 +262,7 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(ma
 
 def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path) -> None:
     """Of the envs that are where they were, and of those that act for them, none is asked for what the other has dropped."""
-    train(central(replace(proving(1), steps=4000, schedule_steps=10_000_000)), tmp_path / "run", "process")
+    train(central(alter(proving(1), steps=4000, schedule_steps=10_000_000)), tmp_path / "run", "process")
     going, killed = api.resume(tmp_path / "run", steps=10_000_000), dict[str, int]()
     for report in going:
         for name in ("inference 0", "actor 1"):

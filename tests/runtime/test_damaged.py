@@ -190,8 +190,8 @@ RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "only frozen": (
         lambda r: r["program"].update(policies={"a": {"of": "b"}}), "program.policies: expected at least one policy that learns"
     ),
-    "negative": (lambda r: r["program"].update(actors=-1), "actors: expected at least 0, got -1"),
-    "kind": (lambda r: r["program"].update(steps="many"), "program.steps: expected a whole number, got 'many'"),
+    "negative": (lambda r: r["program"]["placement"].update(actors=-1), "actors: expected at least 1, got -1"),
+    "kind": (lambda r: r["program"]["schedule"].update(steps="many"), "schedule.steps: expected a whole number, got 'many'"),
     "unroll": (lambda r: r["program"]["policies"]["main"].update(unroll=-8), "unroll: expected at least 1, got -8"),
     "gamma": (
         lambda r: r["program"]["policies"]["main"]["algorithm"]["fields"].update(gamma=7), "gamma: expected .*, got 7"

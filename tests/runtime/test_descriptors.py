@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from dataclasses import replace
 from multiprocessing import context, reduction
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise.runtime import blueprint
+from equipoise.runtime.fields import alter
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.process import ProcessRuntime
 from equipoise.runtime.run import Run
@@ -56,7 +56,7 @@ def made(actors: int, inference: Any, max_lag: int, workers: int, shards: int) -
     if shards:
         replay = Replay(capacity=10_000, shards=shards)
         kept = {"algorithm": Remembering(), "replay": replay, "batch": 32, "steps": 10_000}
-    return replace(program(actors=actors, envs=2, max_lag=max_lag, **kept), inference=inference, inference_workers=workers)
+    return alter(program(actors=actors, envs=2, max_lag=max_lag, **kept), inference=inference, inference_workers=workers)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a doorbell takes two")

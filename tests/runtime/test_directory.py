@@ -364,7 +364,12 @@ def test_wandb_gets_the_reports_and_a_resume_goes_on_with_them(tmp_path, wandb):
     assert rows[0][1]["episodes/return_mean"] == 21.0
     assert [values for _, values in rows if isinstance(values, str)] == ["exit 0", "exit 1"]
     one, two = wandb.inits
-    assert one["project"] == "ring" and one["name"] == "run" and one["config"]["seed"] == 5 and one["resume"] == "allow"
+    assert (
+        one["project"] == "ring"
+        and one["name"] == "run"
+        and one["config"]["schedule"]["seed"] == 5
+        and one["resume"] == "allow"
+    )
     assert one["id"] == two["id"]
 
 

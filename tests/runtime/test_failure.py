@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import re
@@ -25,6 +24,7 @@ from equipoise.envs.capsule import EnvFailed, read
 from equipoise.envs.replay import replay
 from equipoise.runtime.directory import load_checkpoint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.fields import alter
 from tests.conftest import descendants, segments
 from tests.runtime import failing as failures
 from tests.runtime.killing import killing
@@ -140,9 +140,9 @@ def run_params(run: Any) -> Any:
 @pytest.mark.parametrize(
     ("how", "settings", "said"),
     [
-        ("exit", ["give_up_s=1000"], "exited with code 7, 3 times in a row"),
-        ("abort", ["give_up_s=1000"], "was killed by SIGABRT, 3 times in a row"),
-        ("kill", ["give_up_s=2"], r"was killed by SIGKILL, \d+ times in a row, and nothing was learned for \d+ s"),
+        ("exit", ["placement.give_up_s=1000"], "exited with code 7, 3 times in a row"),
+        ("abort", ["placement.give_up_s=1000"], "was killed by SIGABRT, 3 times in a row"),
+        ("kill", ["placement.give_up_s=2"], r"was killed by SIGKILL, \d+ times in a row, and nothing was learned for \d+ s"),
     ],
 )
 def test_a_worker_that_dies_again_and_again_ends_the_run(how: str, settings: list[str], said: str, tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ def test_a_worker_that_gets_on_is_replaced(max_lag: int | None, tmp_path: Path) 
 
 @pytest.mark.parametrize(("how", "said"), [("hang", "time.sleep"), ("stop", "does not answer signals")])
 def test_a_worker_that_hangs_is_replaced_and_says_where(how: str, said: str, tmp_path: Path) -> None:
-    run = failing(how, "process", tmp_path / "run", after=100, steps=4000, settings=["deadline_s=2"])
+    run = failing(how, "process", tmp_path / "run", after=100, steps=4000, settings=["placement.deadline_s=2"])
     exhaust(run)
     assert run.summary["status"] == "completed"
     assert [n for n in run.summary["notes"] if "actor 0 did nothing for" in n and (said in n or "failing.py" in n)]
 
 
 def test_a_worker_in_an_endless_loop_is_replaced_and_says_where(tmp_path: Path) -> None:
-    run = failing("loop", "process", tmp_path / "run", after=100, steps=1500, settings=["deadline_s=1"])
+    run = failing("loop", "process", tmp_path / "run", after=100, steps=1500, settings=["placement.deadline_s=1"])
     exhaust(run)
     assert run.summary["status"] == "completed"
     (note, *_) = [n for n in run.summary["notes"] if re.search(r"actor 0 computed for \d+ s without an end of its tick", n)]
@@ -195,7 +195,7 @@ def test_a_worker_in_an_endless_loop_is_replaced_and_says_where(tmp_path: Path) 
 
 def test_a_worker_that_computes_for_long_does_not_hang(tmp_path: Path) -> None:
     """Its step takes three times ``deadline_s`` on a core, and longer where others want the core, too."""
-    settings = [f"deadline_s={failures.COMPUTES_S / 3}"]
+    settings = [f"placement.deadline_s={failures.COMPUTES_S / 3}"]
     run = failing("compute", "process", tmp_path / "run", after=100, steps=1500, settings=settings, max_lag=1)
     exhaust(run)
     assert run.summary["status"] == "completed" and not [n for n in run.summary["notes"] if "replaced" in n]
@@ -224,7 +224,7 @@ def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(
 
 def test_a_learner_that_fails_at_one_version_for_ever_ends_the_run(tmp_path: Path) -> None:
     """Each time it gets past the checkpoint that it began from, and no further than before."""
-    made = dataclasses.replace(program(algorithm=Doomed(at=25), steps=200_000), checkpoint_every=800)  # 10 updates
+    made = alter(program(algorithm=Doomed(at=25), steps=200_000), checkpoint_every=800)  # 10 updates
     run = api.train(made, out=tmp_path / "run")
     with pytest.raises(WorkerFailed, match="no further than this"):
         exhaust(run)

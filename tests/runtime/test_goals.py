@@ -17,7 +17,7 @@ from tests.runtime.resuming import finish, told
 
 SMALL = [
     "env.bits=6", "algorithm.hidden=16", "batch=16", "replay.capacity=2000", "replay.starts_at=200", "replay.updates=4",
-    "envs_per_actor=4", "actors=2", "max_lag=0", "evaluate_episodes=0",
+    "placement.envs_per_actor=4", "placement.actors=2", "placement.max_lag=0", "evaluation.episodes=0",
 ]  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_a_resumed_run_relabels_as_the_other_would_have(strategy: str, tmp_path:
     words = ["equipoise/BitFlip-v0", "--algorithm", "dqn", "--on", "serial", "--checkpoint-every", "600", "--quiet"]
     words += [word for setting in (*SMALL, f"replay.strategy={strategy}") for word in ("--set", setting)]
     finish(["train", *words, "--steps", "1200", "--out", str(tmp_path / "whole")])
-    finish(["train", *words, "--steps", "600", "--set", "schedule_steps=1200", "--out", str(tmp_path / "half")])
+    finish(["train", *words, "--steps", "600", "--set", "schedule.schedule_steps=1200", "--out", str(tmp_path / "half")])
     finish(["resume", str(tmp_path / "half"), "--steps", "1200"])
     assert told(tmp_path / "half")["params_sha256"] == told(tmp_path / "whole")["params_sha256"]
 

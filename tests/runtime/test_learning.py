@@ -26,7 +26,7 @@ def train(env: str, algorithm: str, on: Any, seed: int, path: Any, **options: An
 def two_actors(algorithm: str, env: str) -> dict[str, Any]:
     """The recipe's streams, dealt to two actors where they were one's."""
     made = api.program(env, algorithm)
-    return {"actors": 2, "envs_per_actor": made.envs_per_actor // 2} if made.actors == 1 else {}
+    return {"actors": 2, "envs_per_actor": made.placement.envs_per_actor // 2} if made.actors == 1 else {}
 
 
 @pytest.mark.parametrize(("algorithm", "on"), [("ppo", "process"), ("impala", "serial")])

@@ -56,13 +56,13 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
 def test_a_server_of_env_workers_lives_on_only_where_they_come(
     max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_rate", lambda blue, interrupt, seconds: rates[blue.program.inference])
+    monkeypatch.setattr(measure, "_rate", lambda blue, interrupt, seconds: rates[blue.program.placement.inference])
     others = forkserver.pids() - {forkserver.pid_of_envs()}
     forkserver.prepare(central=True)  # as the command line does, before it knows
     server = forkserver.pid_of_envs()
     assert server in children(os.getpid())
     made, _ = measure.choose(program(max_lag=max_lag), on="process")
-    assert made.inference == inference
+    assert made.placement.inference == inference
     assert (server in children(os.getpid())) == (inference == "central")
     assert others <= forkserver.pids() <= set(children(os.getpid()))
     forkserver.prepare(central=True)
@@ -100,7 +100,7 @@ def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.Monkey
     run = Turns(None)
     monkeypatch.setattr(measure, "ProcessRuntime", lambda blue: run)
     monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: run.at))
-    blue: Any = SimpleNamespace(program=SimpleNamespace(group_envs=1))
+    blue: Any = SimpleNamespace(program=SimpleNamespace(placement=SimpleNamespace(group_envs=1)))
     assert measure._rate(blue, Interrupt(), seconds) == pytest.approx(25.0, rel=0.02)
 
 
@@ -115,9 +115,9 @@ def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group(
         assert signal.getsignal(number) is not signal.SIG_IGN
 
 
-@pytest.mark.parametrize("options", [{"inference_workers": 3}, {"settings": ["inference_workers=3"]}])
+@pytest.mark.parametrize("options", [{"inference_workers": 3}, {"settings": ["placement.inference_workers=3"]}])
 def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(options: Any) -> None:
     given = {"actors": 2, "max_lag": 1, "recipe": False}
     with pytest.raises(ValueError, match="inference_workers: expected at most 2, as many as actors"):
         api.measurable("CartPole-v1", "impala", **given, **options)
-    assert api.measurable("CartPole-v1", "impala", **given).inference == "central"
+    assert api.measurable("CartPole-v1", "impala", **given).placement.inference == "central"

@@ -18,7 +18,7 @@ def train(path: Path, env: str = "Faulty", *, steps: int, policy: str = "drop", 
     """32 envs in two actors -> the summary of a run that came to its end."""
     run = api.train(
         f"tests.envs.faulty:{env}", "impala", on="process", out=path, env_kwargs=kwargs, actors=2, envs_per_actor=16, unroll=16,
-        max_lag=1, steps=steps, evaluate_episodes=0, on_nonfinite=policy, settings=["deadline_s=3"],
+        max_lag=1, steps=steps, evaluate_episodes=0, on_nonfinite=policy, settings=["placement.deadline_s=3"],
     )  # fmt: skip
     for _ in run:
         pass

@@ -16,6 +16,7 @@ from equipoise.experience import dataset as datasets
 from equipoise.experience.tokens import LocalChannel
 from equipoise.runtime import blueprint, build
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.fields import alter
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.run import Run
 from equipoise.runtime.site import LocalSite
@@ -52,8 +53,8 @@ def ruled(tmp_path: Any) -> str:
 
 
 def offline(dataset: str, algorithm: str = "dqn", **options: Any) -> Program:
-    settings = {"replay.dataset": dataset, "replay.selector": "prioritized", "algorithm.hidden": "16"}
-    given = {"actors": 0, "steps": 40, "batch": 8, "evaluate_episodes": 0} | options
+    settings = {"replay.selector": "prioritized", "algorithm.hidden": "16"}
+    given: dict[str, Any] = {"dataset": dataset, "steps": 40, "batch": 8, "evaluate_episodes": 0} | options
     return eq.program("nowhere.at_all:Env", algorithm, settings=settings, **given)
 
 
@@ -116,13 +117,13 @@ def test_beside_live_experience_serial_and_process_agree_to_the_bit(ruled: str, 
     assert found[0]["params_sha256"] == found[1]["params_sha256"]
     assert (found[0]["env_steps"], found[0]["updates"]) == (160, 18)
     assert found[0]["lag"]["max"] < 18, "a row of nobody's has none"
-    run(dataclasses.replace(made, steps=96), "serial", tmp_path / "half")
+    run(alter(made, steps=96), "serial", tmp_path / "half")
     assert run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
 
 
 def test_an_env_whose_spaces_are_others_is_refused_before_there_is_a_run(ruled: str, tmp_path: Any) -> None:
-    made = eq.program("CartPole-v1", "bc", actors=0, settings={"replay.dataset": ruled}, steps=10, evaluate_episodes=1)
-    with pytest.raises(ValueError, match=r"^replay.dataset=ruler/some-v0: observation: expected Box"):
+    made = eq.program("CartPole-v1", "bc", dataset=ruled, steps=10, evaluate_episodes=1)
+    with pytest.raises(ValueError, match=r"^ruler/some-v0: observation: expected Box"):
         Run(made, on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -145,13 +146,13 @@ def test_where_a_data_set_was_written_is_said(name: str, said: str, ruled: str, 
 
 def test_another_env_that_is_never_made_is_warned_of(ruled: str, tmp_path: Any) -> None:
     def warnings(env: str, **options: Any) -> list[str]:
-        given: dict[str, Any] = {"actors": 0, "steps": 5, "settings": {"replay.dataset": ruled}, **options}
+        given: dict[str, Any] = {"dataset": ruled, "steps": 5, **options}
         summary = run(eq.program(env, "dqn", recipe=False, **given), path=tmp_path / f"{len(list(tmp_path.iterdir()))}")
         return [note for note in summary["notes"] if note.startswith("warning")]
 
     made_of = datasets.find(ruled).env
     (said,) = warnings("Acrobot-v1", evaluate_episodes=0)
-    assert made_of and f"replay.dataset={ruled} is of {made_of}, not of Acrobot-v1, which is never made" in said
+    assert made_of and f"{ruled} is of {made_of}, not of Acrobot-v1, which is never made" in said
     assert warnings(made_of, evaluate_episodes=0) == []
 
 
@@ -184,7 +185,7 @@ FAULTS = {
 def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run(what: str, ruled: str, tmp_path: Any) -> None:
     made = offline(ruled)
     damage(ruled, 0, what)
-    with pytest.raises(ValueError, match=f"^replay.dataset=ruler/some-v0: episode 0.*{FAULTS[what]}"):
+    with pytest.raises(ValueError, match=f"^ruler/some-v0: episode 0.*{FAULTS[what]}"):
         Run(made, on="process", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -200,7 +201,7 @@ def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: An
             for report in going:
                 notes.extend(report.notes)
 
-    with pytest.raises(WorkerFailed, match=f"replay.dataset=ruler/some-v0: episode 7.*{FAULTS[what]}"):
+    with pytest.raises(WorkerFailed, match=f"ruler/some-v0: episode 7.*{FAULTS[what]}"):
         follow()
     assert not [note for note in notes if "goes on" in note]
 
@@ -230,13 +231,15 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
     ("options", "said"),
     [
         (
-            {"algorithm": "ppo"},
-            r"^actors: expected at least 1, got 0, which takes an algorithm with a replay \(apex_dqn, bc, dqn, r2d2, sac, td3\)"
-            " and a data set: here ppo, whose rows are learned from once$",
+            {"algorithm": "ppo", "dataset": "d-v0"},
+            r"^source.dataset: expected an algorithm with a replay \(apex_dqn, bc, dqn, r2d2, sac, td3\)"
+            ", got ppo, whose rows are learned from once$",
         ),
-        ({}, "actors: expected at least 1, got 0, which takes"),
-        ({"settings": {"replay.dataset": "d-v0", "replay.selector": "fifo"}}, "replay.selector: expected uniform"),
-        ({"settings": {"replay.dataset": "d-v0"}, "metrics": ("x",)}, "metrics: expected none without actors"),
+        ({"actors": 0}, "^placement.actors: expected at least 1, got 0; 'train --dataset ID' learns from recorded rows alone"),
+        ({"dataset": "d-v0", "settings": {"replay.selector": "fifo"}}, "replay.selector: expected uniform"),
+        ({"dataset": "d-v0", "metrics": ("x",)}, "source.metrics: expected none with source.dataset"),
+        ({"dataset": "d-v0", "settings": {"replay.dataset": "e-v0"}}, "replay.dataset: expected none with source.dataset=d-v0"),
+        ({"dataset": "d-v0", "settings": {"placement.actors": 2}}, "got placement.actors, since there is no live experience"),
         (
             {"settings": {"replay.dataset": "d-v0", "replay.dataset_share": 0.01}, "actors": 1},
             "replay.dataset_share: expected a share of which a batch of 32",
@@ -248,7 +251,7 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"algorithm": "dqn", "actors": 0, "recipe": False}
+    given: dict[str, Any] = {"algorithm": "dqn", "recipe": False}
     with pytest.raises(ValueError, match=said):
         eq.program("CartPole-v1", **given | options)
 
@@ -264,6 +267,5 @@ def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
     made = eq.collect(tmp_path / "solved", "cartpole/solved-v0", episodes=50, deterministic=True)
     goal = 0.9 * float(np.mean([one.reward.sum() for one in made]))
     assert goal > 0.9 * 450
-    data = {"replay.dataset": made.name}
-    run(eq.program("CartPole-v1", "bc", actors=0, steps=2_000, settings=data, evaluate_episodes=0), path=tmp_path / "cloned")
+    run(eq.program("CartPole-v1", "bc", dataset=made.name, steps=2_000, evaluate_episodes=0), path=tmp_path / "cloned")
     assert eq.evaluate(tmp_path / "cloned", episodes=50).mean >= goal

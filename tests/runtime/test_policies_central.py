@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from equipoise import api
+from equipoise.runtime.fields import alter
 from equipoise.runtime.run import Run
 from equipoise.types import Frozen, Program
 from tests.envs import herd
@@ -101,7 +101,7 @@ def test_a_run_in_two_parts_equals_the_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_killed_workers_are_replaced_with_all_policies(max_lag: int | None, tmp_path: Path) -> None:
     """A killed env worker, then a killed inference worker: the rows of an unroll are lost of all policies, or of none."""
-    made = central(replace(signalling(), max_lag=max_lag, steps=10_000_000), inference_workers=2)
+    made = central(alter(signalling(), max_lag=max_lag, steps=10_000_000), inference_workers=2)
     names, replaced, until = ("actor 0", "inference 1"), 0, 500
     killed: list[str] = []
     with Run(made, on="process", out=tmp_path / "run") as going:

@@ -13,10 +13,22 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.facts import facts
 from equipoise.hints import hint, nearest
 from equipoise.runtime.blueprint import blueprint
+from equipoise.runtime.fields import alter, valued
 from equipoise.runtime.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
 from equipoise.runtime.refusals import check, check_read, check_resume
 from equipoise.runtime.settings import apply_settings, convert, whole
-from equipoise.types import Algorithm, EnvFactory, Frozen, Optimizer, Policy, Positive, Program, Range
+from equipoise.types import (
+    Algorithm,
+    EnvFactory,
+    EnvSource,
+    Frozen,
+    Optimizer,
+    Policy,
+    Positive,
+    Program,
+    Range,
+    RecordedSource,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +54,13 @@ class Unfinished(Algorithm):
 
 
 TOY = f"{__name__}:Toy"
+RUN = ("source", "placement", "schedule", "evaluation")
 
 
 def program(algorithm=None, *, unroll=32, batch=32, publish_every=1, optimizer: Any = None, env=None, **fields: Any) -> Program:
     policy = Policy(algorithm=algorithm or Toy(), optimizer=optimizer, unroll=unroll, batch=batch, publish_every=publish_every)
-    return Program(env=env or EnvFactory(target="CartPole-v1"), policies={"main": policy}, **fields)
+    made = Program(source=EnvSource(env=env or EnvFactory(target="CartPole-v1")), policies={"main": policy})
+    return alter(made, **fields)
 
 
 # ------------------------------------------------------------------------------------------------------------------- JSON
@@ -74,14 +88,14 @@ def test_json_holds_every_field():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["actorz"], 1, r"program: unknown key 'actorz'; did you mean 'actors'\?"),
-        (["actors"], "two", "program.actors: expected a whole number, got 'two'"),
-        (["actors"], True, "program.actors: expected a whole number, got True"),
-        (["actors"], 1.5, "program.actors: expected a whole number, got 1.5"),
-        (["inference"], "locale", r"inference: expected one of 'local', 'central', got 'locale' \(did you mean 'local'\?\)"),
-        (["max_lag"], [], "program.max_lag: expected a whole number or none, got \\[\\]"),
-        (["env", "targt"], "", r"program.env: unknown key 'targt'; did you mean 'target'\?"),
-        (["env", "kwargs"], [], "program.env.kwargs: expected a JSON object"),
+        (["placement", "actorz"], 1, r"program.placement: unknown key 'actorz'; did you mean 'actors'\?"),
+        (["placement", "actors"], "two", "program.placement.actors: expected a whole number, got 'two'"),
+        (["placement", "actors"], True, "program.placement.actors: expected a whole number, got True"),
+        (["placement", "actors"], 1.5, "program.placement.actors: expected a whole number, got 1.5"),
+        (["placement", "inference"], "locale", r"one of 'local', 'central', got 'locale' \(did you mean 'local'\?\)"),
+        (["placement", "max_lag"], [], "program.placement.max_lag: expected a whole number or none, got \\[\\]"),
+        (["source", "env", "targt"], "", r"program.source.env: unknown key 'targt'; did you mean 'target'\?"),
+        (["source", "env", "kwargs"], [], "program.source.env.kwargs: expected a JSON object"),
         (["policies"], [], "program.policies: expected a JSON object"),
         (["policies", "main", "bach"], 1, r"program.policies.main: unknown key 'bach'; did you mean 'batch'\?"),
         (["policies", "main", "algorithm", "nam"], 1, r"did you mean 'name'\?"),
@@ -99,6 +113,20 @@ def test_json_that_is_wrong_is_refused_where_it_is_wrong(path, value, message):
     node[path[-1]] = value
     with pytest.raises(ValueError, match=message):
         from_json(data)
+
+
+def test_json_of_recorded_rows_alone_is_read_back():
+    given = program(dataset="d-v0", evaluate_episodes=0)
+    assert given.source == RecordedSource(dataset="d-v0", env=EnvFactory(target="CartPole-v1"))
+    for one in (given, replace(given, source=RecordedSource(dataset="d-v0"))):
+        assert from_json(json.loads(json.dumps(to_json(one)))) == one
+    with pytest.raises(ValueError, match="source.env: expected an env, got none"):
+        replace(given, source=RecordedSource(dataset="d-v0")).env  # noqa: B018
+
+
+def test_json_of_an_older_version_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match="got the settings of an older version; train anew"):
+        from_json({"env": {"target": "CartPole-v1"}, "policies": {}, "actors": 2})
 
 
 def test_json_without_a_needed_key_is_refused():
@@ -200,14 +228,14 @@ def test_a_class_that_no_import_reaches_is_refused():
         ("unroll=64", "policy.unroll", 64),
         ("policy.publish_every=2", "policy.publish_every", 2),
         ("batch=128", "policy.batch", 128),
-        ("max_lag=none", "max_lag", None),
-        ("max_lag=3", "max_lag", 3),
-        ("steps=2.3M", "steps", 2_300_000),
-        ("steps=500k", "steps", 500_000),
-        ("steps=1e6", "steps", 1_000_000),
-        ("steps=500_000", "steps", 500_000),
-        ("stop_at=-95", "stop_at", -95.0),
-        ("device=cuda:1", "device", "cuda:1"),
+        ("placement.max_lag=none", "placement.max_lag", None),
+        ("placement.max_lag=3", "placement.max_lag", 3),
+        ("schedule.steps=2.3M", "schedule.steps", 2_300_000),
+        ("schedule.steps=500k", "schedule.steps", 500_000),
+        ("schedule.steps=1e6", "schedule.steps", 1_000_000),
+        ("schedule.steps=500_000", "schedule.steps", 500_000),
+        ("evaluation.stop_at=-95", "evaluation.stop_at", -95.0),
+        ("placement.device=cuda:1", "placement.device", "cuda:1"),
         ("env.gravity=9.8", "env.gravity", 9.8),
         ("env.render=none", "env.render", None),
         ("env.hard=True", "env.hard", True),
@@ -220,15 +248,20 @@ def test_a_setting_is_read_by_the_type_of_its_field(setting, where, value):
     made = apply_settings(given, [setting])
     policy = made.policies["main"]
     room, _, name = where.rpartition(".")
-    owner = {"algorithm": policy.algorithm, "optimizer": policy.optimizer, "policy": policy, "": made}.get(room)
+    owner = {
+        "algorithm": policy.algorithm,
+        "optimizer": policy.optimizer,
+        "policy": policy,
+        **{part: getattr(made, part) for part in RUN},
+    }.get(room)
     got = made.env.kwargs[name] if room == "env" else getattr(owner, name)
     assert got == value
     assert type(got) is type(value)
     # and nothing else has changed
     if room == "env":
-        assert replace(made, env=given.env) == given
-    elif room == "":
-        assert replace(made, **{name: getattr(given, name)}) == given
+        assert alter(made, env=given.env) == given
+    elif room in RUN:
+        assert replace(made, **{room: replace(getattr(made, room), **{name: valued(given, where)})}) == given
     else:
         assert replace(made, policies=given.policies) == given
         assert [f for f in Toy.__dataclass_fields__ if getattr(policy.algorithm, f) != getattr(Toy(), f)] in ([name], [])
@@ -275,8 +308,10 @@ def test_a_setting_in_the_wrong_room_is_told_the_right_one(was, now):
 
 def test_settings_apply_in_order_and_to_a_copy():
     given = program(env=EnvFactory(target="A-v0", kwargs={"kept": 1}))
-    made = apply_settings(given, ["seed=1", "env.a=1", "algorithm.gamma=0.1", "seed=2", "batch=64", "algorithm.clip=0.3"])
-    assert (made.seed, made.policies["main"].batch) == (2, 64)
+    made = apply_settings(
+        given, ["schedule.seed=1", "env.a=1", "algorithm.gamma=0.1", "schedule.seed=2", "batch=64", "algorithm.clip=0.3"]
+    )
+    assert (made.schedule.seed, made.policies["main"].batch) == (2, 64)
     assert made.policies["main"].algorithm == Toy(gamma=0.1, clip=0.3)
     assert made.env.kwargs == {"kept": 1, "a": 1}
     assert given == program(env=EnvFactory(target="A-v0", kwargs={"kept": 1}))
@@ -289,8 +324,10 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("algorithm.gama=1", r"unknown setting 'algorithm.gama'; did you mean 'algorithm.gamma'\?"),
         ("gamma=0.9", r"unknown setting 'gamma'; did you mean 'algorithm.gamma'\?"),
         ("algorithm.unroll=1", r"did you mean 'policy.unroll'\?"),
-        ("actor=2", r"did you mean 'actors'\?"),
-        ("max-lag=2", r"did you mean 'max_lag'\?"),
+        ("actor=2", r"did you mean 'placement.actors'\?"),
+        ("actors=2", r"unknown setting 'actors'; it is 'placement.actors'"),
+        ("evaluate_every=2", r"unknown setting 'evaluate_every'; it is 'evaluation.every'"),
+        ("max-lag=2", r"it is 'placement.max_lag'"),
         ("policies=2", "unknown setting 'policies'"),
         ("algorithm.=2", "unknown setting"),
         ("env.=2", "unknown setting"),
@@ -300,18 +337,18 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("algorithm.gamma=", r"algorithm.gamma: expected a number, got ''"),
         ("algorithm.gamma=nan", "algorithm.gamma: expected a number, got 'nan'"),
         ("unroll=1.5", "unroll: expected a whole number, got '1.5'"),
-        ("steps=inf", "steps: expected a whole number, got 'inf'"),
-        ("steps=1e999999999", "steps: expected a whole number"),
-        ("steps=k", "steps: expected a whole number, got 'k'"),
+        ("schedule.steps=inf", "schedule.steps: expected a whole number, got 'inf'"),
+        ("schedule.steps=1e999999999", "schedule.steps: expected a whole number"),
+        ("schedule.steps=k", "schedule.steps: expected a whole number, got 'k'"),
         ("algorithm.use_gae=maybe", "algorithm.use_gae: expected true or false, got 'maybe'"),
         ("algorithm.activation=rel", r"expected one of 'tanh', 'relu', got 'rel' \(did you mean 'relu'\?\)"),
         ("algorithm.hidden=64,big", r"algorithm.hidden: expected a list of \(a whole number\), such as 64,64, got '64,big'"),
         ("algorithm.window=1,2,3", r"expected 2 values \(a whole number, a number\) .*, got '1,2,3' \(3 values\)"),
         (
-            "steps=2 gigs",
-            r"steps: expected a whole number, got '2 gigs' \(64, 500k, 1M, 500MiB and 2GB are some\)",
+            "schedule.steps=2 gigs",
+            r"schedule.steps: expected a whole number, got '2 gigs' \(64, 500k, 1M, 500MiB and 2GB are some\)",
         ),
-        ("max_lag=some", "max_lag: expected a whole number or none, got 'some'"),
+        ("placement.max_lag=some", "placement.max_lag: expected a whole number or none, got 'some'"),
     ],
 )
 def test_a_setting_that_is_wrong_says_what_is_right(setting, message):
@@ -390,10 +427,13 @@ BAD: Any = {
     "a range of one's own": ({"algorithm": Ranged(heat=0.0)}, "algorithm.heat: expected more than 0, got 0.0"),
     "the end of a range": ({"algorithm": Ranged(tilt=2.5)}, "algorithm.tilt: expected -1 to 2, got 2.5"),
     "deadline": ({"deadline_s": 0.0}, "deadline_s: expected more than 0, got 0.0"),
-    "one name": ({"metrics": "won"}, r"metrics: expected a tuple of names, such as \('success',\), got the text 'won'"),
-    "evaluate every": ({"evaluate_every": 0}, "evaluate_every: expected at least 1, got 0"),
-    "learning rate": ({"optimizer": Optimizer(learning_rate=float("nan"))}, "optimizer.learning_rate: .* at least 0, got nan"),
-    "a group's rate": ({"optimizer": Optimizer(rates={"all": -1.0})}, "optimizer.rates: expected at least 0, got -1.0"),
+    "one name": ({"metrics": "won"}, r"source.metrics: expected a tuple of names, such as \('success',\), got the text 'won'"),
+    "evaluate every": ({"evaluate_every": 0}, "evaluation.every: expected at least 1, got 0"),
+    "learning rate": (
+        {"optimizer": Optimizer(learning_rate=float("nan"))},
+        "optimizer.learning_rate: expected 0 to 10, got nan",
+    ),
+    "a group's rate": ({"optimizer": Optimizer(rates={"all": -1.0})}, "optimizer.rates: expected 0 to 10, got -1.0"),
     "betas": ({"optimizer": Optimizer(betas=(0.9, 1.5))}, "optimizer.betas: expected 0 to 1, got 1.5"),
     "optimizer": (
         {"optimizer": Optimizer(name=cast(Any, "sgd"))},
@@ -413,7 +453,7 @@ BAD: Any = {
     "old weights, with lag": ({"max_lag": 1, "publish_every": 2}, r"expected 1 with a bounded max_lag \(1\), got 2"),
     "no env": ({"env": EnvFactory(target=" ")}, "env: expected a Gymnasium id"),
     "env closure": ({"env": EnvFactory(target="A-v0", kwargs={"f": print})}, "env.f: expected what JSON can say"),
-    "stop without evaluation": ({"stop_at": 1.0, "evaluate_episodes": 0}, "evaluate_episodes of at least 1"),
+    "stop without evaluation": ({"stop_at": 1.0, "evaluate_episodes": 0}, "evaluation.episodes of at least 1"),
 }
 
 
@@ -434,7 +474,9 @@ def test_all_problems_come_at_once():
     with pytest.raises(ValueError, match="^4 settings cannot work:") as caught:
         check(program(actors=0, unroll=0, device="tpu", seed=-4))
     lines = str(caught.value).splitlines()[1:]
-    assert [line.strip().partition(":")[0] for line in lines] == ["actors", "seed", "device", "unroll"]
+    assert [line.strip().partition(":")[0] for line in lines] == [
+        "placement.actors", "schedule.seed", "placement.device", "unroll",
+    ]  # fmt: skip
 
 
 def test_several_policies_are_read_back_and_checked_together():
@@ -485,7 +527,7 @@ UNREAD = {
     "replay.selector=fifo replay.updates=1 replay.epsilon=0.1": r"nothing is prioritized \(replay.selector=fifo",
     "replay.strategy=final": "no goal becomes another", "replay.dataset_share=0.3": "there is no data set",
     "replay.memory=1GiB replay.capacity=1M": r"as many rows are kept as fit \(replay.memory=1073741824\)",
-    "replay.dataset=d-v0 actors=0 replay.starts_at=5": "there is no live experience",
+    "source.dataset=d-v0 replay.starts_at=5": "there is no live experience",
     "algorithm.kappa=0.5": "algorithm.distribution is none",
     "algorithm.distribution=c51 algorithm.error=mse": "algorithm.distribution is c51",
     "algorithm.epsilon_steps=0 algorithm.epsilon_start=0.5": "epsilon does not change",
@@ -540,7 +582,7 @@ def test_the_rows_of_an_item_stay_as_a_replay_was_saved_of_them(name: str) -> No
 
 
 def test_cloning_takes_a_data_set() -> None:
-    with pytest.raises(ValueError, match=r"replay\.dataset: expected a data set, which BC learns from, got none"):
+    with pytest.raises(ValueError, match=r"source\.dataset: expected a data set, which BC learns from, got none"):
         api.program("CartPole-v1", "bc")
 
 

@@ -15,7 +15,7 @@ from equipoise.runtime.program import from_json, to_json
 from equipoise.runtime.refusals import check
 from equipoise.runtime.run import Run
 from equipoise.runtime.settings import apply_settings
-from equipoise.types import EnvFactory, Policy, Program, Replay, learning
+from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Replay, Schedule, learning
 from tests.runtime.ruling import Remembering, program
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
@@ -88,10 +88,10 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
     [
         (["replay.capacity=100"], r"replay\.capacity: expected at least [\d,]+ rows"),
         (["replay.memory=1k"], r"replay\.memory: expected at least [\d,]+ bytes"),
-        (["steps=500"], r"steps: expected at least [\d,]+"),
+        (["schedule.steps=500"], r"steps: expected at least [\d,]+"),
         (["algorithm.n_step=60k", "replay.capacity=1M"], r"steps: expected at least [\d,]+, so that .* and a window's rows"),
         (
-            ["algorithm.n_step=200k", "steps=2M"],
+            ["algorithm.n_step=200k", "schedule.steps=2M"],
             r"replay\.capacity: expected at least [\d,]+ rows, room for .*, windows of 200000",
         ),
         (["replay.selector=fifo", "replay.updates=500"], r"replay\.updates: expected at most \d+ of batch 64"),
@@ -104,7 +104,10 @@ def test_settings_of_a_replay_are_settings_like_others() -> None:
         (["replay.capacity=1e12", "replay.file=rows"], r"replay\.file: expected room for [\d,]+ bytes in rows, got [\d,]+"),
         (["replay.capacity=2048", "batch=5000"], r"batch: expected at most 2,\d+ live items, .*capacity=2048, got 5,000"),
         (["replay.memory=100kB", "batch=50k"], r"batch: expected at most [\d,]+ live items, .*memory=100000, got 50,000"),
-        (["replay.memory=1k", "steps=500"], r"2 settings cannot work:\n  steps: expected .*\n  replay\.memory: expected"),
+        (
+            ["replay.memory=1k", "schedule.steps=500"],
+            r"2 settings cannot work:\n  steps: expected .*\n  replay\.memory: expected",
+        ),
         (["replay.alpha=2"], r"replay\.alpha: expected 0 to 1, got 2"),
         (["algorithm.epochs=2"], r"algorithm\.epochs"),
     ],
@@ -172,9 +175,12 @@ def test_the_agents_of_an_env_take_its_steps_together(tmp_path: Any, monkeypatch
     monkeypatch.setattr(DQN, "explore", noted)
     replay = Replay(capacity=10_000, starts_at=100, updates=3)
     made = Program(
-        env=EnvFactory(target="tests.envs.games:Duel"), actors=1, envs_per_actor=2, steps=400, evaluate_episodes=0,
+        source=EnvSource(env=EnvFactory(target="tests.envs.games:Duel")),
         policies={"main": Policy(algorithm=DQN(hidden=(8,)), unroll=4, batch=8, replay=replay)},
-    )  # fmt: skip
+        placement=Placement(actors=1, envs_per_actor=2),
+        schedule=Schedule(steps=400),
+        evaluation=EvaluationSettings(episodes=0),
+    )
     summary = run(made, "serial", tmp_path / "run")
     assert summary["env_steps"] == 400 and summary["rows"]["inserted"] == 800
     assert summary["updates"] == 3 * (50 - 7 + 1)

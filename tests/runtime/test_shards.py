@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from equipoise import api
 from equipoise.runtime import checkpoint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.fields import alter
 from equipoise.types import Batch, LossOutput, Program, Replay
 from tests.conftest import descendants
 from tests.runtime.ruling import Remembering
@@ -77,7 +78,7 @@ def weighing(steps: int, **options: Any) -> Program:
 
 def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> None:
     """The batches prove themselves all the while; every row is accounted for."""
-    run, killed = api.train(replace(weighing(30_000), checkpoint_every=4000), out=tmp_path / "run"), 0
+    run, killed = api.train(alter(weighing(30_000), checkpoint_every=4000), out=tmp_path / "run"), 0
     for report in run:
         if killed < 2 and report.env_steps > 2000 * (1 + 4 * killed):
             shard = next((d for d in descendants() if f"equipoise shard {killed}" in d), None)
@@ -130,7 +131,7 @@ def test_hindsight_in_shards(tmp_path: Path) -> None:
     [
         (["replay.shards=4"], "replay.shards: expected at most 3, as many as actors"),
         (["replay.shards=2", "replay.selector=fifo"], "replay.selector: expected uniform or prioritized with shards"),
-        (["replay.shards=2", "replay.dataset=d-v0"], "replay.shards: expected 1 with replay.dataset"),
+        (["replay.shards=2", "replay.dataset=d-v0"], "replay.shards: expected 1 with a data set"),
         (["replay.shards=0"], "replay.shards: expected at least 1, got 0"),
     ],
 )

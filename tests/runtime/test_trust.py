@@ -68,7 +68,7 @@ def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def env(target: str, **kwargs: Any) -> Callable[[Any], Any]:
-    return lambda p: p.update(env={"target": target, "kwargs": kwargs, "action_mask": "auto"})
+    return lambda p: p["source"].update(env={"target": target, "kwargs": kwargs, "action_mask": "auto"})
 
 
 def algorithm(**fields: Any) -> Callable[[Any], Any]:
@@ -106,9 +106,9 @@ def attack(run: Path, how: str) -> None:
         if file.name not in ("run.json", "spec.json"):
             continue
         data = json.loads(file.read_text())
-        program = data["program"] if file.name == "run.json" else data | {"env": {}}
+        program = data["program"] if file.name == "run.json" else data | {"source": {}}
         ATTACKS[how](program)
-        program.pop("env") if file.name == "spec.json" else None
+        program.pop("source") if file.name == "spec.json" else None
         changed = json.dumps(data if file.name == "run.json" else program).encode()
         file.write_bytes(changed)
         if (place := file.parent / "manifest.json").is_file():

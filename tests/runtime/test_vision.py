@@ -12,7 +12,7 @@ from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.nets.vision import Vision
 from equipoise.runtime.blueprint import network
-from equipoise.types import EnvFactory, Policy, Program, RunSpec
+from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, RunSpec, Schedule
 from tests.runtime.brooding import BROODS_S, Brooding
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
@@ -154,9 +154,12 @@ def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None
     """Also in the midst of the run: three times as long as a tick may take."""
     policy = Policy(algorithm=Brooding(where=where), unroll=5, batch=4)
     made = Program(
-        env=EnvFactory(target="CartPole-v1"), policies={"main": policy}, actors=1, envs_per_actor=4, max_lag=1, steps=400,
-        compile=True, deadline_s=BROODS_S / 3, evaluate_episodes=0,
-    )  # fmt: skip
+        source=EnvSource(env=EnvFactory(target="CartPole-v1")),
+        policies={"main": policy},
+        placement=Placement(actors=1, envs_per_actor=4, max_lag=1, compile=True, deadline_s=BROODS_S / 3),
+        schedule=Schedule(steps=400),
+        evaluation=EvaluationSettings(episodes=0),
+    )
     run = api.train(made, on="process", out=tmp_path / "run")
     for _ in run:
         pass

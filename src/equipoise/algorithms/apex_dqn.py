@@ -33,8 +33,9 @@ from equipoise.types import Array, Count, NonNegative, Optimizer, Share, Traject
 class ApexDQN(DQN):
     default_optimizer: ClassVar[Optimizer] = replace(DQN.default_optimizer, max_grad_norm=40.0)
     defaults: ClassVar[Mapping[str, Any]] = {
-        "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized", "actors": 2, "envs_per_actor": 16,
-        "max_lag": None,
+        "policy.unroll": 16, "policy.batch": 128, "replay.selector": "prioritized",
+        "placement.actors": 2, "placement.envs_per_actor": 16,
+        "placement.max_lag": None,
     }  # fmt: skip
 
     dueling: bool = True

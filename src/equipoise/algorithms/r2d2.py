@@ -42,8 +42,9 @@ class R2D2(OffPolicyAlgorithm):
     )
     defaults: ClassVar[Mapping[str, Any]] = {  # windows begin every half of the rows that are learned from
         "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
-        "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6, "actors": 2, "envs_per_actor": 16,
-        "max_lag": None,
+        "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
+        "placement.actors": 2, "placement.envs_per_actor": 16,
+        "placement.max_lag": None,
     }  # fmt: skip
 
     hidden: tuple[Count, ...] = (128,)

@@ -12,6 +12,7 @@ from equipoise import recipes
 from equipoise.envs.check import STEPS, check_env
 from equipoise.envs.check import Report as CheckReport
 from equipoise.hints import hint
+from equipoise.runtime.fields import alter, shorts, valued
 from equipoise.runtime.program import algorithm_class, algorithm_name
 from equipoise.runtime.refusals import check as check_program
 from equipoise.runtime.refusals import check_read, check_replays
@@ -25,7 +26,7 @@ from equipoise.runtime.settings import (
     pairs,
     setting_types,
 )
-from equipoise.types import Algorithm, EnvFactory, Frozen, Policy, Program, Replay, learning
+from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, Replay, learning
 
 __all__ = ["check", "measurable", "program", "read_fields"]
 
@@ -49,8 +50,9 @@ def program(
     ``route`` says which agents are whose. ``algorithm`` is then one of theirs, whose recipe is taken: by default "ppo", or the
     first one where all learn from replays.
 
-    ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are those of
-    ``Program``, of its policy ``unroll``, ``batch``, ``publish_every``, and of its env ``action_mask``; None means "not given"
+    ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are the
+    settings of the run by the names of their options (``actors``, ``evaluate_every``), and ``unroll``, ``batch``,
+    ``publish_every`` of its policy; None means "not given"
     except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as
     ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
     or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
@@ -61,13 +63,11 @@ def program(
     name = algorithm or _usual(asked.values())
     tuned = recipes.find(target, name) if recipe else None
     base = apply_settings(_default(target, name), tuned or {})
-    given = read_fields(
-        {k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, (*_OF_POLICY, "action_mask")
-    )
+    given = read_fields({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, _OF_POLICY)
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
     mask = given.pop("action_mask", base.env.action_mask)
     factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
-    base = dataclasses.replace(base, env=factory, **given)
+    base = alter(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
     if asked and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(asked.values())):
         names = ", ".join(sorted(map(algorithm_name, theirs)))
@@ -77,13 +77,14 @@ def program(
     check_replays(before, [key for key, _ in set_])
     base = apply_settings(before, settings)
     _agree({**given, **of_policy}, base, set_)
-    envs, whole = base.actors * base.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
+    place = base.placement
+    envs, whole = base.actors * place.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
     if envs and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
                 continue
-            idle = base.max_lag is not None and envs > policy.batch * (base.max_lag + 1)  # some actors always would be
-            if tuned is None or policy.batch % base.envs_per_actor or idle:
+            idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)  # some actors always would be
+            if tuned is None or policy.batch % place.envs_per_actor or idle:
                 base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
     check_program(base)
     check_read(base, [key for key, _ in set_])
@@ -98,7 +99,7 @@ def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **op
     try:
         return program(env, algorithm, inference="central", **options)
     except ValueError:
-        if any(name.startswith("inference_") for name in (*options, *(key for key, _ in pairs(options.get("settings", ()))))):
+        if any("inference_" in name for name in (*options, *(key for key, _ in pairs(options.get("settings", ()))))):
             raise
         return program(env, algorithm, **options)
 
@@ -106,22 +107,24 @@ def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **op
 def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
     """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none of them."""
     settable = setting_types(base)
-    kinds = field_types(Program) | {name: settable[name] for name in also}
+    kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {name: settable[name] for name in also}
+    kinds |= {name: field_types(Program)[name] for name in ("policies", "route")}
     for name in sorted(fields.keys() - kinds.keys()):
         for room in ("algorithm", "optimizer"):
             if (key := f"{room}.{name}") in settable:
                 raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
         raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
-    return {name: value if name in ("env", "policies") else convert(value, kinds[name], name) for name, value in plain.items()}
+    return {name: value if name == "policies" else convert(value, kinds[name], name) for name, value in plain.items()}
 
 
 def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str, Any]]) -> None:
     """ValueError where an option and a setting say different things of one field."""
     one = next(iter(learning(base).values()))
+    named = {key: name for name, (key, _) in shorts().items()}
     for key, _ in settings:
-        name = key.removeprefix("policy.")
-        if name in given and (now := getattr(one if name in _OF_POLICY else base, name)) != given[name]:
+        name = named.get(key, key.removeprefix("policy."))
+        if name in given and (now := getattr(one, name) if name in _OF_POLICY else valued(base, key)) != given[name]:
             raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
 
 
@@ -203,9 +206,10 @@ def _target(function: Callable[..., Any]) -> str:
     return name
 
 
-QUEUE = {"policy.unroll": 64, "policy.batch": 32, "actors": 2, "envs_per_actor": 16, "max_lag": 1}
+QUEUE = {"policy.unroll": 64, "policy.batch": 32, "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1}
 REPLAY = {  # four streams, and an update a step
-    "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4, "actors": 1, "envs_per_actor": 4, "max_lag": 1,
+    "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
+    "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1,
 }  # fmt: skip
 
 
@@ -213,5 +217,5 @@ def _default(target: str, algorithm: str) -> Program:
     """What a run without a recipe starts from: the defaults of the algorithm over those of its kind."""
     cls = algorithm_class(algorithm)
     policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=Replay() if cls.needs_replay else None)
-    start = Program(env=EnvFactory(target=target), policies={"main": policy})
+    start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     return apply_settings(start, {**(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})

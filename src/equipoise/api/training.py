@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
 from equipoise.runtime import checkpoint
 from equipoise.runtime.directory import RunDirectory
+from equipoise.runtime.fields import alter
 from equipoise.runtime.measure import choose
 from equipoise.runtime.refusals import check as check_program
 from equipoise.runtime.refusals import check_replays, check_resume
@@ -67,8 +67,8 @@ def train(
     if init_from is None and what != "weights":
         raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
-    if weights is not None and what == "learner" and made.schedule_steps is None:
-        made = dataclasses.replace(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
+    if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
+        made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
     made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
     return Run(
         made,
@@ -96,26 +96,28 @@ def resume(
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
 
-    ``fields`` are those of ``Program`` and ``settings`` texts like ``"algorithm.entropy=0"`` that are to change: ``steps`` and
-    ``stop_at`` extend a run that has ended (its schedules keep the length that they had). What the saved state would not fit
-    is refused. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
+    ``fields`` are settings by the names of their options and ``settings`` texts like
+    ``"algorithm.entropy=0"`` that are to change: ``steps`` and ``stop_at`` extend a run that has ended (its schedules keep the
+    length that they had). What the saved state would not fit is refused.
+
+    ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
     Raises ``NothingToDo`` where the run is complete already.
     """
     run = RunDirectory.open(directory, trusted=trust)
     given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
     check_replays(run.program, [key for key, _ in pairs(settings)])
-    made = apply_settings(dataclasses.replace(run.program, **given), settings)
-    if made.steps != run.program.steps and made.schedule_steps is None:
-        made = dataclasses.replace(made, schedule_steps=run.program.steps)
+    made = apply_settings(alter(run.program, **given), settings)
+    if made.schedule.steps != run.program.schedule.steps and made.schedule.schedule_steps is None:
+        made = alter(made, schedule_steps=run.program.schedule.steps)
     check_resume(run.program, made)
     check_program(made)
     source, summary = run.whole_checkpoint(), run.summary()
     at = step_of(source.meta)
-    solved = summary is not None and summary["status"] == "solved" and made.stop_at == run.program.stop_at
-    if solved and made.steps <= run.program.steps:
+    solved = summary is not None and summary["status"] == "solved" and made.evaluation.stop_at == run.program.evaluation.stop_at
+    if solved and made.schedule.steps <= run.program.schedule.steps:
         raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
     if given.get("steps", at) < at:
         raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
-    if at >= made.steps and summary is not None:  # without one it was killed between its last step and its last word
+    if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     return Run(made, on=on or run.run["on"], resume=run, source=source)

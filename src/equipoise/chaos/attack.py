@@ -91,7 +91,11 @@ class Attack:
             "--checkpoint-every",
             str(CHECKPOINT_EVERY),
         ]
-        given = [f"algorithm.streams={actors * ENVS}", f"algorithm.beats={self._beats_file}", f"deadline_s={DEADLINE_S}"]
+        given = [
+            f"algorithm.streams={actors * ENVS}",
+            f"algorithm.beats={self._beats_file}",
+            f"placement.deadline_s={DEADLINE_S}",
+        ]
         given += [f"env.flag={self.flag}", *settings]
         self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
         self.updates(updates)
@@ -119,7 +123,12 @@ class Attack:
         """Wait until all workers are there again, then send SIGTERM, which saves the whole run."""
         program = RunDirectory.open(self.out).program
         shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-        all_ = 1 + program.actors + shards + (program.inference_workers if program.inference == "central" else 0)
+        all_ = (
+            1
+            + program.actors
+            + shards
+            + (program.placement.inference_workers if program.placement.inference == "central" else 0)
+        )
         self.wait(lambda: len(self.workers()) == all_, "all workers to be there")
         self.updates(50)
         self.terminate()

@@ -95,7 +95,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
 
 def kill_inference(attack: Attack, seconds: float) -> None:
     attack.inference = "central"
-    attack.train("inference_workers=2")
+    attack.train("placement.inference_workers=2")
     n = kill_in_turn(attack, "inference", 2, seconds)
     attack.end()
     need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} inference workers were killed, and fewer replaced")
@@ -164,7 +164,7 @@ def raise_env(attack: Attack, seconds: float) -> None:
 
 
 def nonfinite_env(attack: Attack, seconds: float) -> None:
-    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", "on_nonfinite=drop")
+    attack.train("env.trouble=nonfinite", "env.every=1000", "algorithm.aborts=true", "source.on_nonfinite=drop")
     _troubled(attack, seconds)
 
 

@@ -95,7 +95,7 @@ def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
         if value is None or key.startswith("replay."):  # None would be "not given"; an algorithm may have no replay
             settings.append(f"{key}={text}")
         else:
-            fields[fact.name] = value
+            fields[name.replace("-", "_")] = value
     return fields, settings
 
 

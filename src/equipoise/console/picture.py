@@ -54,7 +54,10 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         _speed(report, program),
         _returns(report, history),
         *_info(report),
-        *(Text(f"acting {line}", overflow="crop", no_wrap=True) for line in acting_lines(program.acting, report.metrics)),
+        *(
+            Text(f"acting {line}", overflow="crop", no_wrap=True)
+            for line in acting_lines(program.placement.acting, report.metrics)
+        ),
         *_evaluation(history.evaluation, report),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
@@ -71,19 +74,19 @@ def _title(program: Program, on: str) -> Text:
         + (f"past of {policy.of}" if isinstance(policy, Frozen) else type(policy.algorithm).__name__.lower())
         for name, policy in program.policies.items()
     ]
-    return line.append(f"{program.env.target} · {', '.join(names)} · seed {program.seed} · {on}", style="not bold")
+    return line.append(f"{program.name} · {', '.join(names)} · seed {program.schedule.seed} · {on}", style="not bold")
 
 
 def _ring(program: Program) -> list[Text]:
-    actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.envs_per_actor, 'env')} "
-    if program.inference == "central":
-        actors += f"─▶ {_count(program.inference_workers, 'inference worker')} "
+    actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.placement.envs_per_actor, 'env')} "
+    if program.placement.inference == "central":
+        actors += f"─▶ {_count(program.placement.inference_workers, 'inference worker')} "
     shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=1)
     middle = f" trajectories ─▶ {_count(shards, 'shard') if shards > 1 else 'queue'} ── batches "
     learner = "▶ learner ─┐"
     if not program.actors:
         actors, middle = "┌── data set ", " batches "
-    weights = f"◀ weights (max lag {'none' if program.max_lag is None else program.max_lag}) "
+    weights = f"◀ weights (max lag {'none' if program.placement.max_lag is None else program.placement.max_lag}) "
     dashes = max(WIDTH - len(actors) - len(middle) - len(learner), 2)
     top = actors + "─" * (dashes // 2) + middle + "─" * (dashes - dashes // 2) + learner
     under = "└" + weights.center(len(top) - 2, "─") + "┘"
@@ -218,11 +221,12 @@ def by_policy(means: Mapping[str, float]) -> str:
 
 
 def _progress(report: Report, program: Program) -> Text:
-    share = min(report.step / program.steps, 1.0)
+    share = min(report.step / program.schedule.steps, 1.0)
     cells = int(share * PROGRESS)
     line = Text("━" * cells, style="green", no_wrap=True).append("─" * (PROGRESS - cells), style="bright_black")
+    done = f"{short(report.step)} of {short(program.schedule.steps)}"
     left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
-    text = f"  {share * 100:.0f} %  {short(report.step)} of {short(program.steps)} steps  {clock(report.wall_s)} gone{left}"
+    text = f"  {share * 100:.0f} %  {done} steps  {clock(report.wall_s)} gone{left}"
     return line.append(text, style="default")
 
 
@@ -230,7 +234,7 @@ def compact(report: Report, program: Program, history: History) -> str:
     """One line for a log file: the numbers that change, and the first word of the verdict."""
     parts = [
         f"{clock(report.wall_s)}",
-        f"{min(report.step / program.steps, 1.0) * 100:3.0f} %",
+        f"{min(report.step / program.schedule.steps, 1.0) * 100:3.0f} %",
         f"{short(report.step)} steps",
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",

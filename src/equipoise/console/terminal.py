@@ -96,7 +96,7 @@ class View:
 
     def _waits_long(self, report: Report) -> bool:
         """Is it time for a line on the last evaluation, in which the run's own clock stands still?"""
-        if report.evaluating is None or report.step < self._program.steps:
+        if report.evaluating is None or report.step < self._program.schedule.steps:
             return False
         now, every = time.monotonic(), QUIET_S if self._quiet else LINE_S
         if self._exam_from is None:

@@ -217,7 +217,7 @@ class _Check:
         for answer in probe.walk(actions):
             (self.reset_s if answer.reset else self.step_s).append(answer.seconds)
             if isinstance(answer.info, dict) and KEY in answer.info and self.factory.action_mask == "auto" and not probe.mask:
-                self.facts["action mask"] = f"in info['{KEY}'], and not used: --set action_mask=info does"
+                self.facts["action mask"] = f"in info['{KEY}'], and not used: --set source.env.action_mask=info does"
             self.judge_kept(before, held, answer.where)
             before = probe.observed(answer)
             judge_row(self.found, spaces_of, before, answer, probe.lead)

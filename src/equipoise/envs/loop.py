@@ -32,7 +32,7 @@ from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of one stream in a row without a working step
-MASKED = f". Its info has an {KEY!r} that nobody asked for: with --set action_mask=info only allowed actions are taken"
+MASKED = f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed actions are taken"
 
 
 class LoopEnv(SyncEnv):

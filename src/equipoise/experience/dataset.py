@@ -85,7 +85,7 @@ class Dataset:
                 )  # fmt: skip
             except (OSError, LookupError, AssertionError, TypeError, ValueError) as error:
                 raise Faulty(
-                    f"replay.dataset={self.name}: episode {number}: expected observations, actions, rewards, terminations and "
+                    f"{self.name}: episode {number}: expected observations, actions, rewards, terminations and "
                     f"truncations in {self.path}, got {type(error).__name__}: {error}"
                 ) from error
             yield episode
@@ -114,7 +114,7 @@ class Dataset:
         for what, mine, other in (("observation", self.observation, observation), ("action", self.action, action)):
             if place := differ(what, mine, other):
                 where, wanted, got = place
-                raise ValueError(f"replay.dataset={self.name}: {where}: expected {wanted}, that of the env, got {got}")
+                raise ValueError(f"{self.name}: {where}: expected {wanted}, that of the env, got {got}")
 
 
 def find(name: str) -> Dataset:

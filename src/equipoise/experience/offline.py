@@ -142,7 +142,7 @@ def beside(live: Batch, recorded: Batch) -> Batch:
 def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
     """Check a data set before a run: ValueError where a row needs what no data set has, or the first episode is ``Faulty``."""
     if missing := [f"{name} ({path})" for name in ("behaviour", "state") for path, _ in tree.items(getattr(row, name))]:
-        raise ValueError(f"replay.dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
+        raise ValueError(f"dataset: expected a policy that learns from rows alone, got one that needs {missing[0]}")
     next(_episodes(dataset, row, stacks), None)
 
 
@@ -153,7 +153,7 @@ def blocks(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack], *, rows:
     for part in itertools.chain(_episodes(dataset, row, stacks), [None]):
         if part is None:
             if (left := rows + 1 - start - held) <= 0:
-                raise Faulty(f"replay.dataset={dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
+                raise Faulty(f"{dataset.name}: expected the {dataset.steps:,} steps that it says, got more")
             part = _seams(row, left)
         edges.append(part)
         held += len(part["mask"])
@@ -184,7 +184,7 @@ def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> It
     for number, episode in enumerate(dataset):
         if not len(episode):
             continue
-        where = f"replay.dataset={dataset.name}: episode {number}"
+        where = f"{dataset.name}: episode {number}"
         rows = _rows(episode, row, where)
         _counted(dataset.action, episode.action, f"{where}, action")
         for path, stack in stacks.items():

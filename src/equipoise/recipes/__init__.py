@@ -22,7 +22,7 @@ RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
 def find(env: str, algorithm: str) -> Mapping[str, Any] | None:
     """The settings for an env and an algorithm, if there is a recipe; fp32 where the processor has no bf16 instructions."""
     found = RECIPES.get((env, algorithm))
-    return found if found is None or not falls_back(env, algorithm) else {**found, "precision": "fp32"}
+    return found if found is None or not falls_back(env, algorithm) else {**found, "placement.precision": "fp32"}
 
 
 def falls_back(env: str, algorithm: str) -> str:

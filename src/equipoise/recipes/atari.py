@@ -16,7 +16,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.0004, "optimizer.schedule": "constant", "algorithm.entropy": 0.01,
         "algorithm.value": 0.5, "optimizer.max_grad_norm": 0.5, "algorithm.gamma": 0.99, "algorithm.epochs": 2,
         "algorithm.minibatches": 8,
-        "actors": 2, "envs_per_actor": 16, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1, "placement.precision": "bf16",
+        "schedule.steps": 10_000_000,
     },
     # After CleanRL's PPO for Atari (8 x 128, 4 minibatches and epochs, lr 2.5e-4 linear, clip 0.1, entropy 0.01).
     #
@@ -27,7 +28,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.1, "algorithm.entropy": 0.01,
         "algorithm.value": 0.5, "optimizer.learning_rate": 0.0004, "optimizer.schedule": "constant", "algorithm.epochs": 3,
         "algorithm.minibatches": 8, "optimizer.max_grad_norm": 0.5,
-        "actors": 2, "envs_per_actor": 16, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1, "placement.precision": "bf16",
+        "schedule.steps": 10_000_000,
     },
     # After CleanRL's and the zoo's DQN (batch 32, an update in four steps, lr 1e-4, target 250 updates, epsilon to 0.01).
     #
@@ -38,7 +40,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.0001, "algorithm.epsilon": 0.01, "algorithm.epsilon_steps": 250_000,
         "algorithm.target_every": 250,
         "replay.capacity": 100_000, "replay.starts_at": 10_000, "replay.updates": 8,
-        "actors": 1, "envs_per_actor": 8, "max_lag": 1, "precision": "bf16", "steps": 10_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 8, "placement.max_lag": 1, "placement.precision": "bf16",
+        "schedule.steps": 10_000_000,
     },
     # Pong's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
     #
@@ -51,6 +54,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.max_grad_norm": 10.0,
         "replay.capacity": 100_000, "replay.starts_at": 10_000, "replay.updates": 8,
         "replay.selector": "prioritized",
-        "actors": 2, "envs_per_actor": 8, "max_lag": None, "precision": "bf16", "steps": 3_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": None, "placement.precision": "bf16",
+        "schedule.steps": 3_000_000,
     },
 }  # fmt: skip

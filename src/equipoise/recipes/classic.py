@@ -13,20 +13,20 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.gamma": 0.98, "algorithm.lambda_": 0.8, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.001, "algorithm.epochs": 10, "algorithm.minibatches": 2, "algorithm.clip": 0.2,
         "algorithm.anneal_clip": True,
-        "actors": 1, "envs_per_actor": 16, "max_lag": 0, "steps": 500_000,
+        "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 500_000,
     },
     # Found here: separate torsos, or the value loss (returns near 500) drowns the policy's gradient in the clip.
     ("CartPole-v1", "impala"): {
         "policy.unroll": 20, "policy.batch": 16,
         "algorithm.gamma": 0.98, "optimizer.learning_rate": 0.0015, "algorithm.entropy": 0.003,
-        "actors": 2, "envs_per_actor": 8, "max_lag": 1, "steps": 500_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 1, "schedule.steps": 500_000,
     },
     # Found here; the figures of CartPole's PPO where the two are alike.
     ("CartPole-v1", "appo"): {
         "policy.unroll": 32, "policy.batch": 16,
         "algorithm.gamma": 0.98, "algorithm.lambda_": 0.9, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 2,
-        "actors": 2, "envs_per_actor": 8, "max_lag": 1, "steps": 500_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 1, "schedule.steps": 500_000,
     },
     # After rl-baselines3-zoo's A2C (8 streams, unrolls of 5, RMSProp, no entropy, 5e5 steps).
     #
@@ -34,31 +34,31 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("CartPole-v1", "a3c"): {
         "policy.unroll": 5, "policy.batch": 8,
         "algorithm.entropy": 0.0,
-        "actors": 4, "envs_per_actor": 8, "max_lag": None, "steps": 500_000,
+        "placement.actors": 4, "placement.envs_per_actor": 8, "placement.max_lag": None, "schedule.steps": 500_000,
     },
     # CleanRL's PPO for classic control, on 16 streams of 128 rows.
     ("Acrobot-v1", "ppo"): {
         "policy.unroll": 64, "policy.batch": 32,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.entropy": 0.01,
         "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 4, "algorithm.clip": 0.2,
-        "actors": 2, "envs_per_actor": 16, "max_lag": 0, "steps": 1_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     ("Acrobot-v1", "impala"): {
         "policy.unroll": 20, "policy.batch": 16,
         "optimizer.learning_rate": 0.0015, "algorithm.entropy": 0.01,
-        "actors": 2, "envs_per_actor": 8, "max_lag": 1, "steps": 1_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 1, "schedule.steps": 1_000_000,
     },
     # Acrobot's PPO with half of its batch, and a lag of one.
     ("Acrobot-v1", "appo"): {
         "policy.unroll": 64, "policy.batch": 16,
         "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 4,
-        "actors": 2, "envs_per_actor": 8, "max_lag": 1, "steps": 1_000_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 1, "schedule.steps": 1_000_000,
     },
     # Found here: a batch of two actors' unrolls and lr 2e-3 learn where an update for each alone, or lr 7e-4, may not.
     ("Acrobot-v1", "a3c"): {
         "policy.unroll": 8, "policy.batch": 32,
         "algorithm.entropy": 0.01, "optimizer.learning_rate": 0.002,
-        "actors": 4, "envs_per_actor": 16, "max_lag": None, "steps": 1_000_000,
+        "placement.actors": 4, "placement.envs_per_actor": 16, "placement.max_lag": None, "schedule.steps": 1_000_000,
     },
     # After rl-baselines3-zoo's tuned DQN (256-256, lr 2.3e-3, batch 64, 128 updates to 256 steps, 5e4 steps).
     #
@@ -69,21 +69,21 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.0023, "optimizer.schedule": "linear", "algorithm.epsilon": 0.04,
         "algorithm.epsilon_steps": 8_000, "algorithm.target_every": 128,
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 100_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 100_000,
     },
     # Found here: half of the greatest entropy (of 0.98, as published, little of a policy is left with two actions).
     ("CartPole-v1", "sac"): {
         "policy.unroll": 16, "policy.batch": 128,
         "optimizer.learning_rate": 0.001, "algorithm.target_entropy": 0.35, "algorithm.temperature": 0.2,
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 100_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 100_000,
     },
     # After rl-baselines3-zoo's SAC (256-256, lr 1e-3, batch 256, an update a step, 2e4 steps); a round is four steps.
     ("Pendulum-v1", "sac"): {
         "policy.unroll": 1, "policy.batch": 256,
         "optimizer.learning_rate": 0.001, "algorithm.random_steps": 500,
         "replay.capacity": 100_000, "replay.starts_at": 500, "replay.updates": 4,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 20_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
     },
     # After rl-baselines3-zoo's TD3 (lr 1e-3, noise 0.1, batch 256, an update a step, 2e4 steps).
     #
@@ -92,7 +92,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "policy.unroll": 1, "policy.batch": 256,
         "optimizer.learning_rate": 0.001, "algorithm.random_steps": 1_000,
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 4,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 20_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
     },
     # CartPole's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
     #
@@ -103,6 +103,6 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.max_grad_norm": 10.0,
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
         "replay.selector": "prioritized",
-        "actors": 2, "envs_per_actor": 8, "max_lag": None, "steps": 100_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": None, "schedule.steps": 100_000,
     },
 }  # fmt: skip

@@ -15,6 +15,6 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.epsilon": 0.2, "algorithm.epsilon_steps": 20_000, "algorithm.target_every": 1,
         "algorithm.tau": 0.05,
         "replay.capacity": 500_000, "replay.starts_at": 1_000, "replay.updates": 16, "replay.relabel": 0.8,
-        "actors": 1, "envs_per_actor": 16, "max_lag": 1, "steps": 40_000,
+        "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 1, "schedule.steps": 40_000,
     },
 }  # fmt: skip

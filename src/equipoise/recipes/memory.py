@@ -17,7 +17,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.001, "optimizer.epsilon": 1e-08, "algorithm.target_every": 50,
         "replay.capacity": 200_000, "replay.starts_at": 10_000, "replay.updates": 8,
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
-        "actors": 2, "envs_per_actor": 16, "max_lag": 1, "steps": 300_000,
+        "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1, "schedule.steps": 300_000,
     },
     # Found here, for a delay of 50: windows are learned from that hold a whole episode, since one row in 51 has anything to
     # teach; a small LSTM whose gates begin as long as that (with biases of 0 no gradient reaches the symbol), and an Adam whose
@@ -29,6 +29,6 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.002, "optimizer.epsilon": 1e-08, "algorithm.target_every": 50,
         "replay.capacity": 200_000, "replay.starts_at": 10_000, "replay.updates": 8,
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
-        "actors": 2, "envs_per_actor": 16, "max_lag": 1, "steps": 300_000,
+        "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1, "schedule.steps": 300_000,
     },
 }  # fmt: skip

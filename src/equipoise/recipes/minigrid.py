@@ -13,6 +13,6 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.01,
         "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 8,
         "optimizer.schedule": "constant", "algorithm.normalize_advantage": False,
-        "actors": 2, "envs_per_actor": 8, "max_lag": 0, "steps": 300_000,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 0, "schedule.steps": 300_000,
     },
 }  # fmt: skip

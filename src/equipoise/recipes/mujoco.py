@@ -17,21 +17,21 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.gamma": 0.98, "algorithm.lambda_": 0.92, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
         "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
-        "actors": 1, "envs_per_actor": 16, "max_lag": 0, "steps": 1_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     # The SAC of rl-baselines3-zoo (256-256, lr 3e-4, batch 256, tau 0.005, 1e4 random steps); a round is four steps.
     ("HalfCheetah-v5", "sac"): {
         "policy.unroll": 1, "policy.batch": 256,
         "optimizer.learning_rate": 0.0003, "algorithm.random_steps": 10_000,
         "replay.capacity": 1_000_000, "replay.starts_at": 10_000, "replay.updates": 4,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 1_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 1_000_000,
     },
     # Fujimoto's TD3 (256-256, lr 3e-4, noise 0.1, batch 256). Deviations: 1e4 random steps for 2.5e4; rounds of four steps.
     ("HalfCheetah-v5", "td3"): {
         "policy.unroll": 1, "policy.batch": 256,
         "optimizer.learning_rate": 0.0003, "algorithm.random_steps": 10_000,
         "replay.capacity": 1_000_000, "replay.starts_at": 10_000, "replay.updates": 4,
-        "actors": 1, "envs_per_actor": 4, "max_lag": 1, "steps": 1_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 1_000_000,
     },
     # Hopper and Walker2d: HalfCheetah's PPO with CleanRL's gamma and lambda.
     ("Hopper-v5", "ppo"): {
@@ -39,13 +39,13 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
         "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
-        "actors": 1, "envs_per_actor": 16, "max_lag": 0, "steps": 1_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     ("Walker2d-v5", "ppo"): {
         "policy.unroll": 128, "policy.batch": 16,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
         "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
-        "actors": 1, "envs_per_actor": 16, "max_lag": 0, "steps": 1_000_000,
+        "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
 }  # fmt: skip

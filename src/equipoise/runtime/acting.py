@@ -11,7 +11,11 @@ from equipoise.actors.forward import FORWARDS, can_round
 from equipoise.runtime.blueprint import Blueprint, network
 
 KEY = "forward"  # of run.json
-ASKS_AGAIN = ("precision", "acting", "compile")  # settings with which another forward may be the faster one
+ASKS_AGAIN = (
+    "placement.precision",
+    "placement.acting",
+    "placement.compile",
+)  # settings with which another forward may be the faster one
 
 
 def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Collection[str] = ()) -> dict[str, dict[str, Any]]:
@@ -23,16 +27,19 @@ def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Colle
     found: dict[str, dict[str, Any]] = {}
     for name, role in blue.roles.items() if program.actors else ():
         net = network(program, blue.spec, name)
-        can_round(net, program.acting)
+        can_round(net, program.placement.acting)
         if name in known and known[name]["forward"] in FORWARDS and not set(changes) & set(ASKS_AGAIN):
             found[name] = known[name]
             continue
         acts = Acts(
-            role.algorithm, net, row=role.row, streams=program.envs_per_actor * len(role.places),
-            noise_columns=role.noise_columns, precision=program.precision, acting=program.acting,
+            role.algorithm, net, row=role.row, streams=program.placement.envs_per_actor * len(role.places),
+            noise_columns=role.noise_columns, precision=program.placement.precision, acting=program.placement.acting,
         )  # fmt: skip
         choice = choose(
-            acts, max_lag=program.max_lag, compiled=is_compiled(net, program.compile), central=program.inference == "central"
+            acts,
+            max_lag=program.placement.max_lag,
+            compiled=is_compiled(net, program.placement.compile),
+            central=program.placement.inference == "central",
         )
         found[name] = dataclasses.asdict(choice)
     return found

@@ -60,7 +60,7 @@ class Pace:
         return 0 if self.offline else self.steps(version)
 
     def steps(self, version: int) -> int:
-        """The same in what ``Program.steps`` counts."""
+        """The same in what ``Program.schedule.steps`` counts."""
         return (self.begins - 1 - -version // self.updates) * self.rows if version else 0
 
     def versions(self, steps: int) -> int:
@@ -115,7 +115,7 @@ class Blueprint:
 
     def failures(self, counted: Episodes | None = None) -> Failures:
         """What an env's failure costs in this run; ``counted``: where failures and their causes are counted."""
-        made = Failures(on_nonfinite=self.program.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        made = Failures(on_nonfinite=self.program.source.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
@@ -143,7 +143,7 @@ class Blueprint:
         windows = learning(self.program)[name].batch * len(self.roles[name].places)
         made = begin.new_learner(
             self.program, name, net, schedule_updates=self.schedule_updates,
-            seed=policy_seed(self.program.seed, "learner", name), batch=windows,
+            seed=policy_seed(self.program.schedule.seed, "learner", name), batch=windows,
         )  # fmt: skip
         if self.before is not None and self.weights is not None and self.resume is None:
             begin.begin_from(made, Path(self.weights), name)
@@ -173,7 +173,7 @@ class Blueprint:
     def round(self) -> int:
         """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
         policy, groups = _common(self.program), max(self.program.groups, 1)  # without any there is room for one, nobody's
-        return policy.batch if policy.replay is None else groups * self.program.group_envs
+        return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
 
     @property
     def learns(self) -> dict[str, Role]:
@@ -193,12 +193,12 @@ class Blueprint:
     def streams(self, group: int) -> Any:
         """[B] int64, of all agents of a group of envs."""
         count = len(self.spec.env.agents)
-        return agent_streams(stream_ids(group, self.program.group_envs), count, range(count))
+        return agent_streams(stream_ids(group, self.program.placement.group_envs), count, range(count))
 
     @property
     def inferences(self) -> int:
         """Workers that act for the envs of others; 0: inference is local."""
-        return self.program.inference_workers if self.program.inference == "central" else 0
+        return self.program.placement.inference_workers if self.program.placement.inference == "central" else 0
 
     @property
     def acting_workers(self) -> int:
@@ -207,12 +207,12 @@ class Blueprint:
 
     def groups(self, actor: int) -> range:
         """Of the envs of an actor."""
-        return range(actor * self.program.halves, (actor + 1) * self.program.halves)
+        return range(actor * self.program.placement.halves, (actor + 1) * self.program.placement.halves)
 
     def served(self, inference: int) -> range:
         """The groups that an inference worker acts for: those of whole actors."""
         first, last = (self.program.actors * i // self.inferences for i in (inference, inference + 1))
-        return range(first * self.program.halves, last * self.program.halves)
+        return range(first * self.program.placement.halves, last * self.program.placement.halves)
 
     def server(self, group: int) -> int:
         """The inference worker of a group."""
@@ -232,7 +232,7 @@ def _common(program: Program) -> Policy:
 
 
 def making(program: Program) -> Making:
-    return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.metrics)
+    return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
 
 
 def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
@@ -244,7 +244,7 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
     if isinstance(policy, Frozen):
         return network(program, spec, policy.of)
     with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(policy_seed(program.seed, "network", name))
+        torch.manual_seed(policy_seed(program.schedule.seed, "network", name))
         return policy.algorithm.network(spec.policies[name])
 
 
@@ -252,8 +252,8 @@ def blueprint(
     program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
 ) -> Blueprint:
     """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
-    if program.device != "cpu" and not torch.cuda.is_available():
-        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.device!r}")
+    if program.placement.device != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.placement.device!r}")
     dataset = _dataset(program)
     spec = _spec(program, dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
@@ -268,13 +268,16 @@ def blueprint(
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
     pace = _pace(program, roles)
-    updates, schedule = pace.versions(program.steps), pace.versions(program.schedule_steps or program.steps)
+    updates, schedule = (
+        pace.versions(program.schedule.steps),
+        pace.versions(program.schedule.schedule_steps or program.schedule.steps),
+    )
     problems, replays, codecs = [], dict[str, ReplayPlan](), dict[str, str]()
     if updates == 0:
         first = (pace.begins - 1) * pace.rows + 1
         problems.append(
             f"steps: expected at least {first:,}, so that an update follows replay.starts_at and a window's rows, got "
-            f"{program.steps:,}"
+            f"{program.schedule.steps:,}"
         )
     try:
         codecs, replays = _codecs(program, roles), _replays(program, spec, roles, pace)
@@ -286,12 +289,12 @@ def blueprint(
         ]
     refuse(problems)
     codec.installed(codecs.values())
-    record_steps = min(program.steps // RECORDS, RECORD_STEPS)
+    record_steps = min(program.schedule.steps // RECORDS, RECORD_STEPS)
     blue = Blueprint(
         program=program, spec=spec, roles=roles, pace=pace, replays=replays,
         updates=updates, schedule_updates=schedule,
         record_every=max(record_steps // pace.rows, 1) * pace.updates,
-        checkpoint_every=pace.between(program.checkpoint_every or 0), directory="",
+        checkpoint_every=pace.between(program.schedule.checkpoint_every or 0), directory="",
         weights=None if weights is None else str(weights), before=before, resume=resume, dataset=dataset,
     )  # fmt: skip
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
@@ -316,17 +319,18 @@ def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[
 
 
 def _dataset(program: Program) -> Dataset | None:
-    name = next((policy.replay.dataset for policy in learning(program).values() if policy.replay is not None), "")
+    beside = [policy.replay.dataset for policy in learning(program).values() if policy.replay is not None]
+    name = program.source.dataset or next(iter(beside), "")
     return datasets.find(name) if name else None
 
 
 def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
     """The spec of the env; where no env will be made, that of the data set."""
-    if dataset is not None and not program.actors and not program.evaluate_episodes:
-        mask = place_of(program.env.action_mask, dataset.observation, dataset.action)
+    if dataset is not None and program.source.dataset and (program.source.env is None or not program.evaluation.episodes):
+        mask = place_of(program.source.env.action_mask if program.source.env else "auto", dataset.observation, dataset.action)
         spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
         return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
-    env = making(program)(streams=np.arange(1), seed=program.seed)
+    env = making(program)(streams=np.arange(1), seed=program.schedule.seed)
     made = env.spec
     env.close()
     if any(policy.replay is not None and policy.replay.relabel for policy in learning(program).values()):
@@ -345,7 +349,7 @@ def _alone(spec: RunSpec, setting: str) -> None:
 
 def goals(program: Program) -> Goals:
     """What another goal would have been worth, asked of an env of its own."""
-    return Goals(make(program.env, streams=np.arange(1), seed=program.seed))
+    return Goals(make(program.env, streams=np.arange(1), seed=program.schedule.seed))
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
@@ -359,7 +363,7 @@ def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
         return Pace(rows=one.unroll * one.batch)
     if not program.actors:
         return Pace(rows=1, offline=True)
-    steps, begins = one.unroll * program.actors * program.envs_per_actor, 1
+    steps, begins = one.unroll * program.actors * program.placement.envs_per_actor, 1
     for name, policy in learning(program).items():
         assert policy.replay is not None
         window, rows = policy.algorithm.item_rows or policy.unroll, steps * len(roles[name].places)
@@ -374,7 +378,7 @@ def _room(program: Program, name: str) -> str:
 
 def _replays(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> dict[str, ReplayPlan]:
     """The replays of the policies that learn; ValueError where one could hold too little."""
-    envs, plans = program.group_envs, {}
+    envs, plans = program.placement.group_envs, {}
     for name, policy in learning(program).items() if program.actors else ():
         if policy.replay is None:
             continue
@@ -384,7 +388,7 @@ def _replays(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: P
                 settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
                 window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
                 span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
-                rounds=-(-(program.schedule_steps or program.steps) // pace.rows),
+                rounds=-(-(program.schedule.schedule_steps or program.schedule.steps) // pace.rows),
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{_room(program, name)}{error}") from None
@@ -436,7 +440,7 @@ def _role(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     with torch.inference_mode():
         action, behaviour, after = algorithm.act(
             net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
-            explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.envs_per_actor, 0),
+            explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.placement.envs_per_actor, 0),
             noise=torch.full((1, columns), 0.5),
         )  # fmt: skip
     wanted, got = tree.spec(state), tree.spec(after)

@@ -35,12 +35,12 @@ def lay_out(
     ``share``: how whoever acts reaches memory of the learner's device; None: weights go through the memory of the host.
     """
     program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
-    rounds = [name for name, role in blue.roles.items() if program.acting != "fp32" and role.frozen is None]
+    rounds = [name for name, role in blue.roles.items() if program.placement.acting != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(titles)), plan.nbytes]
     for name, weight_plan in weight_plans.items():
-        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.metrics))] * program.groups]
+        sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     sharded = {name: blue.replays[name] for name, _ in blue.shards}
@@ -58,8 +58,8 @@ def lay_out(
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
-        columns = program.group_envs * len(role.places)
-        episodes = [Episodes(columns, next(parts), program.metrics) for _ in range(program.groups)]
+        columns = program.placement.group_envs * len(role.places)
+        episodes = [Episodes(columns, next(parts), program.source.metrics) for _ in range(program.groups)]
         rounding = [Rounding(next(parts)) for _ in range(program.groups if name in rounds else 0)]
         device = None if share is None else DeviceWeights(weight_plans[name], next(parts), weights, share)
         policies[name] = PolicyMemory(

@@ -102,7 +102,7 @@ class RunDirectory:
             "on": on,
             "argv": list(sys.argv if argv is None else argv),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "seeds": {"program": program.seed},
+            "seeds": {"program": program.schedule.seed},
             "versions": versions(),
             "host": host(),
             "env_notes": list(notes),

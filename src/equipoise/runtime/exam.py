@@ -32,7 +32,7 @@ def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
     return {
         name: FixedPolicy(
             algorithm=role.algorithm, net=blue.network(name), noise_columns=role.noise_columns,
-            precision=blue.program.precision,
+            precision=blue.program.placement.precision,
         )
         for name, role in blue.roles.items()
     }  # fmt: skip
@@ -48,7 +48,7 @@ def evaluator(
     costs; None: as the program says, and no capsule is written.
     """
     envs = min(episodes, STREAMS)
-    costs = Failures(on_nonfinite=program.on_nonfinite) if failures is None else failures
+    costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
     env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs)
     return Evaluator(
         policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
@@ -104,7 +104,7 @@ class Exam:
     def waits(self) -> bool:
         """May an evaluation begin?"""
         program = self._blue.program
-        asked = program.stop_at is not None or program.evaluate_every is not None
+        asked = program.evaluation.stop_at is not None or program.evaluation.every is not None
         return asked and not self.running and not self.solved
 
     @property
@@ -119,18 +119,18 @@ class Exam:
             self.snapshot()
             if self._version > self._examined:  # the same weights are not asked until they pass
                 self._examined = self._version
-                self._begin(self._blue.program.evaluate_episodes)
+                self._begin(self._blue.program.evaluation.episodes)
 
     def _due(self, since: int, return_mean: float | None) -> bool:
         """``since``: steps since the last evaluation."""
         program = self._blue.program
-        if program.evaluate_every is not None and since >= program.evaluate_every:
+        if program.evaluation.every is not None and since >= program.evaluation.every:
             return True
-        if (goal := program.stop_at) is None:
+        if (goal := program.evaluation.stop_at) is None:
             return False
         if return_mean is None:  # without actors there never is one
-            return not program.actors and since >= SPACING * program.steps
-        return return_mean >= goal - NEAR * abs(goal) or since >= SPACING * program.steps
+            return not program.actors and since >= SPACING * program.schedule.steps
+        return return_mean >= goal - NEAR * abs(goal) or since >= SPACING * program.schedule.steps
 
     def snapshot(self) -> None:
         """Take the newest weights."""
@@ -157,7 +157,7 @@ class Exam:
 
     def _begin(self, episodes: int) -> None:
         self._taken += 1
-        seed = derive_seed(self._blue.program.seed, f"evaluation {self._taken}")
+        seed = derive_seed(self._blue.program.schedule.seed, f"evaluation {self._taken}")
         self._current = evaluator(
             self._blue.program, self._policies, episodes=episodes, seed=seed, failures=self._blue.failures()
         )
@@ -174,7 +174,7 @@ class Exam:
         evaluation = self.last = result(
             current, learns=self._blue.learns, env_steps=self._blue.pace.env_steps(self._version), version=self._version
         )
-        goal = self._blue.program.stop_at
+        goal = self._blue.program.evaluation.stop_at
         passed = goal is not None and evaluation.mean >= goal
         self.solved = passed and self._confirming
         self._confirming = passed and not self.solved

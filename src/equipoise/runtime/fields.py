@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import Fact, Read, facts, said
-from equipoise.types import EnvFactory, Frozen, Optimizer, Policy, Program, Replay
+from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, Replay
 
 PARTS = ("algorithm", "optimizer", "replay")  # of a policy; each has settings of its own
 
-__all__ = ["PARTS", "Setting", "named", "rooms", "settings", "why_unread"]
+__all__ = [
+    "PARTS",
+    "Setting",
+    "alter",
+    "classes",
+    "named",
+    "of",
+    "parts",
+    "replaced",
+    "rooms",
+    "settings",
+    "shorts",
+    "valued",
+    "why_unread",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +39,7 @@ class Setting:
     names: tuple[str, ...]  # every key by which ``--set`` knows it
     fact: Fact
     part: Any  # the dataclass that has it
-    room: str  # where that stands: "", "algorithm.", "replay.", "policies.NAME.algorithm."
+    room: str  # where that stands: "placement.", "algorithm.", "policies.NAME.algorithm."
     rule: Literal["free", "kept"]  # of a resume
 
     @property
@@ -30,34 +47,104 @@ class Setting:
         return getattr(self.part, self.fact.name)
 
 
+def classes(kind: Any) -> list[type[Any]]:
+    """The dataclasses that a field of this type may hold: one, several of a union, or none."""
+    args = typing.get_args(kind) if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union else (kind,)
+    return [arg for arg in args if isinstance(arg, type) and dataclasses.is_dataclass(arg)]
+
+
 def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
-    return [
-        ("", Program),
-        ("", EnvFactory),
-        ("policy.", Policy),
-        ("optimizer.", Optimizer),
-        *([("replay.", Replay)] if replay else []),
-    ]
+    besides = [("replay.", Replay)] if replay else []
+    return [*_below("", Program), ("policy.", Policy), ("optimizer.", Optimizer), *besides]
+
+
+def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+    for name, fact in facts(cls).items():
+        for part in classes(fact.kind):
+            yield f"{room}{name}.", part
+            yield from _below(f"{room}{name}.", part)
+
+
+def shorts() -> dict[str, tuple[str, Fact]]:
+    """Keys and facts of the run's settings by the names that its options and keywords have: ``evaluate_every``, ``actors``."""
+    return {
+        (fact.flag.name if fact.flag and fact.flag.name else name).replace("-", "_"): (f"{room}{name}", fact)
+        for room, cls in _below("", Program)
+        for name, fact in facts(cls).items()
+        if fact.help
+    }
+
+
+def alter(program: Program, **changes: Any) -> Program:
+    """The program with these settings changed, by the names that ``shorts`` gives; also ``env``, ``policies`` and ``route``."""
+    keys = {name: key for name, (key, _) in shorts().items()} | {"env": "source.env", "policies": "policies", "route": "route"}
+    return replaced(program, {keys[name]: value for name, value in changes.items()})
+
+
+def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
+    """The program with these changes, by their keys. A ``source.dataset`` makes the source a recorded one."""
+    rest = dict(changes)
+    if dataset := rest.pop("source.dataset", ""):
+        source = RecordedSource(dataset=dataset, env=program.source.env, on_nonfinite=program.source.on_nonfinite)
+        program = dataclasses.replace(program, source=source)
+    if program.source.dataset and rest.pop("source.metrics", ()):
+        raise ValueError("source.metrics: expected none with source.dataset, since no env is stepped")
+    made: Program = _replaced(program, rest, "")
+    return made
+
+
+def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
+    if part is None:
+        raise ValueError(f"{room}{next(iter(changes))}: expected none without an env")
+    plain = {key: value for key, value in changes.items() if "." not in key}
+    for name in dict.fromkeys(key.partition(".")[0] for key in changes if "." in key):
+        deep = {key.removeprefix(f"{name}."): value for key, value in changes.items() if key.startswith(f"{name}.")}
+        plain[name] = _replaced(plain.get(name, getattr(part, name)), deep, f"{room}{name}.")
+    return dataclasses.replace(part, **plain) if plain else part
+
+
+def parts(program: Program) -> Iterator[tuple[str, Any]]:
+    """The parts of the run, each with what its keys begin with: its source, the env of that, its placement, and so on."""
+    yield from _parts(program, "")
+
+
+def _parts(part: Any, room: str) -> Iterator[tuple[str, Any]]:
+    for name, fact in facts(type(part)).items():
+        if classes(fact.kind) and (inner := getattr(part, name)) is not None:
+            yield f"{room}{name}.", inner
+            yield from _parts(inner, f"{room}{name}.")
+
+
+def valued(program: Program, key: str) -> Any:
+    """The value of a setting of the run, by its path; None where this kind of source has none."""
+    value: Any = program
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 def settings(program: Program) -> Iterator[Setting]:
     """All of them: the run's, then each policy's, its algorithm's, its optimizer's and its replay's."""
-    yield from _of(program, "", skip=("env", "policies", "route"))
-    yield from _of(program.env, "", skip=("target", "kwargs"))
+    for room, part in parts(program):
+        yield from of(part, room)
     several = len(program.policies) > 1
     for name, policy in program.policies.items():
         room = f"policies.{name}." if several else ""
         learns = isinstance(policy, Policy)
-        yield from _of(
-            policy, room, ("", "policy.") if learns else (), skip=("algorithm", "optimizer", "replay"), first=room or "policy."
-        )
+        yield from _of(policy, room, ("", "policy.") if learns else (), skip=PARTS, first=room or "policy.")
         if isinstance(policy, Frozen):
             continue
         yield from _of(policy.algorithm, f"{room}algorithm.", ("algorithm.",), otherwise="free")
         yield from _of(policy.optimizer, f"{room}optimizer.", ("optimizer.",), otherwise="free")
         if policy.replay is not None:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
+
+
+def of(part: Any, room: str) -> Iterator[Setting]:
+    """The settings of one part of the run, without those of its own parts."""
+    inside = [name for name, fact in facts(type(part)).items() if classes(fact.kind)]
+    return _of(part, room, skip=(*inside, "target", "kwargs"))
 
 
 def _of(

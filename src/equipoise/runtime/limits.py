@@ -18,16 +18,17 @@ FILES, WORKER_FILES = 18, 6  # that a run opens in the driver: besides workers (
 
 def check_processes(program: Program) -> None:
     """ValueError where workers of their own would need more descriptors than a process can be given, or may open."""
+    place = program.placement
     bell = 1 if hasattr(os, "eventfd") else 2
-    servers = program.inference_workers if program.inference == "central" else 0
+    servers = place.inference_workers if place.inference == "central" else 0
     shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-    each = bell + (2 * program.halves if program.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
+    each = bell + (2 * place.halves if place.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
     if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
         less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
         raise ValueError(
-            f"actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with max_lag={program.max_lag} and "
-            f"{program.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
-            f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
+            f"placement.actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with "
+            f"max_lag={place.max_lag} and {place.inference} inference, since a worker can be given {DESCRIPTORS} "
+            f"descriptors of doorbells and pipes, got {program.actors}, which take {needed}; use more envs_per_actor{less}"
         )
     workers = 1 + program.actors + servers + shards
     files = _files_open() + FILES + needed + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
@@ -54,20 +55,21 @@ def _files_open() -> int:
 
 def block_problems(program: Program, policy: Policy) -> list[str]:
     """A queue of more blocks than their tokens have room for; a block is the unroll of one group of envs."""
-    blocks = program.groups if policy.replay is not None else policy.batch // program.group_envs  # of a batch
-    if program.max_lag is None:
+    place = program.placement
+    blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs  # of a batch
+    if place.max_lag is None:
         if (most := max(program.groups, blocks)) * 2 <= MOST_BLOCKS:
             return []
-        key, value, fits = ("actors", program.actors, MOST_BLOCKS // 2 // program.halves) if most == program.groups else (
-            "batch", policy.batch, MOST_BLOCKS // 2 * program.group_envs
+        key, value, fits = ("actors", program.actors, MOST_BLOCKS // 2 // place.halves) if most == program.groups else (
+            "batch", policy.batch, MOST_BLOCKS // 2 * place.group_envs
         )  # fmt: skip
         return [f"{key}: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {value:,}"]
-    if blocks * (program.max_lag + 1) <= MOST_BLOCKS:
+    if blocks * (place.max_lag + 1) <= MOST_BLOCKS:
         return []
-    if program.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
+    if place.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
         return [
-            f"max_lag: expected at most {fits:,}, or none for no bound, since the queue has room for {MOST_BLOCKS:,} blocks "
-            f"and a batch has {blocks:,}, got {program.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
+            f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue has room for {MOST_BLOCKS:,} "
+            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
         ]
-    fits = MOST_BLOCKS // (program.max_lag + 1) * program.group_envs
+    fits = MOST_BLOCKS // (place.max_lag + 1) * place.group_envs
     return [f"batch: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {policy.batch:,}"]

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from equipoise.runtime import acting, blueprint, forkserver
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.errors import WorkerFailed
+from equipoise.runtime.fields import alter
 from equipoise.runtime.limits import check_processes
 from equipoise.runtime.process import ProcessRuntime
 from equipoise.runtime.refusals import check
@@ -51,7 +52,7 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
     if choice.inference == "local":
         forkserver.release()
     tell(f"inference: {choice.inference}, since {choice.why}")
-    made = replace(program, inference=choice.inference)
+    made = alter(program, inference=choice.inference)
     return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
 
 
@@ -60,11 +61,11 @@ def _fixed(program: Program, on: str) -> Choice | None:
     why = None
     if on == "serial":
         why = "in one thread both do the same work"
-    elif program.max_lag == 0:
+    elif program.placement.max_lag == 0:
         why = "with max_lag=0 nothing that is measured may decide what is computed"
     else:
         try:
-            check(central := replace(program, inference="central"))
+            check(central := alter(program, inference="central"))
             check_processes(central)
         except ValueError as error:
             why = f"central cannot be: {error}"
@@ -86,7 +87,7 @@ def measured(
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         blues = {}
         for kind in get_args(Inference):
-            blues[kind] = _blueprint(replace(program, inference=kind), Path(place) / kind)
+            blues[kind] = _blueprint(alter(program, inference=kind), Path(place) / kind)
             interrupt.check()
         for _ in range(turns // len(rates)):
             for kind, blue in blues.items():
@@ -120,7 +121,7 @@ def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> C
 def _blueprint(program: Program, place: Path) -> Blueprint:
     """Of a run that is thrown away: it saves nothing and never ends."""
     place.mkdir()
-    made = replace(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
+    made = alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
     blue = blueprint.blueprint(made)
     forward = acting.forwards(acting.chosen(blue))
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
@@ -148,7 +149,7 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
             runtime.poll(SLICE_S)
             if (now := runtime.stats()).version > version:
                 version = now.version
-                ends.append((time.monotonic(), sum(now.ticks) * blue.program.group_envs))
+                ends.append((time.monotonic(), sum(now.ticks) * blue.program.placement.group_envs))
         (began, before), (ended, after) = ends[0], ends[-1]
         return (after - before) / (ended - began)
     finally:

@@ -28,6 +28,7 @@ from equipoise.envs import observation_spec
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.plan import ReplayPlan
 from equipoise.experience.queue import Plan
+from equipoise.runtime.fields import alter
 from equipoise.runtime.refusals import check
 from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
 
@@ -100,10 +101,10 @@ def _pages() -> int | None:
 
 def queue_plan(blue: Blueprint) -> Plan:
     """The queue of the run, where the rows of the policies that learn lie side by side."""
-    program, block = blue.program, blue.program.group_envs
+    program, block = blue.program, blue.program.placement.group_envs
     return Plan(
         rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round, block=block,
-        envs=max(program.groups, 1) * block, max_lag=program.max_lag, span=block * len(blue.spec.env.agents),
+        envs=max(program.groups, 1) * block, max_lag=program.placement.max_lag, span=block * len(blue.spec.env.agents),
     )  # fmt: skip
 
 
@@ -121,11 +122,11 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
         found["replay"] += replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
     for role in blue.roles.values():
-        row, streams = role.row, program.actors * program.envs_per_actor * len(role.places)
+        row, streams = role.row, program.actors * program.placement.envs_per_actor * len(role.places)
         width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64  # the env's rows, the agent's, counters
         noise = 4 * unroll * role.noise_columns * slots
         found["agents"] += streams * (width + noise) + ROW_OBJECTS * unroll * slots * program.groups
-        found["evaluation"] += min(program.evaluate_episodes, MOST_STREAMS) * len(role.places) * width
+        found["evaluation"] += min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
     if blue.inferences:
         found["agents"] += tree.nbytes(Exchange.specs(**exchange_sizes(blue)))
     agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
@@ -142,7 +143,10 @@ def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
     program = blue.program
     policies = {
         name: PolicySizes(
-            obs=role.row.obs, action=role.row.action, width=program.group_envs * len(role.places), metrics=len(program.metrics)
+            obs=role.row.obs,
+            action=role.row.action,
+            width=program.placement.group_envs * len(role.places),
+            metrics=len(program.source.metrics),
         )
         for name, role in blue.roles.items()
     }
@@ -303,7 +307,7 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
     The weight orders them: what was set to a large number is what a person meant to be told of.
     """
     name, policy = next(iter(learning(program).items()))
-    envs = program.envs_per_actor
+    envs = program.placement.envs_per_actor
     blocks = max(policy.batch // envs, 1)
 
     def everywhere(**changes: Any) -> Callable[[Program], Program]:
@@ -314,13 +318,13 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
         return change
 
     def fewer_envs(number: int) -> Program:
-        made = replace(program, envs_per_actor=number)
+        made = alter(program, envs_per_actor=number)
         return made if policy.replay is not None else everywhere(batch=blocks * number)(made)
 
-    yield "actors", program.actors, program.actors, 1, lambda number: replace(program, actors=number)
+    yield "actors", program.actors, program.actors, 1, lambda number: alter(program, actors=number)
     yield "envs_per_actor", envs, envs, 1, fewer_envs
-    if program.max_lag:
-        yield "max_lag", program.max_lag, program.max_lag, 1, lambda number: replace(program, max_lag=number)
+    if program.placement.max_lag:
+        yield "max_lag", program.placement.max_lag, program.placement.max_lag, 1, lambda number: alter(program, max_lag=number)
     yield "unroll", policy.unroll, policy.unroll, 1, lambda number: everywhere(unroll=number)(program)
     batch, step = policy.batch, 1 if policy.replay else envs  # a batch that was not given is one unroll of every stream
     yield "batch", batch, batch // max(program.actors, 1), step, lambda number: everywhere(batch=number)(program)

@@ -17,7 +17,7 @@ RUN = "run.json"  # the file that makes a directory a run
 def make_default(program: Program) -> Path:
     """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
     algorithm = "-".join(dict.fromkeys(algorithm_name(type(policy.algorithm)) for policy in learning(program).values()))
-    name = f"{program.env.target}-{algorithm}-{program.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{program.name}-{algorithm}-{program.schedule.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     candidate, n = path, 1
     while True:

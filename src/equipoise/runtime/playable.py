@@ -77,7 +77,7 @@ def to_json(blue: Blueprint) -> dict[str, Any]:
             "agents": list(spec.agents),
             "places": list(spec.places),
         }
-    data = {"format": FORMAT, "precision": blue.program.precision, "policies": policies}
+    data = {"format": FORMAT, "precision": blue.program.placement.precision, "policies": policies}
     return data | {"signature": trust.signature(data)}
 
 

@@ -43,7 +43,7 @@ LOOK_S = 1.0  # how often the driver looks for workers that hang
 def shared_device(blue: Blueprint) -> Share | None:
     """How those that act reach the memory of the learner's GPU; None where they act elsewhere, or it cannot be shared."""
     on_wsl = "microsoft" in platform.release().lower()  # which has no CUDA IPC
-    return CudaIpc() if blue.inferences and blue.program.device != "cpu" and not on_wsl else None
+    return CudaIpc() if blue.inferences and blue.program.placement.device != "cpu" and not on_wsl else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ProcessRuntime:
         """Give the worker a process."""
         blue, member, kind = self._blue, child.member, child.member.kind
         child.start_at, child.said, child.progress = None, "", self._progress(child)
-        start_s = START_S + (worker.COMPILE_S if blue.program.compile else 0.0)
+        start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
         assignment = worker.Assignment(
             name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
@@ -137,7 +137,7 @@ class ProcessRuntime:
             bells={name: self._bells[name] for name in kind.wakes(blue, member.index)},
             resume=None if child.life else blue.resume, directory=blue.directory,
             saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
-            compiles=blue.program.compile,
+            compiles=blue.program.placement.compile,
         )  # fmt: skip
         made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
         process = made(target=worker.main, args=(assignment,), name=f"equipoise {child.name}")
@@ -231,7 +231,7 @@ class ProcessRuntime:
             assert child.watch is not None
             if overslept:
                 self._board.touch(child.name)
-            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.deadline_s):
+            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.placement.deadline_s):
                 stack = self._ask_for_stack(child)
                 child.process.kill()  # also ends a stopped one
                 child.process.join()
@@ -260,7 +260,7 @@ class ProcessRuntime:
         lost = kind.lost(self._blue, self._shared, self._queue, index)
         self._reconciling |= kind.writes
         self._ring(kind.wakes(self._blue, index))
-        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.give_up_s):
+        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death)
         # A worker that was lost before it had loaded its state does so again.
         if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
@@ -312,7 +312,7 @@ def _without_main(blue: Blueprint) -> Iterator[None]:
     A worker needs the script only if the env or the algorithm was written in it.
     """
     main = sys.modules["__main__"]
-    needed = blue.program.env.target.startswith("__main__:") or any(
+    needed = blue.program.name.startswith("__main__:") or any(
         type(policy.algorithm).__module__ == "__main__" for policy in learning(blue.program).values()
     )
     hidden: dict[str, Any] = {} if needed else {k: main.__dict__.pop(k) for k in ("__file__", "__spec__") if k in main.__dict__}

@@ -8,13 +8,15 @@ import inspect
 import math
 import pkgutil
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.envs.wrong import hidden, looked
+from equipoise.facts import Fact, facts
 from equipoise.hints import hint
+from equipoise.runtime.fields import classes
 from equipoise.runtime.settings import convert, field_types
-from equipoise.types import Algorithm, EnvFactory, Frozen, Optimizer, Policy, Program, Replay
+from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay
 
 __all__ = [
     "algorithm_class",
@@ -94,12 +96,17 @@ def algorithm_name(cls: type[Algorithm]) -> str:
 
 def to_json(program: Program) -> dict[str, Any]:
     """Plain dicts, lists and scalars; ValueError for what JSON cannot say."""
-    data = _fields(program)
-    env = program.env
-    data["env"] = {"target": env.target, "kwargs": to_plain(env.kwargs, "env"), "action_mask": env.action_mask}
+    data = {name: _part_json(getattr(program, name)) for name, fact in facts(type(program)).items() if classes(fact.kind)}
     data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
     data["route"] = dict(program.route)
     return data
+
+
+def _part_json(part: Any) -> Any:
+    """The fields of a part of a Program, and of its parts."""
+    if not dataclasses.is_dataclass(part):
+        return to_plain(part, "env")
+    return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
 
 
 def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
@@ -152,24 +159,20 @@ def to_plain(value: Any, where: str) -> Any:
 
 def from_json(data: Mapping[str, Any]) -> Program:
     """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
-    kinds = field_types(Program)
-    _known(data, kinds, "program", required=("env", "policies"))
-    env, policies = data["env"], data["policies"]
-    _known(env, field_types(EnvFactory), "program.env", required=("target",))
+    if "env" in data and "source" not in data:
+        raise ValueError(
+            "program: expected source, policies, placement, schedule and evaluation, got the settings of an older version; "
+            "train anew, or go on with the version that run.json names"
+        )
+    _known(data, facts(Program), "program", required=("source", "policies"))
+    policies = data["policies"]
     if not isinstance(policies, Mapping):
         raise ValueError(f"program.policies: expected a JSON object, got {policies!r}")
     if not any(isinstance(policy, Mapping) and "of" not in policy for policy in policies.values()):
         raise ValueError("program.policies: expected at least one policy that learns, got none")
-    plain = {key: convert(value, kinds[key], f"program.{key}") for key, value in data.items() if key not in ("env", "policies")}
-    return Program(
-        env=EnvFactory(
-            target=convert(env["target"], str, "program.env.target"),
-            kwargs=convert(env.get("kwargs", {}), dict, "program.env.kwargs"),
-            action_mask=convert(env.get("action_mask", "auto"), str, "program.env.action_mask"),
-        ),
-        policies={name: _policy(value, f"program.policies.{name}") for name, value in policies.items()},
-        **plain,
-    )
+    read = {name: _policy(value, f"program.policies.{name}") for name, value in policies.items()}
+    parts = {key: _field(facts(Program)[key], value, f"program.{key}") for key, value in data.items() if key != "policies"}
+    return Program(policies=read, **parts)
 
 
 def _policy(data: Any, where: str) -> Policy | Frozen:
@@ -195,9 +198,21 @@ def _read(cls: type[Any], data: Any, where: str) -> Any:
     """The fields of a dataclass; None where there are none."""
     if data is None:
         return None
-    kinds = field_types(cls)
-    _known(data, kinds, where)
-    return cls(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
+    known = facts(cls)
+    needed = tuple(name for name, fact in known.items() if fact.default is dataclasses.MISSING)
+    _known(data, known, where, required=needed)
+    return cls(**{key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _field(fact: Fact, value: Any, where: str) -> Any:
+    """A value of a field, which may be a part of its own; of a source, the kind that has the keys of ``value``."""
+    parts = classes(fact.kind)
+    if not parts:
+        return convert(value, fact.kind, where)
+    if value is None and type(None) not in get_args(fact.kind):
+        raise ValueError(f"{where}: expected a JSON object, got None")
+    fits = [cls for cls in parts if isinstance(value, Mapping) and all(key in facts(cls) for key in value)]
+    return _read((fits or parts)[0], value, where)
 
 
 def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
@@ -216,8 +231,8 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
     """{key: [old, new]} of everything that differs.
 
-    Keys are ``algorithm.*``, ``optimizer.*``, ``replay.*``, ``policy.*`` and ``env.*``, and else the Program's fields. Where
-    there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
+    Keys are ``algorithm.*``, ``optimizer.*``, ``replay.*``, ``policy.*`` and ``env.*``, and paths such as ``schedule.steps``.
+    Where there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
     """
     a, b = _flat(old), _flat(new)
     return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
@@ -225,9 +240,11 @@ def differences(old: Program, new: Program) -> dict[str, list[Any]]:
 
 def _flat(program: Program) -> dict[str, Any]:
     data = to_json(program)
-    flat = {key: value for key, value in data.items() if key not in ("env", "policies")}
-    flat |= {"env": data["env"]["target"], "action_mask": data["env"]["action_mask"]}
-    flat |= {f"env.{key}": value for key, value in data["env"]["kwargs"].items()}
+    flat: dict[str, Any] = {"route": data["route"]}
+    if (env := data["source"]["env"]) is not None:
+        flat |= {f"env.{key}": value for key, value in env.pop("kwargs").items()}
+    for part in [name for name in data if name not in ("route", "policies")]:
+        flat |= _paths(data[part], f"{part}.")
     several = len(data["policies"]) > 1
     for name, policy in data["policies"].items():
         room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
@@ -239,3 +256,11 @@ def _flat(program: Program) -> dict[str, Any]:
             flat |= {f"{room}algorithm.{key}": value for key, value in algorithm["fields"].items()}
         flat |= {f"{room or 'policy.'}{key}": value for key, value in policy.items()}
     return flat
+
+
+def _paths(data: Mapping[str, Any], room: str) -> dict[str, Any]:
+    """Every value by its path."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= _paths(value, f"{room}{key}.") if isinstance(value, Mapping) else {f"{room}{key}": value}
+    return found

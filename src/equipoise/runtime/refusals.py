@@ -24,6 +24,7 @@ from equipoise.types import (
     Policy,
     Precision,
     Program,
+    RecordedSource,
     Replay,
     learning,
 )  # fmt: skip
@@ -36,7 +37,8 @@ __all__ = ["check", "check_read", "check_replays", "check_resume", "refuse"]
 
 def check(program: Program) -> None:
     """ValueError that lists everything that could not work, each with a value that would."""
-    problems = [*_run_problems(program), *_env_problems(program.env), *_together_problems(program)]
+    env = [] if program.source.env is None else _env_problems(program.source.env)
+    problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         problems += [room + problem for problem in _policy_problems(program, policy)]
@@ -52,74 +54,94 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 def _run_problems(program: Program) -> list[str]:
-    problems = out_of_range(program)
-    if program.actors == 0 and not any(policy.replay is not None for policy in learning(program).values()):
-        problems.insert(
-            0, f"actors: expected at least 1, got 0, which takes an algorithm with a replay ({', '.join(_replaying())}) and a "
-            f"data set: here {_theirs(program)}"
-        )  # fmt: skip
-    elif program.actors == 0 and not _datasets(program):
-        problems.insert(0, "actors: expected at least 1, got 0, which takes replay.dataset: its rows are then all there is")
-    if program.on_nonfinite not in get_args(OnNonfinite):
-        problems.append(f"on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.on_nonfinite!r}")
-    if program.precision not in get_args(Precision):
-        problems.append(f"precision: expected one of {', '.join(get_args(Precision))}, got {program.precision!r}")
-    if program.inference == "central":
-        problems += _central_problems(program)
-    if program.acting not in get_args(Acting):
-        problems.append(f"acting: expected one of {', '.join(get_args(Acting))}, got {program.acting!r}")
-    elif program.acting != "fp32" and program.precision != "fp32":
+    place = program.placement
+    problems = [problem for room, part in fields.parts(program) for problem in out_of_range(part, room)]
+    if place.actors == 0:
+        problems[0] += "; 'train --dataset ID' learns from recorded rows alone"
+    if program.source.on_nonfinite not in get_args(OnNonfinite):
         problems.append(
-            f"acting: expected fp32 with precision={program.precision}, whose products are rounded in actors already, got "
-            f"{program.acting!r}"
+            f"source.on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.source.on_nonfinite!r}"
         )
-    elif program.acting != "fp32" and not program.actors:
-        problems.append(f"acting: expected fp32 without actors, since nobody acts, got {program.acting!r}")
-    names: Any = program.metrics
+    if place.precision not in get_args(Precision):
+        problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
+    if place.inference == "central":
+        problems += _central_problems(program)
+    if place.acting not in get_args(Acting):
+        problems.append(f"placement.acting: expected one of {', '.join(get_args(Acting))}, got {place.acting!r}")
+    elif place.acting != "fp32" and place.precision != "fp32":
+        problems.append(
+            f"placement.acting: expected fp32 with precision={place.precision}, whose products are rounded in actors already, "
+            f"got {place.acting!r}"
+        )
+    elif place.acting != "fp32" and not program.actors:
+        problems.append(f"placement.acting: expected fp32 without actors, since nobody acts, got {place.acting!r}")
+    names: Any = program.source.metrics
     if isinstance(names, str):
-        problems.append(f"metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
+        problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
     elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
-        problems.append(f"metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}")
-    if program.inference not in get_args(Inference):
-        problems.append(f"inference: expected one of {', '.join(get_args(Inference))}, got {program.inference!r}")
-    if program.learners != 1:
-        problems.append(f"learners: expected 1 (several are not there yet), got {program.learners}")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", program.device):
-        problems.append(f"device: expected cpu, cuda or cuda:N, got {program.device!r}")
-    if program.stop_at is not None and math.isnan(program.stop_at):
-        problems.append("stop_at: expected a number, got nan")
-    if program.evaluate_every is not None and program.evaluate_episodes == 0:
-        problems.append("evaluate_every: expected evaluate_episodes of at least 1, got 0")
-    if program.stop_at is not None and program.evaluate_episodes == 0:
-        problems.append("stop_at: expected evaluate_episodes of at least 1, since the evaluated return decides, got 0")
+        problems.append(
+            f"source.metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}"
+        )
+    if place.inference not in get_args(Inference):
+        problems.append(f"placement.inference: expected one of {', '.join(get_args(Inference))}, got {place.inference!r}")
+    if place.learners != 1:
+        problems.append(f"placement.learners: expected 1 (several are not there yet), got {place.learners}")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
+        problems.append(f"placement.device: expected cpu, cuda or cuda:N, got {place.device!r}")
+    if program.evaluation.stop_at is not None and math.isnan(program.evaluation.stop_at):
+        problems.append("evaluation.stop_at: expected a number, got nan")
+    if program.evaluation.every is not None and program.evaluation.episodes == 0:
+        problems.append("evaluation.every: expected evaluation.episodes of at least 1, got 0")
+    if program.evaluation.stop_at is not None and program.evaluation.episodes == 0:
+        problems.append(
+            "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
+        )
     return problems
 
 
 def _central_problems(program: Program) -> list[str]:
+    place = program.placement
     problems = []
     if program.actors == 0:
-        problems.append("inference: expected local without actors, since nobody acts, got central")
-    elif program.inference_workers > program.actors:
+        problems.append("placement.inference: expected local without actors, since nobody acts, got central")
+    elif place.inference_workers > program.actors:
         problems.append(
-            f"inference_workers: expected at most {program.actors}, as many as actors, since each acts for the envs of whole "
-            f"actors, got {program.inference_workers}"
+            f"placement.inference_workers: expected at most {program.actors}, as many as actors, since each acts for the "
+            f"envs of whole actors, got {place.inference_workers}"
         )
-    if 0 < program.inference_batch < program.group_envs:
+    if 0 < place.inference_batch < place.group_envs:
         problems.append(
-            f"inference_batch: expected 0 or at least {program.group_envs}, the envs that are stepped together, got "
-            f"{program.inference_batch}"
+            f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that are stepped together, got "
+            f"{place.inference_batch}"
         )
     return problems
 
 
-def _datasets(program: Program) -> list[str]:
-    return [one.replay.dataset for one in learning(program).values() if one.replay is not None and one.replay.dataset]
+def _source_problems(program: Program) -> list[str]:
+    source, problems = program.source, []
+    if isinstance(source, RecordedSource) and not source.dataset:
+        problems.append("source.dataset: expected a data set, by its id or directory, got ''")
+    if not source.dataset:
+        return problems
+    if source.env is None and program.evaluation.episodes:
+        problems.append(f"evaluation.episodes: expected 0 without an env, got {program.evaluation.episodes}")
+    for policy in learning(program).values():
+        if policy.replay is None:
+            problems.append(
+                f"source.dataset: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}"
+            )
+        elif policy.replay.dataset:
+            problems.append(
+                f"replay.dataset: expected none with source.dataset={source.dataset}, whose rows are all there is, got "
+                f"{policy.replay.dataset}"
+            )
+    return problems
 
 
 def _env_problems(env: EnvFactory) -> list[str]:
     problems = []
     if not re.fullmatch(r"auto|info|none|obs/.+", env.action_mask):
-        problems.append(f"action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
+        problems.append(f"source.env.action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
     if not str(env.target).strip():
         problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
     try:
@@ -180,13 +202,14 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
 
 
 def _policy_problems(program: Program, policy: Policy) -> list[str]:
+    place = program.placement
     problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm."), *_optimizer_problems(policy.optimizer)]
     if policy.algorithm.target_every and not policy.algorithm.has_target:
         name = type(policy.algorithm).__name__
         problems.append(
             f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
         )
-    if problems or program.envs_per_actor < 1 or (program.actors < 1 and not _datasets(program)):
+    if problems or place.envs_per_actor < 1 or place.actors < 1:
         return problems  # the rest divides by these
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -200,9 +223,9 @@ def _policy_problems(program: Program, policy: Policy) -> list[str]:
             f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
             f"{policy.batch}), got {parts}; the nearest below is {fits}"
         )
-    if program.max_lag is not None and policy.publish_every != 1:
+    if place.max_lag is not None and policy.publish_every != 1:
         problems.append(
-            f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}: the lag would "
+            f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
     return problems
@@ -218,22 +241,24 @@ def _optimizer_problems(optimizer: Optimizer) -> list[str]:
 
 
 def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    place = program.placement
     problems = [*out_of_range(replay, "replay."), *block_problems(program, policy)]
     if len(learning(program)) > 1:
         problems += _alone_problems(program, replay)
     if not policy.algorithm.needs_replay:
         name = type(policy.algorithm).__name__
         problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
-    if policy.publish_every != 1 and program.max_lag is not None:
-        problems.append(f"publish_every: expected 1 with a bounded max_lag ({program.max_lag}), got {policy.publish_every}")
-    rows = policy.unroll * program.actors * program.envs_per_actor
-    if policy.algorithm.needs_dataset and not replay.dataset:
+    if policy.publish_every != 1 and place.max_lag is not None:
+        problems.append(f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}")
+    rows = policy.unroll * program.actors * place.envs_per_actor
+    recorded = replay.dataset or program.source.dataset
+    if policy.algorithm.needs_dataset and not recorded:
         name = type(policy.algorithm).__name__
         problems.append(
-            f"replay.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
-            "'equipoise collect' makes one of a run"
+            f"source.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
+            "'train --dataset ID' learns from one, and 'equipoise collect' makes one of a run"
         )
-    if replay.dataset:
+    if recorded:
         problems += _dataset_problems(program, policy, replay)
     elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
@@ -242,7 +267,7 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
         )
     if replay.shards > 1:
         problems += _shard_problems(program, replay)
-    if replay.dataset and replay.relabel:
+    if recorded and replay.relabel:
         problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
     if replay.encodes and replay.file:
         problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
@@ -272,37 +297,34 @@ def _alone_problems(program: Program, replay: Replay) -> list[str]:
 
 def _shard_problems(program: Program, replay: Replay) -> list[str]:
     problems = []
-    if replay.shards > program.actors:
+    if program.actors and replay.shards > program.actors:
         problems.append(
             f"replay.shards: expected at most {program.actors}, as many as actors, since each keeps the rows of whole actors, "
             f"got {replay.shards}"
         )
     if replay.selector == "fifo":
         problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
-    if replay.dataset:
-        problems.append(
-            f"replay.shards: expected 1 with replay.dataset, which the learner's process reads, got {replay.shards}"
-        )
+    if replay.dataset or program.source.dataset:
+        problems.append(f"replay.shards: expected 1 with a data set, which the learner's process reads, got {replay.shards}")
     return problems
 
 
 def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
     problems = []
     if replay.selector == "fifo":
-        problems.append("replay.selector: expected uniform or prioritized with replay.dataset, whose rows come again, got fifo")
-    if program.actors == 0 and program.metrics:
-        problems.append(f"metrics: expected none without actors, since no env is stepped, got {', '.join(program.metrics)}")
+        problems.append("replay.selector: expected uniform or prioritized with a data set, whose rows come again, got fifo")
     recorded = replay.recorded(policy.batch)
     if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
         problems.append(
             f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
-            f"experience, got {replay.dataset_share}, {recorded} of the data set; --actors 0 learns from the data set alone"
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --dataset ID learns from the data set alone"
         )
     return problems
 
 
 def _batch_problems(program: Program, policy: Policy) -> list[str]:
-    block, batch, lag = program.envs_per_actor, policy.batch, program.max_lag
+    place = program.placement
+    block, batch, lag = place.envs_per_actor, policy.batch, place.max_lag
     streams = program.actors * block
     if batch % block:
         near = max(block, (batch + block // 2) // block * block)
@@ -366,7 +388,7 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]
     if refused:
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
-        free = [name for name, fact in facts(type(new)).items() if fact.rule == "free"]
+        free = [setting.key for room, part in fields.parts(new) for setting in fields.of(part, room) if setting.rule == "free"]
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
             "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train --init-from DIR'"

@@ -109,9 +109,11 @@ class Report:
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far
-    info: Mapping[str, float | None] = field(default_factory=dict)  # Program.metrics: "name/last", "name/mean"; as return_mean
+    info: Mapping[str, float | None] = field(
+        default_factory=dict
+    )  # Program.source.metrics: "name/last", "name/mean"; as return_mean
 
     @property
     def step(self) -> int:
-        """In what ``Program.steps`` counts: env steps, or updates where no env is stepped."""
+        """In what ``Program.schedule.steps`` counts: env steps, or updates where no env is stepped."""
         return self.env_steps or self.updates

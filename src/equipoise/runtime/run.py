@@ -103,7 +103,7 @@ class Run:
         check(program)
         if on == "process":
             check_processes(program)
-            forkserver.prepare(central=program.inference == "central")
+            forkserver.prepare(central=program.placement.inference == "central")
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []
@@ -116,8 +116,8 @@ class Run:
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         if resume is None:
             blue = blueprint.blueprint(program, weights=weights, learner=learner)
-            if program.metrics:
-                self._warnings += unseen(program.env, program.metrics, seed=program.seed)
+            if program.source.metrics:
+                self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
             forward = acting.chosen(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
@@ -135,7 +135,7 @@ class Run:
             )  # fmt: skip
             self._files = resume
         self._warnings += _doubts(program, blue.dataset)
-        self._warnings += emulated(program.precision, program.acting, program.device)
+        self._warnings += emulated(program.placement.precision, program.placement.acting, program.placement.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
             forward=acting.forwards(forward),
@@ -146,7 +146,7 @@ class Run:
         self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
         self._saved_at = 0.0
         self._save = Saving()
-        self._known = RunState(steps=program.steps, directory=self._files.path)
+        self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)
 
@@ -239,7 +239,7 @@ class Run:
         if done and changes and done >= blue.schedule_updates:
             scribe.note(
                 "warning: the schedules have come to their end, so the learning rate is 0; "
-                "--set schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
+                "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
             )
         return runtime, scribe, exam
 
@@ -251,7 +251,7 @@ class Run:
             return _Ring(*self._begin(time.monotonic()))
         reached = ring.runtime.stats().version  # what fails at one version would fail there for ever
         ring.streak.add(error.death, progress=reached > ring.furthest)
-        hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.give_up_s)
+        hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.placement.give_up_s)
         if not error.vital or error.final:
             raise error
         if hopeless:
@@ -313,7 +313,7 @@ class Run:
                 if ring.exam.waits:
                     ring.exam.consider(ring.scribe.step, ring.runtime.stats().recent_return)
                 yield from self._examine(ring, interrupt, beside=self.on == "process")
-                if self.program.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
+                if self.program.schedule.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
                     self._saved_at = time.monotonic()
                     ring.runtime.hold()
                 if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
@@ -330,7 +330,7 @@ class Run:
             ring.runtime.stop()
             ring.exam.close()
             self._finish(status, ring, whole=whole or self._kept == ring.exam.version)
-        if status == "completed" and self.program.evaluate_episodes:
+        if status == "completed" and self.program.evaluation.episodes:
             yield from self._last_exam(ring, interrupt)
         last = self._recorded(ring.scribe.report(None, final=True), ring)
         self._files.close()
@@ -437,7 +437,7 @@ class Run:
     def _last_exam(self, ring: _Ring, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for who does not want to wait."""
         try:
-            ring.exam.begin_final(self.program.evaluate_episodes)
+            ring.exam.begin_final(self.program.evaluation.episodes)
             yield from self._examine(ring, interrupt, beside=False)
         finally:
             ring.exam.close()
@@ -449,7 +449,7 @@ class Run:
 
     def _meta(self, version: int) -> dict[str, Any]:
         """What a checkpoint says of itself."""
-        schedule = self.program.schedule_steps or self.program.steps
+        schedule = self.program.schedule.schedule_steps or self.program.schedule.steps
         return {"version": version, "env_steps": self._blue.pace.env_steps(version), "schedule_steps": schedule}
 
     def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
@@ -492,15 +492,21 @@ def _doubts(program: Program, dataset: Dataset | None) -> list[str]:
     policy, found = next(iter(learning(program).values())), []
     assert policy.replay is not None
     alone = program.actors == 0
-    if alone and not program.evaluate_episodes and dataset.env and _id(dataset.env) != _id(program.env.target):
+    if (
+        alone
+        and program.source.env
+        and not program.evaluation.episodes
+        and dataset.env
+        and _id(dataset.env) != _id(program.name)
+    ):
         found.append(
-            f"warning: replay.dataset={dataset.name} is of {dataset.env}, not of {program.env.target}, which is never made: "
+            f"warning: {dataset.name} is of {dataset.env}, not of {program.name}, which is never made: "
             "there are neither actors nor evaluations"
         )
     items = policy.batch if alone else policy.replay.recorded(policy.batch)
     if items > dataset.steps:
         found.append(
-            f"warning: batch: {items:,} items of a batch are of replay.dataset={dataset.name}, which has {dataset.steps:,} "
+            f"warning: batch: {items:,} items of a batch are of {dataset.name}, which has {dataset.steps:,} "
             "rows: each comes again and again in one batch"
         )
     return found
@@ -515,6 +521,6 @@ def _same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
     """ValueError where a run would go on with other rows: a checkpoint counts on those that it was saved with."""
     if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
         raise ValueError(
-            f"replay.dataset={dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
+            f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
             f"({got[:12]}...) in {dataset.path}"
         )

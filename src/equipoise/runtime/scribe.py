@@ -48,14 +48,14 @@ class Scribe:
 
     @property
     def step(self) -> int:
-        """In what ``Program.steps`` counts."""
+        """In what ``Program.schedule.steps`` counts."""
         return self._blue.pace.steps(self._record.version)
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
         if evaluation is not None and evaluation.episodes:
             self._evaluation = self._fresh = evaluation
         elif evaluation is not None:
-            self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluate_episodes)}")
+            self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluation.episodes)}")
         if solved:
             self._solved_at = time.monotonic() - self._began
 
@@ -163,8 +163,8 @@ class Scribe:
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(
-            balance, max_lag=self._blue.program.max_lag, cores=_cores(), one_thread=self._on == "serial",
-            offline=self._blue.pace.offline, threads=self._blue.program.threads,
+            balance, max_lag=self._blue.program.placement.max_lag, cores=_cores(), one_thread=self._on == "serial",
+            offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
             paid=None if not self._blue.replays else self._blue.pace.updates,
         )  # fmt: skip
 
@@ -173,7 +173,7 @@ class Scribe:
         program, metrics = self._blue.program, self._record.metrics
         said = {name: x for name, x in metrics.items() if name.startswith("acting/") or "/acting/" in name}
         forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
-        return {"weights": program.acting, "forward": forward, "error": said}
+        return {"weights": program.placement.acting, "forward": forward, "error": said}
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""

@@ -22,7 +22,6 @@ from equipoise.runtime import fields
 from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
-ROOMS = ("algorithm", "optimizer", "replay")  # of a policy; their fields are set as ROOM.FIELD
 NONE_WORDS = ("none", "null")
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     f"{prefix}{byte}": base**power
@@ -44,28 +43,25 @@ def pairs(settings: Settings) -> list[tuple[str, Any]]:
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys: ``algorithm.*`` for hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``replay.*`` for a
-    replay's settings where there is one, ``policy.*`` (or bare) for unroll, batch and publish_every, a bare name for a field of
-    the Program, ``env.*`` for an argument of the env, ``action_mask`` for where its mask stands, ``route.AGENT`` for the policy
-    of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where there are several policies
-    ``policies.NAME.*`` is one's, and without that it is that of all that learn.
+    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run, ``algorithm.*`` for
+    hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``replay.*`` for a replay's settings,
+    ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument of the env,
+    ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where
+    there are several policies ``policies.NAME.*`` is one's, and without that it is that of all that learn.
     """
     kinds = setting_types(program)
     in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
     env: dict[str, Any] = {}
-    of_env: dict[str, Any] = {}
     route: dict[str, str] = {}
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             env[name] = convert(text, Any, key)
-        elif key == "action_mask":
-            of_env[key] = convert(text, str, key)
         elif room == "route" and name:
             route[name] = convert(text, str, key)
         elif (kind := _kind(key, kinds)) is None:
-            raise ValueError(f"unknown setting {key!r}{hint(key, kinds)}")
+            raise ValueError(f"unknown setting {key!r}{_nested_hint(key) or hint(key, kinds)}")
         elif targets := _targets(program, key):
             for policy, short in targets:
                 in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
@@ -74,11 +70,17 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     if any(in_policies.values()):
         policies = program.policies.items()
         in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
-    if env or of_env:
-        in_program["env"] = dataclasses.replace(program.env, kwargs={**program.env.kwargs, **env}, **of_env)
+    if env:
+        in_program["source.env.kwargs"] = {**program.env.kwargs, **env}
     if route:
         in_program["route"] = {**program.route, **route}
-    return dataclasses.replace(program, **in_program) if in_program else program
+    return fields.replaced(program, in_program) if in_program else program
+
+
+def _nested_hint(key: str) -> str:
+    """The path of a setting whose option has the name ``key``, in words; empty where there is none."""
+    path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
+    return f"; it is {path!r}" if path else ""
 
 
 def _targets(program: Program, key: str) -> list[tuple[str, str]]:
@@ -101,7 +103,7 @@ def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
 
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
     plain = {key: value for key, value in changes.items() if "." not in key}
-    for room in ROOMS:
+    for room in fields.PARTS:
         if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
             for key in [key for key in deep if "." in key]:  # an entry of a mapping
                 name, _, entry = key.partition(".")
@@ -123,7 +125,7 @@ def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -
 
 
 def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
-    """The env with ``env.KEY=VALUE`` and ``action_mask=CHOICE``, where there is nothing else to set."""
+    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing else to set."""
     check_env_given_once(settings, kwargs)
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
@@ -131,10 +133,12 @@ def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = N
         room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             arguments[name] = convert(text, Any, key)
-        elif key == "action_mask":
-            mask[key] = convert(text, str, key)
+        elif key == "source.env.action_mask":
+            mask["action_mask"] = convert(text, str, key)
         else:
-            raise ValueError(f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, action_mask=CHOICE")
+            raise ValueError(
+                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, source.env.action_mask=CHOICE"
+            )
     return EnvFactory(target=target, kwargs=arguments, **mask)
 
 
@@ -147,14 +151,15 @@ def _split(setting: str) -> tuple[str, str]:
 
 def setting_types(program: Program) -> dict[str, Any]:
     """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*`` besides."""
-    return {name: setting.fact.kind for setting in fields.settings(program) for name in setting.names}
+    run = {key: fact.kind for key, fact in fields.shorts().values()}  # also of the kind of source that this program has not
+    return run | {name: setting.fact.kind for setting in fields.settings(program) for name in setting.names}
 
 
 def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
-    rooms = {room: getattr(policy, room) for room in ROOMS}
+    rooms = {room: getattr(policy, room) for room in fields.PARTS}
     kinds = {
         f"{room}.{name}": kind
         for room, settings in rooms.items()

@@ -26,8 +26,8 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
     """What a policy's forward is made of; under central inference it is on the learner's device."""
     program = blue.program
     return {
-        "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.precision,
-        "acting": program.acting, "device": program.device if blue.inferences else "cpu",
+        "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.placement.precision,
+        "acting": program.placement.acting, "device": program.placement.device if blue.inferences else "cpu",
     }  # fmt: skip
 
 
@@ -53,15 +53,15 @@ def _agent(
     ``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own.
     """
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
-    streams = role.streams(stream_ids(group, program.group_envs))
+    streams = role.streams(stream_ids(group, program.placement.group_envs))
     return LocalAgent(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
         weights=weights or memory.acting.handle(),
         experience=Nowhere(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=memory.episodes[group], streams=streams,
-        total_streams=program.actors * program.envs_per_actor * len(blue.spec.env.agents),
-        envs=program.actors * program.envs_per_actor, unroll=blue.unroll,
-        noise_columns=role.noise_columns, seed=derive_seed(program.seed, "actions"),
+        total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
+        envs=program.actors * program.placement.envs_per_actor, unroll=blue.unroll,
+        noise_columns=role.noise_columns, seed=derive_seed(program.schedule.seed, "actions"),
         rounding=memory.rounding[group] if memory.rounding else None,
     )  # fmt: skip
 
@@ -70,8 +70,8 @@ def compile_torso(
     blue: Blueprint, name: str, net: Any, rows: int, *, device: torch.device | None = None, gradient: bool = False
 ) -> str | None:
     """Compile a policy's torso of images for so many rows, where the program says so; a note where that cannot be."""
-    if not blue.program.compile:
+    if not blue.program.placement.compile:
         return None
     obs = tree.torch_views(tree.zeros(tree.prepend(blue.roles[name].row.obs, rows)))
     obs = tree.to(obs, torch.device("cpu") if device is None else device)
-    return compiled.compile_torso(net, obs, precision=blue.program.precision, gradient=gradient)
+    return compiled.compile_torso(net, obs, precision=blue.program.placement.precision, gradient=gradient)

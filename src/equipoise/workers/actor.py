@@ -32,8 +32,8 @@ class ActorKind(Kind):
         blue, shared, index = job.blueprint, job.shared, job.index
         acts = agents(blue, index, shared, site.queue)
         env = blue.make_env(
-            streams=stream_ids(index, blue.program.group_envs), seed=env_seed(blue, shared, index, job.life),
-            failures=blue.failures(shared.actors[index]), metrics=blue.program.metrics,
+            streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
+            failures=blue.failures(shared.actors[index]), metrics=blue.program.source.metrics,
         )  # fmt: skip
         worker = ActorWorker(env, acts)
         if job.life:
@@ -41,7 +41,7 @@ class ActorKind(Kind):
         elif site.load(worker):
             say_what_was_restored(site, [worker.env])
         for name, one in acts.agents.items():
-            streams = blue.program.envs_per_actor * len(blue.roles[name].places)
+            streams = blue.program.placement.envs_per_actor * len(blue.roles[name].places)
             if (said := compile_torso(blue, name, one.net, streams)) is not None:
                 site.note(said)
         return worker

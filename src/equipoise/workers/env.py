@@ -80,7 +80,7 @@ class EnvKind(Kind):
                 number=g, envs=envs, streams={name: role.streams(envs) for name, role in blue.roles.items()},
                 episodes=shared.actors[g],
             )
-            for g, envs in ((g, stream_ids(g, blue.program.group_envs)) for g in blue.groups(index))
+            for g, envs in ((g, stream_ids(g, blue.program.placement.group_envs)) for g in blue.groups(index))
         ]  # fmt: skip
         return Stepping(
             making=blue.making, seed=env_seed(blue, shared, groups[0].number, life), failures=blue.failures(),
@@ -122,10 +122,10 @@ class EnvKind(Kind):
 def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
     """The seed of a group's envs: another one where episodes cannot go on, since none is to come a second time."""
     if not life and (blue.resume is None or blue.spec.env.resume != "restart"):
-        return blue.program.seed
+        return blue.program.schedule.seed
     # With the row, since the count of lives begins anew with a resume.
     where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if life else "")
-    return derive_seed(blue.program.seed, f"incarnation {life} from {where}")
+    return derive_seed(blue.program.schedule.seed, f"incarnation {life} from {where}")
 
 
 def rows(shared: Shared, groups: range) -> int:

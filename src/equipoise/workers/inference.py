@@ -36,7 +36,8 @@ class InferenceKind(Kind):
         bells = [site.bell(_env_worker(blue, group)) for group in groups]
         worker = InferenceWorker(
             forwards, routed, shared.exchange, first=groups.start, ring=lambda group: bells[group - groups.start](),
-            alone=program.max_lag == 0, most=program.inference_batch, wait_s=program.inference_wait_ms / 1000,
+            alone=program.placement.max_lag == 0, most=program.placement.inference_batch,
+            wait_s=program.placement.inference_wait_ms / 1000,
         )  # fmt: skip
         if job.life:
             for one in routed:
@@ -74,4 +75,4 @@ class InferenceKind(Kind):
 
 def _env_worker(blue: Blueprint, group: int) -> str:
     """The title of the env worker that steps this group."""
-    return f"actor {group // blue.program.halves}"
+    return f"actor {group // blue.program.placement.halves}"

@@ -47,7 +47,7 @@ class LearnerKind(Kind):
         past = {
             name: Past(
                 role.frozen, shared.policies[name].weights, tree.named_tensors(nets[name]),
-                seed=policy_seed(blue.program.seed, "past", name),
+                seed=policy_seed(blue.program.schedule.seed, "past", name),
             )
             for name, role in blue.roles.items()
             if role.frozen is not None
@@ -74,7 +74,7 @@ class LearnerKind(Kind):
         return tuple(_shard(k) for k in range(len(blue.shards)))
 
     def threads(self, blue: Blueprint) -> int:
-        return blue.program.threads
+        return blue.program.placement.threads
 
 
 def _shard(number: int) -> str:
@@ -102,7 +102,7 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: Rounds, site
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
         return Fresh(rounds, name)
-    seed, gpu, several = replay_seed(blue, "replay", name), program.device != "cpu", len(blue.learns) > 1
+    seed, gpu, several = replay_seed(blue, "replay", name), program.placement.device != "cpu", len(blue.learns) > 1
     window, shelf = policy.algorithm.item_rows or policy.unroll, None
     file, room = (f"replay_{name}", f"policy_{name}") if several else ("replay", "")
     if blue.dataset is not None:
@@ -126,7 +126,7 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: Rounds, site
 
 def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
     """A seed for a policy's replay; the replay of the only policy that learns has the same one whatever its name."""
-    return policy_seed(blue.program.seed, purpose, name if len(blue.learns) > 1 else "main")
+    return policy_seed(blue.program.schedule.seed, purpose, name if len(blue.learns) > 1 else "main")
 
 
 def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
