@@ -280,9 +280,7 @@ def watch(run: Run, view: View, command: str) -> int:
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
-    episodes: Annotated[
-        str, typer.Option(metavar="N", help="Fresh episodes to play; of 'train' it is --evaluate-episodes.")
-    ] = "20",
+    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")] = "20",
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
     ] = False,
@@ -296,7 +294,7 @@ def evaluate(
     recorded: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|DATASET",
+            metavar="FILE|ID",
             help="Play recorded observations instead of episodes: an npz file with obs [N, ...] (action, first), or a Minari "
             "data set. The env's package is not needed.",
         ),
@@ -315,7 +313,7 @@ def evaluate(
         from equipoise.runtime.settings import convert
 
         if out is not None:
-            raise ValueError(f"--out {out}: expected --recorded FILE|DATASET with it, since fresh episodes write no actions")
+            raise ValueError(f"--out {out}: expected --recorded FILE with it, since fresh episodes write no actions")
 
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api
