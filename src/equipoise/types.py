@@ -358,7 +358,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
-    """Hyper-parameters and five pure functions; stateless, picklable, one readable file each.
+    """Hyper-parameters and pure functions; stateless, picklable, one readable file each.
 
     The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. What a user should
     know of a field stands in its annotation (``equipoise.facts``); a subclass that redeclares one inherits what it leaves out.
