@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from equipoise.actors.choice import Acts
-from equipoise.actors.forward import FORWARDS
-from equipoise.actors.rounding import errors
+from equipoise.actors.forward.choice import Acts
+from equipoise.actors.forward.forward import FORWARDS
+from equipoise.actors.forward.rounding import errors
 from equipoise.algorithms.ppo import PPO
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec

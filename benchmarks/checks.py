@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.envs import make
-from equipoise.envs.capsule import Failures
+from equipoise.envs.failures.capsule import Failures
 from equipoise.types import EnvFactory
 
 CASES = (("python:CartPole-v1", 64), ("CartPole-v1", 512))

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.experience.selectors import Prioritized, Uniform
+from equipoise.experience.replay.selectors import Prioritized, Uniform
 
 STEP_SIZE, SOLVED, SPREAD = 0.25, 1e-3, 0.1
 DRAWS = 4096  # of uniform at once: they depend on nothing

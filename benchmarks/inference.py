@@ -4,7 +4,7 @@
         [--page FILE.md] [--json FILE, whose lines are not measured again]
 
 Two actors of IMPALA at no bound of lag, CartPole for the MLP and Pong for the images (``nature-slow``: sixteen, whose envs
-show images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``runtime/measure.py``): local and
+show images, cost nothing and sleep 5 ms a step), whose learner learns from what they make (``run/measure.py``): local and
 central take turns, ``--turns`` in all within ``--seconds``, not counting how long they take to the first updates. The median of
 the turns counts as true. Then ``auto`` chooses, by its own shorter measurement.
 
@@ -24,8 +24,8 @@ import torch
 from rows import PRECISION
 
 from equipoise.algorithms.impala import IMPALA
-from equipoise.runtime import measure
-from equipoise.runtime.session import Interrupt
+from equipoise.run import measure
+from equipoise.run.session import Interrupt
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Precision, Program
 
 CARTPOLE, PONG = EnvFactory(target="CartPole-v1"), EnvFactory(target="ALE/Pong-v5")

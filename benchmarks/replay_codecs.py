@@ -26,9 +26,9 @@ from harness import host, table
 
 from equipoise.envs import make
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.replay import Replay
-from equipoise.experience.rounds import Rounds
+from equipoise.experience.replay.feed import ReplayFeed
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.replay import Replay
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Stack, Trajectory
 from equipoise.types import Replay as Settings
@@ -59,7 +59,7 @@ def replay(codec: str, a: argparse.Namespace) -> tuple[Replay, Callable[[int], N
         actors=1, span=STREAMS, rounds=100, stacks={"": Stack(frames=FRAMES, padding="zero")},
     )  # fmt: skip
     nowhere: Any = None
-    made = Replay(plan, Rounds(nowhere), "main", seed=0)
+    made = Replay(plan, ReplayFeed(nowhere), "main", seed=0)
     made._rounds.owed = 1 << 60  # no limiter: the calls are timed apart
     frames: Any = np.load(a.frames, mmap_mode="r")
     shape = (a.unroll, STREAMS)

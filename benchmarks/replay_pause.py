@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.experience.journal import Journal
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Plan, Queue
-from equipoise.experience.replay import Replay
-from equipoise.experience.rounds import Rounds
-from equipoise.experience.tokens import LocalChannel
-from equipoise.runtime import checkpoint, statefile
+from equipoise.experience.queue.queue import Plan, Queue
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.experience.replay.feed import ReplayFeed
+from equipoise.experience.replay.journal import Journal
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.replay import Replay
+from equipoise.record import checkpoint, statefile
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
 from equipoise.types import Replay as Settings
@@ -58,7 +58,7 @@ def replay(args: argparse.Namespace, folder: Path) -> Replay:
         settings=settings, row=row, unroll=UNROLL, window=1, block=STREAMS, actors=1, span=STREAMS, rounds=10**6,
         stacks={"": Stack(frames=4, padding="first")} if args.frames else {},
     )  # fmt: skip
-    return Replay(plan, Rounds(queue, begins=plan.begins), "main", seed=0, folder=folder)
+    return Replay(plan, ReplayFeed(queue, begins=plan.begins), "main", seed=0, folder=folder)
 
 
 class Writer:

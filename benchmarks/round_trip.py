@@ -23,10 +23,11 @@ import torch
 from idle import Empty
 
 from equipoise.algorithms.impala import IMPALA
-from equipoise.experience.nowhere import Nowhere
-from equipoise.runtime import blueprint, build, forkserver, worker
+from equipoise.experience.discard import Discard
+from equipoise.runtime import blueprint, build
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
-from equipoise.runtime.loop import RECHECK_S, Spin
+from equipoise.runtime.process import forkserver, worker
+from equipoise.runtime.process.loop import RECHECK_S, Spin
 from equipoise.runtime.site import LocalSite
 from equipoise.types import Algorithm, EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Slot, Tick
 from equipoise.workers.kind import crew
@@ -47,7 +48,7 @@ def program(given: argparse.Namespace) -> Program:
 class Room:
     """``Blocks`` of one policy."""
 
-    def __init__(self, places: Nowhere) -> None:
+    def __init__(self, places: Discard) -> None:
         self._places = places
 
     def reserve(self, streams: Any) -> dict[str, Slot]:
@@ -71,7 +72,7 @@ class Ring:
         mine = next(member for member in members if member.kind.serves)
         self.mine = self.bells[mine.title]
         role, self.width, self.halves = blue.roles["main"], made.placement.group_envs, made.placement.halves
-        nowhere = Nowhere(role.row, blue.unroll, made.placement.group_envs)  # always room
+        nowhere = Discard(role.row, blue.unroll, made.placement.group_envs)  # always room
         site = LocalSite(mine, board, _ignored, queue=Room(nowhere), source=None, join=_ignored, bells=self.bells)
         self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
@@ -92,7 +93,7 @@ class Ring:
         return self.channels[-1]
 
     def tick(self) -> bool:
-        """As in ``runtime/loop.py``."""
+        """As in ``runtime/process/loop.py``."""
         if self.worker.tick() is Tick.WORKED or self.spin(self.worker.tick, lambda tick: time.perf_counter()):
             return True
         self.mine.arm()

@@ -91,8 +91,8 @@ def differences(contract: Contract, work: Mapping[str, Any]) -> list[str]:
 def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
+    from equipoise.record.directory import RunDirectory
     from equipoise.runtime.blueprint import network
-    from equipoise.runtime.directory import RunDirectory
     from equipoise.types import RunSpec, learning
 
     player = equipoise.load(directory)

@@ -141,7 +141,7 @@ def descendants() -> set[str]:
     """The living, as "pid command"; the servers that multiprocessing keeps for good left out."""
     from multiprocessing import resource_tracker
 
-    from equipoise.runtime import forkserver
+    from equipoise.runtime.process import forkserver
 
     servers = {*forkserver.pids(), getattr(resource_tracker._resource_tracker, "_pid", None)}
     found: set[str] = set()

@@ -51,9 +51,9 @@ def call(i):
 
 def ours():
     from equipoise.experience.layout import RowSpec
-    from equipoise.experience.plan import ReplayPlan
-    from equipoise.experience.replay import Replay
-    from equipoise.experience.rounds import Rounds
+    from equipoise.experience.replay.plan import ReplayPlan
+    from equipoise.experience.replay.replay import Replay
+    from equipoise.experience.replay.feed import ReplayFeed
     from equipoise.tree import ArraySpec
     from equipoise.types import Replay as Settings
     from equipoise.types import Stack, Trajectory
@@ -67,7 +67,7 @@ def ours():
         row=RowSpec(obs=ArraySpec(*shape), action=acts, behaviour={}, state={}, context=stream), unroll=steps, window=1,
         block=STREAMS, actors=1, span=STREAMS, rounds=100, stacks={"": Stack(frames=4, padding="zero")} if len(shape[0]) > 1 else {},
     )  # fmt: skip
-    made = Replay(plan, Rounds(None), "main", seed=0)
+    made = Replay(plan, ReplayFeed(None), "main", seed=0)
     made._rounds.owed = 1 << 60  # no limiter: the calls are timed apart
     first = np.zeros((steps + 1, STREAMS), bool)
     start, streams, unroll = np.zeros(STREAMS, np.int64), np.arange(STREAMS), np.full(STREAMS, steps)
@@ -172,7 +172,7 @@ def rate(call, rows):
 if a.data == "frames":
     pong[:2].sum()  # touched, before memory is looked at
 IMPORTS = {
-    "ours": ["torch", "equipoise.experience.replay"], "sb3": ["stable_baselines3.common.buffers"],
+    "ours": ["torch", "equipoise.experience.replay.replay"], "sb3": ["stable_baselines3.common.buffers"],
     "torchrl": ["torchrl.data", "tensordict"], "cpprb": ["cpprb"],
 }  # fmt: skip
 for module in IMPORTS[a.library]:  # a library is no part of its replay's memory

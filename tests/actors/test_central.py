@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise import api, tree
-from equipoise.actors.joint import Asked, JointForward
+from equipoise.actors.inference.joint import Asked, JointForward
 from equipoise.runtime import blueprint
 
 GROUPS, STREAMS, ROUNDS = 13, 5, 20

@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import tree
 from equipoise.actors.episodes import RECENT, Episodes, recent, recent_info
-from equipoise.runtime import statefile
+from equipoise.record import statefile
 from equipoise.types import TimeStep
 
 

@@ -11,8 +11,8 @@ import torch
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import make
-from equipoise.envs.capsule import Failures
-from equipoise.envs.pettingzoo import dealt
+from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.families.pettingzoo import dealt
 from equipoise.types import EnvFactory
 from tests.envs.games import Duel
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.actors.exchange import EPOCH, EnvSide, Exchange, PolicySizes
-from equipoise.actors.stepper import EnvWorker
+from equipoise.actors.inference.exchange import EPOCH, EnvSide, Exchange, PolicySizes
+from equipoise.actors.inference.stepper import EnvWorker
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick, TimeStep
 from tests.saved import Kept

@@ -11,19 +11,19 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.actors import choice
-from equipoise.actors.choice import Acts, choose, is_compiled
-from equipoise.actors.forward import Forward, LeanForward, can_round
-from equipoise.actors.joint import JointForward
-from equipoise.actors.lean import Refused
-from equipoise.actors.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
+from equipoise.actors.forward import choice
+from equipoise.actors.forward.choice import Acts, choose, is_compiled
+from equipoise.actors.forward.forward import Forward, LeanForward, can_round
+from equipoise.actors.forward.lean import Refused
+from equipoise.actors.forward.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
+from equipoise.actors.inference.joint import JointForward
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.algorithms.td3 import TD3
+from equipoise.experience.discard import Discard
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.nowhere import Nowhere
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec
@@ -81,7 +81,7 @@ def test_the_rows_of_an_unroll_are_kept_by_where_they_lie(kind: type[Forward]) -
     played = Played(Forward, IMPALA())
     forward = kind(IMPALA(), played.forward.net)
     row = RowSpec(obs=ArraySpec((5,), "float32"), action=ArraySpec((), "int64"), behaviour={}, state={}, context={})
-    slots = [Nowhere(row, ROWS, STREAMS).reserve(np.arange(STREAMS)).data for _ in range(3)]
+    slots = [Discard(row, ROWS, STREAMS).reserve(np.arange(STREAMS)).data for _ in range(3)]
     first, second = (forward.unroll(data, 2) for data in slots[:2])
     assert first[0] is forward.unroll(slots[0], 2)[0] and first[1].shape == (ROWS, STREAMS, 2)
     assert not np.shares_memory(first[1], second[1])

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.actors.lean import Refused, Tape
+from equipoise.actors.forward.lean import Refused, Tape
 from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from equipoise.actors.noise import uniform
+from equipoise.actors.forward.noise import uniform
 
 
 def test_it_does_not_depend_on_who_draws_it() -> None:

@@ -13,8 +13,8 @@ from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.evaluator import Evaluator
-from equipoise.actors.forward import Forward, LeanForward
-from equipoise.actors.noise import uniform
+from equipoise.actors.forward.forward import Forward, LeanForward
+from equipoise.actors.forward.noise import uniform
 from equipoise.actors.playing import FixedPolicy, Playing, noise_columns
 from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.impala import IMPALA
@@ -23,8 +23,8 @@ from equipoise.algorithms.sac import SAC
 from equipoise.api import Player
 from equipoise.envs import make, observation_spec
 from equipoise.envs.spaces import ActionForm
+from equipoise.experience.discard import Discard
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.nowhere import Nowhere
 from equipoise.types import EnvFactory, EnvSpec, TimeStep
 
 STREAMS, ROWS, SEED = 4, 60, 7
@@ -128,7 +128,7 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     )
     weights: Any = Fixed(net)
     return LocalAgent(
-        forward=kind(algorithm, net), weights=weights, experience=Nowhere(row, ROWS // 3, STREAMS),
+        forward=kind(algorithm, net), weights=weights, experience=Discard(row, ROWS // 3, STREAMS),
         episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))), streams=streams, total_streams=STREAMS,
         envs=STREAMS, unroll=ROWS // 3, noise_columns=policy.noise_columns, seed=SEED,
     )  # fmt: skip

@@ -16,10 +16,10 @@ from gymnasium import spaces
 from equipoise.envs import make, observation_spec
 from equipoise.envs.spaces import action_spec
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Plan
-from equipoise.experience.replay import Replay
-from equipoise.experience.tokens import LocalChannel
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.replay import Replay
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Stack
 from equipoise.types import Replay as Settings

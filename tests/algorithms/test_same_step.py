@@ -14,7 +14,7 @@ import pytest
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.sac import SAC
-from equipoise.runtime.run import Run
+from equipoise.run.run import Run
 from equipoise.types import (
     Batch,
     EnvFactory,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.balance.shares import Shares
-from equipoise.runtime.fields import alter
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.program.fields import alter
+from equipoise.record.report import Evaluation, Report
 from equipoise.types import Algorithm, EnvFactory, EnvSource, Placement, Policy, Program, Schedule
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import equipoise
 from equipoise.cli import app
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.report import Evaluating
+from equipoise.errors import WorkerFailed
+from equipoise.record.report import Evaluating
 from tests.cli.samples import evaluation, program, report, summary
 
 ROOT = Path(__file__).parents[2]
@@ -252,7 +252,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? (valid: "),
-        ("sac A", "equipoise: no such command 'sac'; valid: chaos, check, collect, evaluate, replay, resume, train. See"),
+        ("sac A", "equipoise: no such command 'sac'; valid: chaos, check, collect, evaluate, reproduce, resume, train. See"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )
@@ -450,7 +450,7 @@ def test_a_resume_that_cannot_be_says_why(api):
 
 
 def test_a_preempted_run_has_an_exit_code_of_its_own(api):
-    from equipoise.runtime.session import Preempted
+    from equipoise.run.session import Preempted
 
     api.run = FakeRun(end=Preempted(), status="interrupted")
     assert run("train", "CartPole-v1", "--quiet").exit_code == 143

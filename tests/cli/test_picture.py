@@ -25,7 +25,7 @@ from equipoise.console.picture import (
     took,
 )
 from equipoise.console.terminal import View, print_summary, safe
-from equipoise.runtime.report import Evaluating
+from equipoise.record.report import Evaluating
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from equipoise.envs.ruler import Ruler, episode
+from equipoise.envs.toys.ruler import Ruler, episode
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 ANSWERS: dict[str, Any] = {  # what a step shows instead of its observation

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from equipoise.envs.ruler import reward
+from equipoise.envs.toys.ruler import reward
 from equipoise.types import Trajectory
 
 LONGEST = 12  # steps of an env's episode

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from equipoise.envs.ruler import RulerVector, reward
+from equipoise.envs.toys.ruler import RulerVector, reward
 
 Form = Literal["objects", "rows", "old", "none", "some", "narrow"]
 

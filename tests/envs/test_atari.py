@@ -5,10 +5,10 @@ import importlib.util
 import numpy as np
 import pytest
 
-from equipoise.envs import resume
-from equipoise.envs.atari import AtariSpec, padding, shrink
-from equipoise.envs.check import check_env
+from equipoise.envs.check.check import check_env
+from equipoise.envs.families.atari import AtariSpec, padding, shrink
 from equipoise.envs.making import resolve
+from equipoise.envs.restore import resume
 from equipoise.types import EnvFactory
 from tests.envs.rolling import env_of, rows
 from tests.envs.test_resume_python import answer, same, through_a_file

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise import api
 from equipoise.console.terminal import summary_rows
-from equipoise.envs.causes import MOST, OTHER, SIZE, Causes, most_frequent
+from equipoise.envs.failures.causes import MOST, OTHER, SIZE, Causes, most_frequent
 
 
 def test_a_cause_has_its_first_message_and_a_count() -> None:

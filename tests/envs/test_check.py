@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from equipoise.envs import check
-from equipoise.envs.check import check_env
-from equipoise.envs.findings import Finding
-from equipoise.envs.probe import sample
+from equipoise.envs.check import check
+from equipoise.envs.check.check import check_env
+from equipoise.envs.check.findings import Finding
+from equipoise.envs.check.probe import sample
 from equipoise.types import EnvFactory
 
 FAULTY = "tests.envs.planted"

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from equipoise.envs import capsule as capsules
 from equipoise.envs import make
-from equipoise.envs.capsule import COUNTED, LIMIT, EnvFailed, Failures, read
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.failures import capsule as capsules
+from equipoise.envs.failures.capsule import COUNTED, LIMIT, EnvFailed, Failures, read
+from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.loop import Log
-from equipoise.envs.replay import replay
-from equipoise.envs.ruler import Ledger, verify
+from equipoise.envs.toys.ruler import Ledger, verify
 from equipoise.seeds import stream_seed
 from equipoise.types import EnvFactory
 from tests.envs import faulty

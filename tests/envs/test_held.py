@@ -12,12 +12,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from equipoise import tree
 from equipoise.actors.recorder import Recorder
-from equipoise.envs import Ruler, adapter, capsule, final, ruler
+from equipoise.envs import Ruler, adapter, final
 from equipoise.envs.adapter import GymnasiumEnv
-from equipoise.envs.capsule import Failures
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.failures import capsule
+from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.masks import KEY, VectorInfoMask
-from equipoise.envs.replay import replay
+from equipoise.envs.toys import ruler
 from equipoise.types import EnvSpec
 from tests.envs.rolling import Scripted, env_of, rows
 from tests.envs.same import SameRuler

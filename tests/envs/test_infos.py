@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from equipoise.envs import make, named
+from equipoise.envs import make
+from equipoise.envs.check import info_probe as named
 from equipoise.envs.infos import Infos, NoNumber, paths
 from equipoise.types import EnvFactory
 

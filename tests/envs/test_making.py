@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from equipoise.envs import make, wrong
+from equipoise.envs import hints as wrong
+from equipoise.envs import make
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.loop import LoopEnv
 from equipoise.types import Env, EnvFactory
@@ -142,7 +143,7 @@ def test_streams_must_be_ids():
 )
 def test_a_missing_extra_is_named(monkeypatch, target, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "equipoise.envs.pool", raising=False)
+    monkeypatch.delitem(sys.modules, "equipoise.envs.families.pool", raising=False)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError) as error:

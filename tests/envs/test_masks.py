@@ -12,11 +12,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from equipoise import tree
 from equipoise.envs import make
-from equipoise.envs.capsule import EnvFailed, Failures
-from equipoise.envs.check import check_env
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.check.check import check_env
+from equipoise.envs.failures.capsule import EnvFailed, Failures
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.masks import legal, mask_space, place_of
-from equipoise.envs.wrong import UnsupportedSpace
 from equipoise.types import EnvFactory
 from tests.envs.rolling import rows
 

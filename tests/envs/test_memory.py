@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.envs.tmaze import CORRIDOR, EAST, JUNCTION, NORTH, SOUTH, WEST
+from equipoise.envs.toys.tmaze import CORRIDOR, EAST, JUNCTION, NORTH, SOUTH, WEST
 from tests.envs.rolling import env_of
 
 MAZES = ("equipoise/TMaze-v0", "python:equipoise/TMaze-v0")

@@ -10,15 +10,16 @@ import pytest
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.envs import capsule, make
-from equipoise.envs.capsule import EnvFailed, Failures
-from equipoise.envs.check import check_env
-from equipoise.envs.checks import WrongValue
-from equipoise.envs.joint import Joint, blank, is_parallel, is_turns
-from equipoise.envs.pettingzoo import PettingZooEnv, deal, dealt
-from equipoise.envs.replay import replay
-from equipoise.envs.ruler import reward
-from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.envs import make
+from equipoise.envs.check.check import check_env
+from equipoise.envs.failures import capsule
+from equipoise.envs.failures.capsule import EnvFailed, Failures
+from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.families.joint import Joint, blank, is_parallel, is_turns
+from equipoise.envs.families.pettingzoo import PettingZooEnv, deal, dealt
+from equipoise.envs.hints import UnsupportedSpace
+from equipoise.envs.toys.ruler import reward
 from equipoise.types import EnvFactory
 from tests.envs import herd
 from tests.envs.games import Duel, Game

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.envs import snapshot
+from equipoise.envs.restore import snapshot
 from tests.envs.rolling import env_of, rows
 
 EXACT: list[tuple[str, int, dict[str, int]]] = [

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.envs import record, resume
 from equipoise.envs.base import ROWS, SENT
+from equipoise.envs.restore import record, resume
 from tests.envs.rolling import env_of
 
 SINGLE = "tests.envs.single"

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from equipoise.envs.ruler import Ledger, Ruler, episode, reward, row_number, verify
+from equipoise.envs.toys.ruler import Ledger, Ruler, episode, reward, row_number, verify
 from tests.envs.rolling import env_of, unrolls
 
 TARGETS = ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0", "equipoise.envs:Ruler", "tests.envs.test_ruler:in_sync"]
@@ -170,7 +170,7 @@ def test_row_number_counts_rows():
 @pytest.mark.parametrize("target", ["equipoise/Ruler-v0", "python:equipoise/Ruler-v0"])
 def test_a_straggler_sleeps(target, monkeypatch):
     slept = []
-    monkeypatch.setattr("equipoise.envs.ruler.time.sleep", slept.append)
+    monkeypatch.setattr("equipoise.envs.toys.ruler.time.sleep", slept.append)
     for streams in ([0, 1], [2, 3]):
         env = env_of(target, streams, stragglers=[3], sleep_s=0.25, dtype="int64")
         trajectory = next(unrolls(env, 10, 1))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.space_json import from_json, to_json
-from equipoise.envs.wrong import UnsupportedSpace
 
 SPACES: list[spaces.Space[Any]] = [
     spaces.Box(0, 255, (3, 4), np.uint8),

@@ -12,12 +12,12 @@ from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
 from equipoise.envs import action_spec, observation_spec
-from equipoise.envs.capsule import Failures, read
-from equipoise.envs.checks import WrongValue
-from equipoise.envs.replay import replay
+from equipoise.envs.failures.capsule import Failures, read
+from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import ActionForm
-from equipoise.envs.wrong import UnsupportedSpace
-from equipoise.runtime import statefile
+from equipoise.record import statefile
 from equipoise.tree import ArraySpec
 from tests.envs.rolling import env_of, rows
 

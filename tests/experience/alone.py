@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Queue
-from equipoise.experience.rounds import Branch, Rounds
+from equipoise.experience.queue.queue import Queue
+from equipoise.experience.replay.feed import Branch, ReplayFeed
+from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.types import Array, Batch, Slot
 
 POLICY = "main"
@@ -36,9 +36,9 @@ class Alone(Queue):
         """Nothing: every item is learned from once."""
 
 
-def rounds(plan: ReplayPlan, inbox: Any) -> Rounds:
+def rounds(plan: ReplayPlan, inbox: Any) -> ReplayFeed:
     """The rounds of the one policy that has this replay."""
-    return Rounds(inbox, begins=plan.begins, updates=plan.settings.updates)
+    return ReplayFeed(inbox, begins=plan.begins, updates=plan.settings.updates)
 
 
 def inbox_of(experience: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.experience.replay import Replay
+from equipoise.experience.replay.replay import Replay
 from equipoise.types import SaveEnd as Saved
 from equipoise.types import Tree
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import tree
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.post import Post
-from equipoise.experience.shard import Shard
-from equipoise.experience.sharded import Sharded
-from equipoise.experience.store import Store
+from equipoise.experience.replay.mailbox import ShardMailbox
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.shard import Shard
+from equipoise.experience.replay.sharded import Sharded
+from equipoise.experience.replay.store import Store
 from equipoise.types import Replay as Settings
 from equipoise.types import Tick
 from tests.experience.alone import POLICY, rounds
@@ -32,7 +32,7 @@ class Shards:
             unroll=UNROLL, window=window, block=BLOCK, actors=ACTORS, span=BLOCK, rounds=100,
         )  # fmt: skip
         self.inbox, self.folder, self.held, self.seed = inbox(history, max_lag=max_lag, saved=saved), folder, set[int](), 0
-        self.post = Post(self.plan, batch, Heap(tree.nbytes(Post.specs(self.plan, batch))))
+        self.post = ShardMailbox(self.plan, batch, Heap(tree.nbytes(ShardMailbox.specs(self.plan, batch))))
         self.shards = [self.made(k) for k in range(settings.shards)]
         self.replay = Sharded(
             self.plan, rounds(self.plan, self.inbox), POLICY, post=self.post, seed=3, ring=self.asked

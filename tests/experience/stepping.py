@@ -14,7 +14,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Self
 
-from equipoise.experience import queue, tokens
+from equipoise.experience.queue import queue, tokens
 from equipoise.runtime import ipc
 
 FILES = {module.__file__ for module in (queue, tokens, ipc)}  # the instructions of these are counted

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.experience import codec, leaves
-from equipoise.experience.leaves import Leaf, Packed, Plain
+from equipoise.experience.replay import codec, leaves
+from equipoise.experience.replay.leaves import Leaf, Packed, Plain
 from equipoise.tree import ArraySpec
 
 names = st.sampled_from(sorted(codec.CODECS))

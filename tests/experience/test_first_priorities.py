@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise import tree
-from equipoise.experience.rows import without_observations
+from equipoise.experience.replay.rows import without_observations
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack, Trajectory
 from tests.experience.history import History

@@ -13,9 +13,9 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.layout import trajectory_specs
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.replay import Replay
-from equipoise.experience.rounds import Rounds
+from equipoise.experience.replay.feed import ReplayFeed
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.replay import Replay
 from equipoise.tree import ArraySpec
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack, Trajectory, stream_ids
@@ -247,7 +247,7 @@ def test_what_it_cannot_work_with_is_refused() -> None:
     with pytest.raises(ValueError, match="recurrent state"):
         Filled(GoalHistory(recurrent=True), window=UNROLL)
     history = GoalHistory(stack=STACKS["stacked"])
-    plan, feed = Filled(history, window=1).plan, Rounds(None)  # type: ignore[arg-type]
+    plan, feed = Filled(history, window=1).plan, ReplayFeed(None)  # type: ignore[arg-type]
     stacked = replace(plan, stacks={"achieved_goal": Stack(frames=2, padding="zero")})
     with pytest.raises(ValueError, match="no stacks of frames, got obs/achieved_goal"):
         Replay(stacked, feed, POLICY, seed=0, goals=Goals())

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.experience import journal
-from equipoise.experience.replay import Replay
+from equipoise.experience.replay import journal
+from equipoise.experience.replay.replay import Replay
 from equipoise.types import Batch
 from equipoise.types import Replay as Settings
 from tests.experience.history import History

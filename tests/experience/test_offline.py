@@ -15,11 +15,11 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
-from equipoise.experience import dataset as datasets
-from equipoise.experience.dataset import Dataset, Episode, Faulty
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.offline import CHUNK, NOBODY, Shelf, look
-from equipoise.experience.replay import Replay
+from equipoise.experience.recorded import dataset as datasets
+from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
+from equipoise.experience.recorded.offline import CHUNK, NOBODY, RecordedRows, look
+from equipoise.experience.replay.replay import Replay
 from equipoise.types import Batch, Stack, Trajectory
 from equipoise.types import Replay as Settings
 from tests.experience.history import FRAMES, SIDE, STREAM, History
@@ -61,10 +61,10 @@ def of(history: History, name: str = "known/rows-v0") -> Dataset:
     return datasets.write(name, recorded(history), observation=spaces.Dict(inner), action=spaces.Discrete(5))
 
 
-def shelf(dataset: Dataset, history: History, *, window: int, **settings: Any) -> Shelf:
+def shelf(dataset: Dataset, history: History, *, window: int, **settings: Any) -> RecordedRows:
     row = RowSpec(obs=history.row.obs, action=history.row.action, behaviour={}, state={}, context=STREAM)
     stacks = {} if history.stack is None else {"image": history.stack}
-    return Shelf(dataset, Settings(**settings), row=row, window=window, stacks=stacks)
+    return RecordedRows(dataset, Settings(**settings), row=row, window=window, stacks=stacks)
 
 
 def prove(history: History, batch: Batch) -> None:
@@ -149,7 +149,7 @@ def test_beside_live_rows_a_share_of_every_batch_is_recorded() -> None:
     settings = Settings(capacity=ROUND * 6, starts_at=ROUND * 2, updates=2, selector="prioritized", dataset_share=0.25)
     dataset = of(old)
     made: Replay = replay(live, settings, window=3)
-    made.shelf = Shelf(dataset, settings, row=row, window=3, stacks={})
+    made.shelf = RecordedRows(dataset, settings, row=row, window=3, stacks={})
 
     writers, proven = Writers(live, made), 0
     while proven < 40:
@@ -265,7 +265,7 @@ def test_episodes_that_are_none_are_refused(change: dict[str, Any], said: str) -
     }  # fmt: skip
     dataset = datasets.write("odd-v0", [Episode(**whole | change)], observation=BOX, action=FOUR)
     row = RowSpec(obs=observation_spec(BOX), action=action_spec(FOUR), behaviour={}, state={}, context=STREAM)
-    for read in (lambda: look(dataset, row, {}), lambda: Shelf(dataset, Settings(), row=row, window=1, stacks={})):
+    for read in (lambda: look(dataset, row, {}), lambda: RecordedRows(dataset, Settings(), row=row, window=1, stacks={})):
         with pytest.raises(Faulty, match=f"^odd-v0: {said}"):
             read()
 
@@ -287,5 +287,5 @@ def test_a_policy_that_needs_more_than_rows_is_refused() -> None:
 def test_a_sign_of_life_comes_with_every_chunk_of_rows() -> None:
     history, pulses = History(streams=1, rows=900), list[int]()
     dataset, row = of(history), RowSpec(obs=history.row.obs, action=history.row.action, behaviour={}, state={}, context=STREAM)
-    Shelf(dataset, Settings(), row=row, window=1, stacks={}, pulse=lambda: pulses.append(1))
+    RecordedRows(dataset, Settings(), row=row, window=1, stacks={}, pulse=lambda: pulses.append(1))
     assert len(pulses) >= dataset.steps // CHUNK > 1

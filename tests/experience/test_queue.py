@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.queue import Plan
-from equipoise.experience.tokens import LocalChannel
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.tree import ArraySpec
 from equipoise.types import stream_ids
 from tests.experience.alone import POLICY, Alone

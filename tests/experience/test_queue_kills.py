@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.experience.queue import Plan
-from equipoise.experience.tokens import FREE, FULL, OPEN, READ
-from equipoise.runtime import forkserver
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.tokens import FREE, FULL, OPEN, READ
 from equipoise.runtime.ipc import Lifeline, PipeChannel, Segment
+from equipoise.runtime.process import forkserver
 from equipoise.types import stream_ids
 from tests.experience import hammer
 from tests.experience.alone import POLICY, Alone

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.experience.plan import ReplayPlan
-from equipoise.experience.queue import Plan
-from equipoise.experience.replay import Replay
-from equipoise.experience.tokens import LocalChannel
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.experience.replay.replay import Replay
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack, stream_ids
 from tests.experience.alone import POLICY, Alone, inbox_of, rounds

@@ -10,7 +10,7 @@ import pytest
 from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.experience.layout import RowSpec, trajectory_specs
-from equipoise.experience.ring import Layout, Ring
+from equipoise.experience.replay.row_ring import Layout, Ring
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Trajectory
 from tests.experience.history import STREAM

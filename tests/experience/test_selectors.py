@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.experience import selectors, sumtree
-from equipoise.experience.selectors import Fifo, Prioritized, Uniform, importance_weights
+from equipoise.experience.replay import selectors, sumtree
+from equipoise.experience.replay.selectors import Fifo, Prioritized, Uniform, importance_weights
 
 ALPHA, EPSILON = 0.6, 1e-3
 DRAWS = 1_000_000

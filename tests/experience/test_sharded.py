@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.experience.selectors import importance_weights
+from equipoise.experience.replay.selectors import importance_weights
 from equipoise.types import Replay as Settings
 from equipoise.types import Tick
 from tests.experience.history import History

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.experience import sumtree
-from equipoise.experience.sumtree import SumTree
+from equipoise.experience.replay import sumtree
+from equipoise.experience.replay.sumtree import SumTree
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import maps
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +34,16 @@ def test_relative_links_resolve(document: Path) -> None:
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{link}: no such heading"
 
 
-def test_the_map_of_the_package_is_true() -> None:
-    """``src/equipoise/README.md`` names every file of the package, and only such files, each as ``room/file.py``."""
-    named = set(re.findall(r"(?<![\w/.-])[\w/]+\.py\b", (PACKAGE / "README.md").read_text()))
-    there = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")}
-    parts = {name for name in there if not name.endswith("__init__.py")}
-    assert parts - named == set(), "files that the map leaves out"
-    assert named - there == set(), "files that the map names and that do not exist"
+def test_the_maps_of_the_package_are_current() -> None:
+    stale = [
+        str(page.relative_to(ROOT)) for page, text in maps.pages().items() if not page.exists() or page.read_text() != text
+    ]
+    assert stale == [], "run python tools/maps.py"
+
+
+def test_a_map_names_every_file() -> None:
+    for page, text in maps.pages().items():
+        named = set(re.findall(r"^\| `([\w/]+\.py)`", text, re.MULTILINE))
+        if page.parent != PACKAGE:
+            there = {str(file.relative_to(page.parent)) for file in page.parent.rglob("*.py") if file.name != "__init__.py"}
+            assert named == there, page

@@ -69,7 +69,11 @@ def test_the_contract_would_see_a_wrong_import(tmp_path: Path) -> None:
 
 
 def test_an_env_worker_never_loads_torch() -> None:
-    names = [*modules("__init__", "types", "tree", "envs", extras=False), "equipoise.runtime.worker", "equipoise.workers.env"]
+    names = [
+        *modules("__init__", "types", "tree", "envs", extras=False),
+        "equipoise.runtime.process.worker",
+        "equipoise.workers.env",
+    ]
     imports = "; ".join(f"import {name}" for name in names)
     assert run_python(f"import sys; {imports}; print('torch' in sys.modules)") == "False\n"
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
-COMMANDS = ("train", "resume", "evaluate", "collect", "check", "replay", "chaos")
+COMMANDS = ("train", "resume", "evaluate", "collect", "check", "reproduce", "chaos")
 
 
 def imported(code: str) -> set[str]:

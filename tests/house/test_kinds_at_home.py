@@ -15,7 +15,6 @@ PACKAGE = Path(__file__).parents[2] / "src" / "equipoise"
 WORKER = re.compile(r"Worker\b|\bShard\b")
 NAMES = {kind.name for kind in KINDS}
 USERS = ("api", "cli")  # which compare the words of a user, and know no worker
-DRIVER = ("run", "scribe", "exam", "measure")  # what goes on with a run, wherever its workers are
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
@@ -73,14 +72,24 @@ def test_it_would_be_seen(line: str) -> None:
 
 def test_the_driver_knows_no_memory() -> None:
     """``Runtime`` is all that it sees: neither the parts of a ring nor the board."""
-    for name in DRIVER:
-        source = (PACKAGE / "runtime" / f"{name}.py").read_text()
+    files = sorted((PACKAGE / "run").glob("*.py"))
+    for file in files:
+        name, source = file.stem, file.read_text()
         imported = {
             alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
             for node in ast.walk(ast.parse(source))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }
-        parts = ("Shared", "board", "episodes", "experience.queue", "experience.post", "actors.exchange", "weights.")
+        parts = (
+            "Shared",
+            "board",
+            "episodes",
+            "experience.queue",
+            "experience.replay.mailbox",
+            "actors.inference.exchange",
+            "weights.",
+        )
         assert not [one for one in imported if any(part in one for part in parts)], name
         assert ".shared" not in source, name
+    assert len(files) > 5

@@ -16,11 +16,11 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
-from equipoise.runtime import fields
-from equipoise.runtime.fields import alter
-from equipoise.runtime.program import algorithm_names, from_json, to_json
-from equipoise.runtime.refusals import check, check_read, check_resume
-from equipoise.runtime.settings import apply_settings
+from equipoise.program import fields
+from equipoise.program.fields import alter
+from equipoise.program.program import algorithm_names, from_json, to_json
+from equipoise.program.refusals import check, check_read, check_resume
+from equipoise.program.settings import apply_settings
 from equipoise.types import (
     WHERE,
     Algorithm,
@@ -121,7 +121,7 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
 
 def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from equipoise.console import options
-    from equipoise.runtime import program as programs
+    from equipoise.program import program as programs
 
     monkeypatch.setattr(fields, "Program", WiderProgram)
     monkeypatch.setattr(programs, "Program", WiderProgram)

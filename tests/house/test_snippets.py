@@ -15,9 +15,9 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.fields import alter
-from equipoise.runtime.run import Run
+from equipoise.program.fields import alter
+from equipoise.record.directory import RunDirectory
+from equipoise.run.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

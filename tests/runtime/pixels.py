@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from equipoise.envs.catch import CatchVector
+from equipoise.envs.toys.catch import CatchVector
 
 
 class PixelCatch(CatchVector):

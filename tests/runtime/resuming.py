@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.report import DETERMINISTIC
+from equipoise.record.directory import RunDirectory
+from equipoise.record.report import DETERMINISTIC
 
 N = 8192  # env steps to the checkpoint, as many again to the end
 SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from equipoise.envs import ruler
+from equipoise.envs.toys import ruler
 from equipoise.types import (
     Algorithm,
     Batch,

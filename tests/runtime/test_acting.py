@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.actors.choice import Choice
-from equipoise.runtime import acting
-from equipoise.runtime.fields import alter
-from equipoise.runtime.refusals import check
+from equipoise.actors.forward.choice import Choice
+from equipoise.program.fields import alter
+from equipoise.program.refusals import check
+from equipoise.run import forward_choice as acting
 from equipoise.types import Program
 
 

@@ -11,8 +11,8 @@ import pytest
 import equipoise as eq
 from equipoise import api
 from equipoise.console.terminal import summary_rows
+from equipoise.run.evaluation_schedule import fixed_policies
 from equipoise.runtime.blueprint import blueprint
-from equipoise.runtime.exam import fixed_policies
 from equipoise.types import learning
 
 

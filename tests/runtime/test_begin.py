@@ -17,7 +17,7 @@ from equipoise import api, cli, tree
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.td3 import TD3
 from equipoise.learners.learner import Learner
-from equipoise.runtime import statefile
+from equipoise.record import statefile
 from tests.algorithms.items import BOX, DISCRETE, batch, drawn, network
 
 UNROLL, ENVS, UPDATES = 8, 4, 8

@@ -16,12 +16,13 @@ import pytest
 
 from equipoise import api
 from equipoise.chaos.ledger import COUNTS
+from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
-from equipoise.runtime import build, process
-from equipoise.runtime.directory import load_checkpoint, params_sha256
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.fields import alter
+from equipoise.program.fields import alter
+from equipoise.record.directory import load_checkpoint, params_sha256
+from equipoise.runtime import build
+from equipoise.runtime.process import process
 from equipoise.types import Batch, Program
 from equipoise.weights.device import DeviceWeights
 from equipoise.weights.store import Weights

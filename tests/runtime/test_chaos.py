@@ -60,7 +60,7 @@ def windows(start: int, *, t: int = 0, number: int = 0, rows: int = 4, stream: i
     """One window of the ruler's rows, as an actor would have written it."""
     import torch
 
-    from equipoise.envs import ruler
+    from equipoise.envs.toys import ruler
     from equipoise.types import Trajectory
 
     obs, reward, mask, bootstrap, noise = [], [], [], [], []

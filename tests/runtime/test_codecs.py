@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import blueprint, memory
-from equipoise.runtime.memory import Machine
+from equipoise.program import memory_needed as memory
+from equipoise.program.memory_needed import Machine
+from equipoise.runtime import blueprint
 from tests.runtime.test_resume import go_on, train
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.runtime import checkpoint
+from equipoise.record import checkpoint
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.messages import Cut, CutBegun, Failed, Note, Record, Saved, Written, from_json, to_json
 from equipoise.workers.kind import Member

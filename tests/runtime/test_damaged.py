@@ -15,8 +15,8 @@ import pytest
 
 from equipoise import api
 from equipoise.files import parse_json, read_json
-from equipoise.runtime import checkpoint
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory, load_checkpoint
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
 from tests.runtime.test_resume import go_on, program, train
 
@@ -173,7 +173,7 @@ def test_no_path_leaves_the_reports_open(run: Path, monkeypatch: pytest.MonkeyPa
             next(never)
         again = api.resume(run, steps=4096)  # the lock is free
         again.close()
-        for place in ("equipoise.runtime.run.start", "equipoise.runtime.directory.RunDirectory.rewind"):
+        for place in ("equipoise.run.run.start", "equipoise.record.directory.RunDirectory.rewind"):
             with monkeypatch.context() as patch:
                 patch.setattr(place, fail)
                 with pytest.raises(RuntimeError, match="no"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime import deaths
-from equipoise.runtime.deaths import LONGEST_BACKOFF_S, Death, Streak
+from equipoise import deaths
+from equipoise.deaths import LONGEST_BACKOFF_S, Death, Streak
 
 RAISED = Death("raised an exception", "ValueError")
 KILLED = Death.of(-signal.SIGKILL)

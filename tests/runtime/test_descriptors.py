@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from equipoise.program.fields import alter
+from equipoise.program.limits import check_processes
+from equipoise.run.run import Run
 from equipoise.runtime import blueprint
-from equipoise.runtime.fields import alter
-from equipoise.runtime.limits import check_processes
-from equipoise.runtime.process import ProcessRuntime
-from equipoise.runtime.run import Run
+from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.types import Program, Replay
 from tests.runtime.ruling import Remembering, program
 

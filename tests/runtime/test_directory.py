@@ -13,9 +13,9 @@ import torch
 
 from equipoise import files
 from equipoise.balance.shares import Shares
-from equipoise.runtime import checkpoint
-from equipoise.runtime.directory import SUMMARY_KEYS, RunDirectory, load_checkpoint, params_sha256
-from equipoise.runtime.report import Evaluation, Report
+from equipoise.record import checkpoint
+from equipoise.record.directory import SUMMARY_KEYS, RunDirectory, load_checkpoint, params_sha256
+from equipoise.record.report import Evaluation, Report
 from tests.runtime.test_program import Toy, program
 
 

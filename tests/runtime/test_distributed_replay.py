@@ -10,8 +10,8 @@ import torch
 
 from equipoise import api, tree
 from equipoise.algorithms.r2d2 import R2D2
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.run import Run
+from equipoise.errors import WorkerFailed
+from equipoise.run.run import Run
 from equipoise.types import Batch, LossOutput, Optimizer, Policy, Program
 
 UNROLL = 5

@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from equipoise import api
-from equipoise.envs.capsule import EnvFailed, read
-from equipoise.envs.replay import replay
-from equipoise.runtime.directory import load_checkpoint
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.fields import alter
+from equipoise.envs.failures.capsule import EnvFailed, read
+from equipoise.envs.failures.reproduce import replay
+from equipoise.errors import WorkerFailed
+from equipoise.program.fields import alter
+from equipoise.record.directory import load_checkpoint
 from tests.conftest import descendants, segments
 from tests.runtime import failing as failures
 from tests.runtime.killing import killing
@@ -69,9 +69,8 @@ def test_a_run_that_fails_leaves_no_memory_open_while_its_error_is_kept(tmp_path
 def test_a_server_that_ends_while_it_imports_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     """A module that the server imports ends it, as a lack of memory might."""
     (tmp_path / "ending.py").write_text("import os\nos._exit(9)\n")
-    code = (
-        "from equipoise import cli\nfrom equipoise.runtime import forkserver\nforkserver.PRELOAD.append('ending')\ncli.main()"
-    )
+    code = "from equipoise import cli\nfrom equipoise.runtime.process import forkserver\n"
+    code += "forkserver.PRELOAD.append('ending')\ncli.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "train", "CartPole-v1", "--steps", "1000", "--out", str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}, capture_output=True, text=True,
@@ -247,7 +246,7 @@ def test_leaving_the_loop_early_ends_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "hang"])
 def test_a_worker_that_does_not_answer_is_killed_at_the_end(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.runtime.run.LAST_CUT_S", 1.0)  # it never holds still
+    monkeypatch.setattr("equipoise.run.run.LAST_CUT_S", 1.0)  # it never holds still
     run = failing(how, "process", tmp_path / "run", after=100)
     next(run)
     end = time.monotonic() + 3

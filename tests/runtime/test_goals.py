@@ -9,10 +9,10 @@ import pytest
 
 from equipoise import api
 from equipoise.api.playing import read_policies
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.exam import evaluator
-from equipoise.runtime.run import Run
-from equipoise.runtime.settings import apply_settings
+from equipoise.program.settings import apply_settings
+from equipoise.record.directory import RunDirectory
+from equipoise.run.evaluation_schedule import evaluator
+from equipoise.run.run import Run
 from tests.runtime.resuming import finish, told
 
 SMALL = [

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime import hangs
-from equipoise.runtime.hangs import ENDLESS, Watch
+from equipoise.runtime.process import hangs
+from equipoise.runtime.process.hangs import ENDLESS, Watch
 
 DEADLINE_S = 10.0
 

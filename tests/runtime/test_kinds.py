@@ -13,9 +13,10 @@ import pytest
 
 from equipoise import api
 from equipoise.balance import verdict as verdicts
-from equipoise.runtime import blueprint, checkpoint, statefile
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.run import Run
+from equipoise.record import checkpoint, statefile
+from equipoise.record.directory import RunDirectory
+from equipoise.run.run import Run
+from equipoise.runtime import blueprint
 from equipoise.runtime.serial import SerialRuntime
 from equipoise.workers.kinds import KINDS
 from tests.conftest import descendants
@@ -54,7 +55,7 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_pat
         seen.append({title: shares.side for title, shares in balance.items()})
         return verdicts.verdict(balance, **options)
 
-    monkeypatch.setattr("equipoise.runtime.scribe.verdict", judge)
+    monkeypatch.setattr("equipoise.run.reporter.verdict", judge)
     alone = finish(Run(program(), on=on, out=tmp_path / "alone"))
     run = Run(program(steps=3200, schedule_steps=6400), on=on, out=tmp_path / "run", kinds=WITH)
     half = finish(run)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import forkserver, measure
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.session import Interrupt
+from equipoise.errors import WorkerFailed
+from equipoise.run import measure
+from equipoise.run.session import Interrupt
+from equipoise.runtime.process import forkserver
 from tests.conftest import children, descendants
 from tests.runtime.resuming import command
 from tests.runtime.ruling import program

@@ -15,10 +15,11 @@ import pytest
 from torch import nn
 
 from equipoise import api, tree
-from equipoise.actors.exchange import Exchange
-from equipoise.runtime import blueprint, build, memory
+from equipoise.actors.inference.exchange import Exchange
+from equipoise.program import memory_needed as memory
+from equipoise.program.memory_needed import Machine
+from equipoise.runtime import blueprint, build
 from equipoise.runtime.ipc import Heap, PipeChannel
-from equipoise.runtime.memory import Machine
 from equipoise.workers.kinds import KINDS
 
 GIB = 1 << 30

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.envs.capsule import read
-from equipoise.envs.replay import replay
+from equipoise.envs.failures.capsule import read
+from equipoise.envs.failures.reproduce import replay
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise.envs import ruler
-from equipoise.experience import dataset as datasets
-from equipoise.experience.tokens import LocalChannel
+from equipoise.envs.toys import ruler
+from equipoise.errors import WorkerFailed
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.experience.recorded import dataset as datasets
+from equipoise.program.fields import alter
+from equipoise.run.run import Run
 from equipoise.runtime import blueprint, build
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.fields import alter
 from equipoise.runtime.ipc import Heap
-from equipoise.runtime.run import Run
 from equipoise.runtime.site import LocalSite
 from equipoise.types import Program
 from equipoise.workers.kind import crew

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import api, cli
-from equipoise.runtime import playable
-from equipoise.runtime.checkpoint import SPEC
+from equipoise.record import playable
+from equipoise.record.checkpoint import SPEC
 
 MODULE = "an_env_that_goes_away"
 SOURCE = '''

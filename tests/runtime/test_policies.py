@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import blueprint, checkpoint, statefile
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.report import DETERMINISTIC
-from equipoise.runtime.run import Run
+from equipoise.errors import WorkerFailed
+from equipoise.record import checkpoint, statefile
+from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.record.report import DETERMINISTIC
+from equipoise.run.run import Run
+from equipoise.runtime import blueprint
 from equipoise.types import Frozen
 from tests.envs import herd
 from tests.runtime import herding
@@ -156,7 +157,7 @@ def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     """The comparison above can fail."""
     whole = ppo(tmp_path / "whole", "serial", frozen=True, schedule_steps=1280)
     ppo(tmp_path / "parts", "serial", steps=640, frozen=True, schedule_steps=1280)
-    monkeypatch.setattr("equipoise.learners.past.Past.load", lambda self, state: None)
+    monkeypatch.setattr("equipoise.learners.opponents.Past.load", lambda self, state: None)
     with api.resume(tmp_path / "parts", steps=1280) as going:
         list(going)
     assert told(tmp_path / "parts")[0] != whole[0]

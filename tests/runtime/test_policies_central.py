@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime.fields import alter
-from equipoise.runtime.run import Run
+from equipoise.program.fields import alter
+from equipoise.run.run import Run
 from equipoise.types import Frozen, Program
 from tests.envs import herd
 from tests.runtime import herding

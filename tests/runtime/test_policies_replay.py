@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.run import Run
+from equipoise.record.directory import RunDirectory
+from equipoise.run.run import Run
 from tests.runtime.herding import replaying
 from tests.runtime.test_central import central, pid_of
 from tests.runtime.test_policies import run

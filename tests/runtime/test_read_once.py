@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime import checkpoint
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.errors import WorkerFailed
+from equipoise.errors import WorkerFailed
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory
 from tests.runtime import test_replay_checkpoints as replays
 from tests.runtime.test_resume import go_on, train
 from tests.runtime.test_resume import program as simple

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from equipoise import api
-from equipoise.experience.journal import Journal
-from equipoise.experience.replay import Replay
-from equipoise.runtime import checkpoint, statefile
+from equipoise.errors import CannotResume
+from equipoise.experience.replay.journal import Journal
+from equipoise.experience.replay.replay import Replay
+from equipoise.record import checkpoint, statefile
+from equipoise.record.directory import RunDirectory
 from equipoise.runtime.cut import Gate
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.errors import CannotResume
 from equipoise.types import Replay as Settings
 from tests.experience.history import History
 from tests.experience.saving import content

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
-from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime import run as run_module
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
-from equipoise.runtime.errors import WorkerFailed
+from equipoise.record import checkpoint, statefile
+from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.run import run as run_module
 from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told

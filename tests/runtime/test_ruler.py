@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.run import Run
+from equipoise.errors import WorkerFailed
+from equipoise.run.run import Run
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling, program
 

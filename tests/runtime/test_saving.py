@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.run import Run
+from equipoise.record.directory import RunDirectory
+from equipoise.run.run import Run
 
 STEPS, EVERY = 1024, 128
 

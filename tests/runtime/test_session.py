@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.runtime.run import Run
-from equipoise.runtime.session import SESSION, Interrupt, Preempted
+from equipoise.run.run import Run
+from equipoise.run.session import SESSION, Interrupt, Preempted
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -137,7 +137,7 @@ if __name__ == "__main__":
     class Bad:
         def close(self):
             raise RuntimeError("it would not close")
-    from equipoise.runtime.session import SESSION
+    from equipoise.run.session import SESSION
     kept.append(Bad())
     SESSION.close_at_exit(kept[-1])
 """

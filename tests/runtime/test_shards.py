@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from equipoise import api
-from equipoise.runtime import checkpoint
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.fields import alter
+from equipoise.errors import WorkerFailed
+from equipoise.program.fields import alter
+from equipoise.record import checkpoint
 from equipoise.types import Batch, LossOutput, Program, Replay
 from tests.conftest import descendants
 from tests.runtime.ruling import Remembering

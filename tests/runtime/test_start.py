@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.actors.choice import Choice
+from equipoise.actors.forward.choice import Choice
 
 LOCAL: dict[str, Any] = {"settings": []}
 CENTRAL: dict[str, Any] = {"settings": ["optimizer.name=rmsprop"], "inference": "central"}
@@ -22,7 +22,7 @@ REPLAY: dict[str, Any] = {"settings": ["replay.capacity=4000", "replay.starts_at
 def test_neither_acts_nor_updates_import_the_compiler(
     algorithm: str, forward: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.runtime.acting.choose", lambda *_, **__: Choice(forward=forward, why="the test says so"))
+    monkeypatch.setattr("equipoise.run.forward_choice.choose", lambda *_, **__: Choice(forward=forward, why="the test says so"))
     (notes := tmp_path / "notes").mkdir()
     settings = [*options["settings"], f"algorithm.path={notes}"]
     run = api.train(

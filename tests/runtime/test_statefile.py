@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.runtime import statefile
+from equipoise.record import statefile
 
 
 def test_a_tree_comes_back_as_it_was() -> None:

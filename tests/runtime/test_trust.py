@@ -18,9 +18,9 @@ import pytest
 import equipoise as eq
 from equipoise import trust
 from equipoise.cli import app
-from equipoise.envs import capsule as capsules
+from equipoise.envs.failures import capsule as capsules
 from equipoise.envs.making import make
-from equipoise.runtime.directory import RunDirectory
+from equipoise.record.directory import RunDirectory
 from equipoise.types import EnvFactory
 from tests.runtime.test_resume import program, train
 
@@ -86,7 +86,7 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
     "evil:make": env("evil:make"),
     "python:evil:make": env("python:evil:make"),
     "evil:Env-v0": env("evil:Env-v0"),
-    "equipoise.envs.wrong:modules": env("equipoise.envs.wrong:modules", name="evil.x"),
+    "equipoise.envs.hints:modules": env("equipoise.envs.hints:modules", name="evil.x"),
     "equipoise:import_module": env("equipoise:import_module", name="evil"),
     "GymV26Environment-v0": env("GymV26Environment-v0", env_id="evil:Env-v0"),
     "algorithm evil:Algorithm": algorithm(name="evil:Algorithm"),

@@ -12,11 +12,12 @@ import pytest
 
 import equipoise as eq
 from equipoise import api
-from equipoise.runtime import blueprint, checkpoint
-from equipoise.runtime import run as run_module
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.errors import WorkerFailed
-from equipoise.runtime.report import DETERMINISTIC
+from equipoise.errors import WorkerFailed
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory
+from equipoise.record.report import DETERMINISTIC
+from equipoise.run import run as run_module
+from equipoise.runtime import blueprint
 
 ENV = "tests.envs.telling:Wandering"
 NAMES = ("place/last", "place/mean", "end/right/last", "end/right/mean")
@@ -135,8 +136,8 @@ def test_a_last_evaluation_whose_episodes_never_end_says_how_far_it_is(
     on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("equipoise.actors.evaluator.LONGEST", 500)
-    monkeypatch.setattr("equipoise.runtime.run.LIVE_S", 0.0)
-    monkeypatch.setattr("equipoise.runtime.run.SLICE_S", 0.005)
+    monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
+    monkeypatch.setattr("equipoise.run.run.SLICE_S", 0.005)
     run = api.train(
         "tests.envs.planted:Endless", on=on, out=tmp_path / "run", actors=1, envs_per_actor=4, unroll=8, steps=32,
         evaluate_episodes=2, settings=["algorithm.minibatches=1"],
@@ -151,7 +152,7 @@ def test_a_last_evaluation_whose_episodes_never_end_says_how_far_it_is(
 
 
 def test_a_run_that_is_left_amid_its_last_evaluation_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.runtime.run.LIVE_S", 0.0)
+    monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
     run = api.train(
         "tests.envs.planted:Endless", on="serial", out=tmp_path / "run", actors=1, envs_per_actor=4, unroll=8, steps=32,
         evaluate_episodes=2, settings=["algorithm.minibatches=1"],

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.runtime import forkserver
+from equipoise.runtime.process import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
 from equipoise.weights.store import BUFFERS, Weights
 from tests.weights import sharing

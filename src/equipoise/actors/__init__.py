@@ -1,1 +1,1 @@
-
+"""Actors: step envs, choose actions, and write every row into its slot of the queue."""

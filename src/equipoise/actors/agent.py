@@ -8,10 +8,10 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.forward import Forward, Row
-from equipoise.actors.joint import Asked
-from equipoise.actors.noise import uniform
-from equipoise.actors.rounding import Rounding, errors
+from equipoise.actors.forward.forward import Forward, Row
+from equipoise.actors.forward.noise import uniform
+from equipoise.actors.forward.rounding import Rounding, errors
+from equipoise.actors.inference.joint import Asked
 from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
 
 
@@ -144,16 +144,16 @@ class LocalAgent:
         if self._rounding is not None and "rounding" in state:  # weights may be rounded only since then
             self._rounding.load(state["rounding"])
 
-    def succeed(self) -> None:
+    def continue_after_gap(self) -> None:
         """Continue the streams of a lost agent, after a gap in their row numbers."""
         self._start[:] = self._episodes.next_row + 1
 
-    def begin_anew(self) -> None:
+    def restart_after_env_loss(self) -> None:
         """Restart after the env was lost: drop the open unroll and reuse its place for the next one."""
         if self._unrolling:
             assert self._slot is not None
             self._experience.restart(self._slot)
-        self.succeed()
+        self.continue_after_gap()
         self._carry, self._state, self._unrolling = None, self._forward.initial_state(len(self.streams)), False
         self._episodes.abandon()
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs.causes import Causes
+from equipoise.envs.failures.causes import Causes
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
@@ -27,7 +27,7 @@ class Episodes:
         "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
         "ticks": ArraySpec((1,), "int64"),
         "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has used
-        "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.capsule.COUNTED
+        "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.failures.capsule.COUNTED
         "causes": Causes.specs,  # written by the env
     }
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.noise import uniform
+from equipoise.actors.forward.noise import uniform
 from equipoise.envs import observation_spec
-from equipoise.envs.checks import described
+from equipoise.envs.failures.row_checks import described
 from equipoise.envs.masks import counted
 from equipoise.envs.spaces import member
 from equipoise.nets import action_dims

@@ -51,13 +51,13 @@ class RoutedAgent:
         for name, agent in self.agents.items():
             agent.load(state[name])
 
-    def succeed(self) -> None:
+    def continue_after_gap(self) -> None:
         for agent in self.agents.values():
-            agent.succeed()
+            agent.continue_after_gap()
 
-    def begin_anew(self) -> None:
+    def restart_after_env_loss(self) -> None:
         for agent in self.agents.values():
-            agent.begin_anew()
+            agent.restart_after_env_loss()
 
     def abandon_episodes(self) -> None:
         for agent in self.agents.values():

@@ -12,12 +12,12 @@ from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.recorder import Recorder
 from equipoise.api.playing import Loaded, Player, read_policies
 from equipoise.envs.spaces import differ
-from equipoise.experience import dataset as datasets
-from equipoise.experience.dataset import Dataset
-from equipoise.runtime.directory import RunDirectory, params_sha256
-from equipoise.runtime.exam import STREAMS, evaluating, evaluator, gave_up, result
-from equipoise.runtime.program import algorithm_name
-from equipoise.runtime.report import Evaluating, Evaluation, step_of
+from equipoise.experience.recorded import dataset as datasets
+from equipoise.experience.recorded.dataset import Dataset
+from equipoise.program.program import algorithm_name
+from equipoise.record.directory import RunDirectory, params_sha256
+from equipoise.record.report import Evaluating, Evaluation, step_of
+from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, gave_up, result
 from equipoise.seeds import derive_seed
 from equipoise.types import Program
 

@@ -15,10 +15,10 @@ from equipoise.actors.playing import FixedPolicy, Playing, read_rows
 from equipoise.envs.spaces import ActionForm
 from equipoise.files import parse_json
 from equipoise.hints import hint
-from equipoise.runtime import checkpoint, playable
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.playable import Playable
-from equipoise.runtime.report import step_of
+from equipoise.record import checkpoint, playable
+from equipoise.record.directory import RunDirectory
+from equipoise.record.playable import Playable
+from equipoise.record.report import step_of
 from equipoise.types import EnvSpec
 
 __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]

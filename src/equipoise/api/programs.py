@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from equipoise import recipes
-from equipoise.envs.check import STEPS, check_env
-from equipoise.envs.check import Report as CheckReport
+from equipoise.envs.check.check import STEPS, check_env
+from equipoise.envs.check.check import Report as CheckReport
 from equipoise.hints import hint
-from equipoise.runtime.fields import alter, shorts, valued
-from equipoise.runtime.program import algorithm_class, algorithm_name
-from equipoise.runtime.refusals import check as check_program
-from equipoise.runtime.refusals import check_read, check_replays
-from equipoise.runtime.settings import (
+from equipoise.program.fields import alter, shorts, valued
+from equipoise.program.program import algorithm_class, algorithm_name
+from equipoise.program.refusals import check as check_program
+from equipoise.program.refusals import check_read, check_replays
+from equipoise.program.settings import (
     Settings,
     apply_settings,
     check_env_given_once,

@@ -15,12 +15,12 @@ import numpy as np
 from equipoise import tree
 from equipoise.actors.playing import Playing, read_rows
 from equipoise.api.playing import read_policies
-from equipoise.envs.capsule import read_arrays
+from equipoise.envs.failures.capsule import read_arrays
 from equipoise.envs.spaces import ActionForm, differ
-from equipoise.experience import dataset as datasets
+from equipoise.experience.recorded import dataset as datasets
 from equipoise.files import write_atomic
 from equipoise.hints import hint
-from equipoise.runtime.report import step_of
+from equipoise.record.report import step_of
 from equipoise.types import EnvSpec, Tree
 
 __all__ = ["Played", "Recording", "play"]

@@ -9,20 +9,20 @@ from typing import Any, Literal
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
-from equipoise.runtime import checkpoint
-from equipoise.runtime.directory import RunDirectory
-from equipoise.runtime.fields import alter
-from equipoise.runtime.measure import choose
-from equipoise.runtime.refusals import check as check_program
-from equipoise.runtime.refusals import check_replays, check_resume
-from equipoise.runtime.report import step_of
-from equipoise.runtime.run import On, Run
-from equipoise.runtime.settings import (
+from equipoise.program.fields import alter
+from equipoise.program.refusals import check as check_program
+from equipoise.program.refusals import check_replays, check_resume
+from equipoise.program.settings import (
     Settings,
     apply_settings,
     convert,
     pairs,
 )
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory
+from equipoise.record.report import step_of
+from equipoise.run.measure import choose
+from equipoise.run.run import On, Run
 from equipoise.types import AskedInference, Program
 
 InitWhat = Literal["weights", "learner"]

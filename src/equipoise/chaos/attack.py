@@ -20,9 +20,9 @@ from typing import IO, Any, Self
 
 from equipoise.chaos.beats import Beats
 from equipoise.chaos.ledger import COUNTS
-from equipoise.experience.post import LEDGER
-from equipoise.runtime.checkpoint import latest
-from equipoise.runtime.directory import RunDirectory, load_checkpoint
+from equipoise.experience.replay.mailbox import LEDGER
+from equipoise.record.checkpoint import latest
+from equipoise.record.directory import RunDirectory, load_checkpoint
 from equipoise.types import Inference, learning
 from equipoise.workers.kinds import KINDS
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from equipoise.envs.ruler import LONGEST, Ruler
+from equipoise.envs.toys.ruler import LONGEST, Ruler
 
 Trouble = Literal["none", "hang", "raise", "nonfinite"]
 LIVES = 1 << 24  # float32 counts exactly up to here

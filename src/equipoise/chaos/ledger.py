@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.envs import ruler
+from equipoise.envs.toys import ruler
 from equipoise.types import Trajectory
 
 RECENT = 16  # windows that are remembered for each stream
@@ -99,7 +99,7 @@ class Ledger(nn.Module):
 def rows(data: Trajectory, *, aborts: bool) -> tuple[Any, int, list[str]]:
     """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and sentences.
 
-    Like ``equipoise.envs.ruler.verify``, from (stream, episode, t, life) of each row, for envs that began anew.
+    Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs that began anew.
     The network counts (``ruling.py``), so its state and the version of its weights are proven, too.
     """
     obs, first = data.obs.numpy(), data.first.numpy()

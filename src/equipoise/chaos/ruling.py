@@ -15,7 +15,7 @@ from torch import nn
 
 from equipoise.chaos import beats
 from equipoise.chaos.ledger import Ledger, T
-from equipoise.envs.ruler import ACTIONS
+from equipoise.envs.toys.ruler import ACTIONS
 from equipoise.types import Algorithm, Batch, LossOutput, Optimizer
 
 

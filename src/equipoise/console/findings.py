@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from equipoise.envs.check import Report, Times
-from equipoise.envs.findings import Finding
+from equipoise.envs.check.check import Report, Times
+from equipoise.envs.check.findings import Finding
 
 WIDTH = 100
 LABEL = 13  # columns of a fact's name

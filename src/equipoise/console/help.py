@@ -121,7 +121,7 @@ def leaving() -> Iterator[None]:
 
 
 def _leave(*_: object) -> NoReturn:
-    from equipoise.runtime.session import Preempted
+    from equipoise.run.session import Preempted
 
     raise Preempted
 
@@ -133,7 +133,7 @@ def plain_errors(command: str, debug: bool) -> Iterator[None]:
         with leaving():
             yield
     except KeyboardInterrupt as stop:
-        from equipoise.runtime.session import Preempted
+        from equipoise.run.session import Preempted
 
         fail("interrupted", command, 143 if isinstance(stop, Preempted) else 130)
     except (ValueError, OSError, ImportError) as error:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.runtime.report import Evaluating, Evaluation, Report
+from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.types import Frozen, Program, learning
 
 WIDTH = 78
@@ -180,7 +180,7 @@ def _info(report: Report) -> list[Text]:
     return [Text(f"{name} {said}", overflow="crop", no_wrap=True) for name, said in rows]
 
 
-ACTING = {  # the effect of rounded weights (actors/rounding.py)
+ACTING = {  # the effect of rounded weights (actors/forward/rounding.py)
     "p_error": "|p - p of fp32|", "logp_error": "|log p - log p of fp32|", "best_error": "|action - action of fp32|",
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ from equipoise.console.picture import (
     spread,
     took,
 )
-from equipoise.runtime.report import Evaluating, Report
+from equipoise.record.report import Evaluating, Report
 from equipoise.types import Program
 
 REDRAW_S = 0.1
@@ -191,7 +191,7 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
     if lines := acting_lines(summary["acting"]["weights"], summary["acting"]["error"]):
         rows["acting"] = "; ".join(lines)
     if aborted := sum(one["aborted"] for one in summary["failures"].values()):
-        rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise replay'"
+        rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise reproduce'"
         for text, times in summary["aborted"].items():
             rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
     rows["verdict"] = summary["verdict"]

@@ -68,7 +68,7 @@ def _make(env: EnvFactory | str | Callable[..., Any], seed: int) -> SyncEnv:
     from gymnasium.envs.registration import EnvSpec as Registered
 
     from equipoise.envs import making
-    from equipoise.envs.atari import Game
+    from equipoise.envs.families.atari import Game
 
     factory = env if isinstance(env, EnvFactory) else EnvFactory(target=env if isinstance(env, str) else str(env))
     target, kwargs = factory.target.removeprefix("python:"), {**factory.kwargs, "render_mode": "rgb_array"}

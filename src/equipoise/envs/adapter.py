@@ -40,11 +40,12 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from equipoise import tree
-from equipoise.envs import final, snapshot
+from equipoise.envs import final
 from equipoise.envs.base import SyncEnv, copied, fill
-from equipoise.envs.capsule import Start
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.failures.capsule import Start
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import Infos
+from equipoise.envs.restore import snapshot
 from equipoise.envs.spaces import member
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree

@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs import capsule, masks
-from equipoise.envs.capsule import Capsule, Failures
-from equipoise.envs.checks import Checks, WrongValue
+from equipoise.envs import masks
+from equipoise.envs.failures import capsule
+from equipoise.envs.failures.capsule import Capsule, Failures
+from equipoise.envs.failures.row_checks import Checks, WrongValue
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree

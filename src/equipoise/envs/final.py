@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Tree
 

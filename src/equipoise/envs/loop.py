@@ -20,13 +20,13 @@ import gymnasium
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs import snapshot
 from equipoise.envs.base import SyncEnv
-from equipoise.envs.capsule import EnvFailed, ProcessExhausted, Start, exhausted
-from equipoise.envs.checks import WrongValue, misfit, uncast
+from equipoise.envs.failures.capsule import EnvFailed, ProcessExhausted, Start, exhausted
+from equipoise.envs.failures.row_checks import WrongValue, misfit, uncast
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.masks import KEY
-from equipoise.envs.record import Record
+from equipoise.envs.restore import snapshot
+from equipoise.envs.restore.record import Record
 from equipoise.envs.spaces import member
 from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree

@@ -31,11 +31,12 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from equipoise.envs import atari, minigrid, wrong
+from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
-from equipoise.envs.capsule import Failures
-from equipoise.envs.joint import Joint, is_parallel, is_turns
+from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.families import atari, minigrid
+from equipoise.envs.families.joint import Joint, is_parallel, is_turns
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.types import EnvFactory
@@ -78,7 +79,7 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
         if target.startswith("envpool:"):
             if python:
                 raise ValueError(f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead")
-            from equipoise.envs.pool import make_pool
+            from equipoise.envs.families.pool import make_pool
 
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)

@@ -22,9 +22,9 @@ from gymnasium.vector.utils import batch_space
 
 from equipoise import tree
 from equipoise.envs import final
-from equipoise.envs.checks import WrongValue, described
+from equipoise.envs.failures.row_checks import WrongValue, described
+from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import member
-from equipoise.envs.wrong import UnsupportedSpace
 from equipoise.types import Array, Tree
 
 KEY = "action_mask"

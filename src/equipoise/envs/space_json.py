@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.envs.hints import UnsupportedSpace
 
 DEPTH = 32  # of spaces within spaces
 MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a file of somebody else's

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.envs.wrong import UnsupportedSpace
+from equipoise.envs.hints import UnsupportedSpace
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
-from equipoise.learners.past import Past
+from equipoise.learners.opponents import OpponentPool
 from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PolicyLearner:
     """One policy's way through the learner."""
 
     learner: Learner
@@ -51,10 +51,10 @@ class LearnerWorker:
 
     def __init__(
         self,
-        lines: Mapping[str, Line],
+        lines: Mapping[str, PolicyLearner],
         *,
         queue: Stateful,
-        past: Mapping[str, Past] | None = None,
+        past: Mapping[str, OpponentPool] | None = None,
         updates: int,
         record_every: int,
         record: Callable[[dict[str, Any]], None],

@@ -16,22 +16,24 @@ from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.playing import noise_columns
 from equipoise.envs import make, observation_spec
-from equipoise.envs.capsule import Failures
+from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.goals import Goals
 from equipoise.envs.masks import place_of
-from equipoise.experience import codec, offline
-from equipoise.experience import dataset as datasets
-from equipoise.experience.dataset import Dataset
 from equipoise.experience.layout import RowSpec
-from equipoise.experience.plan import ReplayPlan, first_round
-from equipoise.experience.ring import Layout
+from equipoise.experience.recorded import dataset as datasets
+from equipoise.experience.recorded import offline
+from equipoise.experience.recorded.dataset import Dataset
+from equipoise.experience.replay import codec
+from equipoise.experience.replay.plan import ReplayPlan, first_round
+from equipoise.experience.replay.row_ring import Layout
 from equipoise.hints import hint
 from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
-from equipoise.runtime import begin, checkpoint, memory, playable
-from equipoise.runtime.checkpoint import Source
-from equipoise.runtime.refusals import refuse
+from equipoise.program import memory_needed as memory
+from equipoise.program.refusals import refuse
+from equipoise.record import begin, checkpoint, playable
+from equipoise.record.checkpoint import Source
 from equipoise.seeds import policy_seed
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, DealtEnv, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning, stream_ids
@@ -111,7 +113,9 @@ class Blueprint:
     resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
     dataset: Dataset | None = None  # that is learned from as well, or alone
-    forward: Mapping[str, str] = field(default_factory=dict)  # how actors act by policy (actors/forward.py); torch if not said
+    forward: Mapping[str, str] = field(
+        default_factory=dict
+    )  # how actors act by policy (actors/forward/forward.py); torch if not said
 
     def failures(self, counted: Episodes | None = None) -> Failures:
         """What an env's failure costs in this run; ``counted``: where failures and their causes are counted."""

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.exchange import Exchange
-from equipoise.actors.rounding import Rounding
-from equipoise.experience.post import Post
-from equipoise.experience.queue import Queue
-from equipoise.experience.tokens import Channel
-from equipoise.runtime import checkpoint, statefile
+from equipoise.actors.forward.rounding import Rounding
+from equipoise.actors.inference.exchange import Exchange
+from equipoise.experience.queue.queue import Queue
+from equipoise.experience.queue.tokens import Channel
+from equipoise.experience.replay.mailbox import ShardMailbox
+from equipoise.program.memory_needed import exchange_sizes, queue_plan
+from equipoise.record import checkpoint, statefile
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
-from equipoise.runtime.memory import exchange_sizes, queue_plan
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.kind import Kind, crew
@@ -44,7 +44,7 @@ def lay_out(
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     sharded = {name: blue.replays[name] for name, _ in blue.shards}
-    sizes += [tree.nbytes(Post.specs(replay, blue.batch(name))) for name, replay in sharded.items()]
+    sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name))) for name, replay in sharded.items()]
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
@@ -65,7 +65,7 @@ def lay_out(
         policies[name] = PolicyMemory(
             weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
         )  # fmt: skip
-    posts = {name: Post(replay, blue.batch(name), next(parts)) for name, replay in sharded.items()}
+    posts = {name: ShardMailbox(replay, blue.batch(name), next(parts)) for name, replay in sharded.items()}
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
     shared = Shared(queue=queue, policies=policies, posts=posts, exchange=exchange, own=owned)

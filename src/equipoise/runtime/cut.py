@@ -5,7 +5,7 @@ BLOCKED between two unrolls. Then the other workers write their files, then the 
 driver completes the checkpoint and releases the learner. At ``max_lag=0`` a run with cuts computes the same as one without.
 
 A worker that keeps a replay's rows only takes copies of what is small: its files, and the rows, are written while the run goes
-on (``experience/journal.py``), and the checkpoint is completed after that. Until then there is no other cut.
+on (``experience/replay/journal.py``), and the checkpoint is completed after that. Until then there is no other cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from equipoise.runtime import checkpoint
+from equipoise.record import checkpoint
 from equipoise.runtime.messages import Cut, Entry, Saved, Written
 from equipoise.runtime.workerfiles import word
 from equipoise.workers.kind import Member

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from equipoise.experience.tokens import LocalChannel
+from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from equipoise.actors.episodes import recent, recent_info
-from equipoise.actors.rounding import kind_of, told
+from equipoise.actors.forward.rounding import kind_of, told
 from equipoise.balance.shares import Shares
-from equipoise.envs.capsule import COUNTED
-from equipoise.envs.causes import most_frequent
+from equipoise.envs.failures.capsule import COUNTED
+from equipoise.envs.failures.causes import most_frequent
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.runtime import checkpoint, statefile
-from equipoise.runtime.checkpoint import Entry, Source
-from equipoise.runtime.errors import CannotResume, Damaged
+from equipoise.errors import CannotResume, Damaged
+from equipoise.record import checkpoint, statefile
+from equipoise.record.checkpoint import Entry, Source
 from equipoise.runtime.messages import Message, Saved, Written
 from equipoise.types import LateSave, Tree, Worker
 from equipoise.workers.kind import Member

@@ -10,9 +10,9 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.agent import LocalAgent
-from equipoise.actors.forward import FORWARDS, Forward
+from equipoise.actors.forward.forward import FORWARDS, Forward
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
-from equipoise.experience.nowhere import Nowhere
+from equipoise.experience.discard import Discard
 from equipoise.nets import compiled
 from equipoise.seeds import derive_seed
 from equipoise.types import Blocks, Places, WeightStore, stream_ids
@@ -57,7 +57,7 @@ def _agent(
     return LocalAgent(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
         weights=weights or memory.acting.handle(),
-        experience=Nowhere(role.row, blue.unroll, len(streams)) if places is None else places,
+        experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=memory.episodes[group], streams=streams,
         total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
         envs=program.actors * program.placement.envs_per_actor, unroll=blue.unroll,

@@ -37,7 +37,7 @@ class ActorKind(Kind):
         )  # fmt: skip
         worker = ActorWorker(env, acts)
         if job.life:
-            acts.succeed()
+            acts.continue_after_gap()
         elif site.load(worker):
             say_what_was_restored(site, [worker.env])
         for name, one in acts.agents.items():

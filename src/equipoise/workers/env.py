@@ -1,4 +1,6 @@
-"""The env worker of central inference (``actors/stepper.py``): it steps the envs of an actor, and never loads torch."""
+"""The env worker of central inference (``actors/inference/stepper.py``): it steps the envs of an actor, and never loads
+torch.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.exchange import EnvSide, Exchange
-from equipoise.actors.stepper import EnvWorker
+from equipoise.actors.inference.exchange import EnvSide, Exchange
+from equipoise.actors.inference.stepper import EnvWorker
 from equipoise.envs import make
-from equipoise.envs.capsule import Failures
-from equipoise.envs.pettingzoo import PettingZooEnv, dealt
+from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.families.pettingzoo import PettingZooEnv, dealt
 from equipoise.seeds import derive_seed
 from equipoise.types import Array, DealtEnv, EnvFactory, stream_ids
 from equipoise.workers.kind import Kind, Queue, Site

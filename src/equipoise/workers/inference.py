@@ -1,11 +1,11 @@
-"""The inference worker of central inference (``actors/central.py``): it acts for the envs of many env workers."""
+"""The inference worker of central inference (``actors/inference/central.py``): it acts for the envs of many env workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equipoise.actors.central import InferenceWorker
-from equipoise.actors.joint import JointForward
+from equipoise.actors.inference.central import InferenceWorker
+from equipoise.actors.inference.joint import JointForward
 from equipoise.workers.acting import agents, forward_parts
 from equipoise.workers.env import rows, unrolls
 from equipoise.workers.kind import Job, Kind, Queue, Site
@@ -41,7 +41,7 @@ class InferenceKind(Kind):
         )  # fmt: skip
         if job.life:
             for one in routed:
-                one.succeed()
+                one.continue_after_gap()
         else:
             site.load(worker)
         return worker

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from equipoise.balance.shares import Shares, Side
-from equipoise.envs.capsule import EnvFailed
-from equipoise.envs.checks import WrongValue
+from equipoise.envs.failures.capsule import EnvFailed
+from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import NoNumber
 from equipoise.types import Array, Tree, Worker
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from equipoise import tree
-from equipoise.experience.dataset import Faulty
-from equipoise.experience.offline import Offline, Shelf
-from equipoise.experience.replay import Replay
-from equipoise.experience.rounds import Fresh, Rounds
-from equipoise.experience.sharded import Sharded
+from equipoise.experience.recorded.dataset import Faulty
+from equipoise.experience.recorded.offline import Offline, RecordedRows
+from equipoise.experience.replay.feed import Fresh, ReplayFeed
+from equipoise.experience.replay.replay import Replay
+from equipoise.experience.replay.sharded import Sharded
 from equipoise.learners.learner import NonFiniteUpdate
-from equipoise.learners.past import Past
-from equipoise.learners.worker import LearnerWorker, Line
+from equipoise.learners.opponents import OpponentPool
+from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Trajectory, learning
 from equipoise.workers.acting import compile_torso
@@ -45,7 +45,7 @@ class LearnerKind(Kind):
         blue, shared = job.blueprint, job.shared
         nets = blue.first_networks()
         past = {
-            name: Past(
+            name: OpponentPool(
                 role.frozen, shared.policies[name].weights, tree.named_tensors(nets[name]),
                 seed=policy_seed(blue.program.schedule.seed, "past", name),
             )
@@ -82,10 +82,10 @@ def _shard(number: int) -> str:
     return f"shard {number}"
 
 
-def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> Line:
+def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> PolicyLearner:
     policy, core = learning(blue.program)[name], blue.learner(name, net)
     memory = shared.policies[name]
-    return Line(
+    return PolicyLearner(
         learner=core, experience=experience, batch=blue.batch(name), weights=memory.acting,
         publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
     )  # fmt: skip
@@ -93,11 +93,11 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
 
 def _experiences(blue: Blueprint, shared: Shared, site: Site) -> dict[str, Experience]:
     """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
-    rounds = Rounds(site.queue, begins=blue.pace.begins, updates=blue.pace.updates)
+    rounds = ReplayFeed(site.queue, begins=blue.pace.begins, updates=blue.pace.updates)
     return {name: _experience(blue, name, shared, rounds, site) for name in blue.learns}
 
 
-def _experience(blue: Blueprint, name: str, shared: Shared, rounds: Rounds, site: Site) -> Experience:
+def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site) -> Experience:
     """The experience of one policy."""
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
@@ -107,7 +107,9 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: Rounds, site
     file, room = (f"replay_{name}", f"policy_{name}") if several else ("replay", "")
     if blue.dataset is not None:
         stacks = role.spec.stacks
-        shelf = Shelf(blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=site.pulse)
+        shelf = RecordedRows(
+            blue.dataset, policy.replay, row=role.row, window=window, stacks=stacks, pinned=gpu, pulse=site.pulse
+        )
     if name not in blue.replays:
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)

@@ -1,12 +1,14 @@
-"""The shard of a replay (``experience/shard.py``): it keeps the rows of some actors and draws from them for the learner."""
+"""The shard of a replay (``experience/replay/shard.py``): it keeps the rows of some actors and draws from them for the
+learner.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.experience.shard import Shard
-from equipoise.experience.store import Store
+from equipoise.experience.replay.shard import Shard
+from equipoise.experience.replay.store import Store
 from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.learner import LEARNER, first_priority, replay_seed
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.exchange import Exchange
-from equipoise.actors.rounding import Rounding
-from equipoise.experience.post import Post
-from equipoise.experience.queue import Queue
+from equipoise.actors.forward.rounding import Rounding
+from equipoise.actors.inference.exchange import Exchange
+from equipoise.experience.queue.queue import Queue
+from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.memory import Memory
 from equipoise.types import Tree
 from equipoise.weights.device import DeviceWeights
@@ -51,7 +51,7 @@ class Shared:
 
     queue: Queue
     policies: Mapping[str, PolicyMemory]  # those that learn come first
-    posts: Mapping[str, Post] = field(default_factory=dict)  # by policy, of those whose replay has shards
+    posts: Mapping[str, ShardMailbox] = field(default_factory=dict)  # by policy, of those whose replay has shards
     exchange: Exchange | None = None  # under central inference
     own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
 

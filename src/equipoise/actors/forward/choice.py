@@ -1,0 +1,132 @@
+"""The choice of an actor's forward: the faster one on this machine, measured for a moment before a run begins."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.actors.forward.forward import Forward, LeanForward, Row
+from equipoise.actors.forward.lean import Refused
+from equipoise.nets.threads import one_thread
+from equipoise.nets.torso import MLP
+from equipoise.types import Acting, Algorithm, Precision, Tree
+
+ROUNDS = 7  # rounds in which both take turns
+ROUND_S = 0.005  # seconds of one forward in a round
+LONGEST_S = 0.5  # after this time two rounds are enough
+GAIN = 0.97  # lean is chosen below this share of torch's time
+TOLERANCE = 1e-3
+EQUAL = 0.99  # share of numbers that have to be equal in a check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    forward: Literal["torch", "lean"]
+    why: str
+    torch_us: float | None = None  # time of one row of all streams of an actor
+    lean_us: float | None = None
+
+
+class Acts:
+    """The parts of a policy's forward, and rows of random numbers to measure it with."""
+
+    def __init__(
+        self, algorithm: Algorithm, net: Any, *, row: Any, streams: int, noise_columns: int, precision: Precision = "fp32",
+        acting: Acting = "fp32",
+    ) -> None:  # fmt: skip
+        """``row``: the specs ``obs``, ``action`` and ``behaviour`` of one stream."""
+        self.net, self._algorithm, self.precision, self._acting = net, algorithm, precision, acting
+        self._row, self.streams, self._columns = row, streams, noise_columns
+        self.state: Tree = net.initial_state(streams)
+
+    def make(self, kind: type[Forward]) -> Forward:
+        forward = kind(self._algorithm, self.net, precision=self.precision, acting=self._acting)
+        forward.use({name: tensor.clone() for name, tensor in tree.named_tensors(self.net).items()})
+        forward.begin(self._algorithm.explore(np.arange(self.streams), self.streams, 0))
+        return forward
+
+    def row(self, forward: Forward, seed: int) -> Row:
+        """Make a row: normal numbers, bytes of all values, other integers 0 and 1."""
+        rng = np.random.default_rng(seed)
+
+        def some(spec: tree.ArraySpec) -> Any:
+            shape, dtype = (1, self.streams, *spec.shape), np.dtype(spec.dtype)
+            if dtype.kind == "f":
+                return rng.standard_normal(shape).astype(dtype)
+            return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
+
+        (row,) = forward.rows(
+            obs=tree.map(some, self._row.obs), first=rng.random((1, self.streams)) < 0.2,
+            noise=rng.random((1, self.streams, self._columns), np.float32),
+            action=tree.zeros(tree.prepend(self._row.action, 1, self.streams)),
+            behaviour=tree.zeros(tree.prepend(self._row.behaviour, 1, self.streams)),
+        )  # fmt: skip
+        return row
+
+
+def choose(acts: Acts, *, max_lag: int | None, compiled: bool, central: bool = False) -> Choice:
+    """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several agents' rows are batched."""
+    if central:
+        return Choice(forward="torch", why="central inference acts for another number of rows each time")
+    if max_lag == 0:
+        return Choice(forward="torch", why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement")
+    if compiled:
+        return Choice(forward="torch", why="the torso is compiled")
+    if acts.precision == "medium":
+        return Choice(forward="torch", why="precision=medium is a mode of torch's products")
+    try:
+        with one_thread():  # as in an actor
+            return _measured(acts)
+    except Refused as why:
+        return Choice(forward="torch", why=f"lean cannot be had, since {why}")
+
+
+def _measured(acts: Acts) -> Choice:
+    by_torch, lean = acts.make(Forward), acts.make(LeanForward)
+    lean(acts.row(lean, 0), acts.state)  # records it
+    check(by_torch, lean, acts)
+    begun = time.perf_counter()
+    calls = [(one, acts.row(one, 1)) for one in (by_torch, lean)]
+    counts = [max(int(ROUND_S / max(_seconds(one, at, acts.state, 3), 1e-6)), 1) for one, at in calls]
+    took: tuple[list[float], list[float]] = ([], [])
+    for n in range(ROUNDS):
+        for (one, at), count, mine in zip(calls, counts, took, strict=True):
+            mine.append(_seconds(one, at, acts.state, count))
+        if n and time.perf_counter() - begun > LONGEST_S:
+            break
+    torch_us, lean_us = (statistics.median(mine) * 1e6 for mine in took)
+    faster: Literal["torch", "lean"] = "lean" if lean_us < GAIN * torch_us else "torch"
+    why = f"a row of {acts.streams} streams takes {lean_us:,.0f} us lean and {torch_us:,.0f} us by torch"
+    return Choice(forward=faster, why=why, torch_us=torch_us, lean_us=lean_us)
+
+
+def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
+    """Raise ``Refused`` where both differ on another row than the recorded one: something was wrongly taken as constant."""
+    said = []
+    for one in (by_torch, lean):
+        row = acts.row(one, 2)
+        state = one(row, acts.state)
+        said.append(tree.numpy_views({"action": row.action, "behaviour": row.behaviour, "state": state}))
+    for (path, a), (_, b) in zip(*map(tree.items, said), strict=True):
+        same = np.isclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True)
+        if same.size and same.mean() < EQUAL:
+            raise Refused(f"{path} of a second row differs from torch's: act depends on more than what it is given")
+
+
+def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
+    """Measure seconds of this thread on a core for one call: other load on the machine changes it little."""
+    begun = time.thread_time()
+    for _ in range(calls):
+        state = forward(row, state)
+    return (time.thread_time() - begun) / calls
+
+
+def is_compiled(net: Any, asked: bool) -> bool:
+    """Will ``nets.compiled`` compile something of this network?"""
+    torso: Any = getattr(net, "torso", None)
+    return asked and torso is not None and not isinstance(torso, MLP)

@@ -1,0 +1,80 @@
+"""The env worker of central inference: it steps envs, and nothing else. It never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from equipoise.actors.inference.exchange import EnvSide
+from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
+
+
+class EnvWorker:
+    """``Worker`` of one or two groups of envs: while one is stepped here, an inference worker acts for the other.
+
+    STARVED: no actions have come. BLOCKED: the inference worker holds still for a cut, so this worker may be saved.
+    """
+
+    ready = Tick.BLOCKED
+
+    def __init__(
+        self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
+    ) -> None:
+        """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to save for, 0: none."""
+        self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
+        self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
+        self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
+        self._sent = [False] * len(self.envs)
+        self._next = 0
+
+    def tick(self) -> Tick:
+        """Step one group, in turns."""
+        for _ in self.envs:
+            i, self._next = self._next, (self._next + 1) % len(self.envs)
+            if self._work(i):
+                return Tick.WORKED
+        if (cut := self._cut()) and all(side.held(cut) for side in self._sides):
+            return Tick.BLOCKED
+        return Tick.STARVED
+
+    def _work(self, i: int) -> bool:
+        env, side = self.envs[i], self._sides[i]
+        if side.begins:
+            where, self._where[i] = self._where[i], False
+            if where and side.epoch == 0:  # in later epochs the inference worker has dropped what it knew of these envs
+                side.begin(None)
+            else:
+                if not self._fresh[i]:
+                    env.load({})
+                self._fresh[i] = self._sent[i] = False
+                if (parts := env.recv()) is None:
+                    self._fresh[i] = True  # to be reset again
+                    return False
+                side.begin(parts)
+        elif side.turn:
+            if not self._sent[i]:
+                env.send(side.actions)
+                self._sent[i] = True
+            if (parts := env.recv()) is None:
+                return False
+            self._sent[i] = False
+            side.answer(parts)
+        else:
+            return False
+        self._ring()
+        return True
+
+    def save(self, to: StateWriter) -> None:
+        """Put the state of all envs, which wait for actions."""
+        to.put({str(i): env.state() for i, env in enumerate(self.envs)})
+
+    def load(self, source: StateReader) -> None:
+        """Load a state; envs that cannot be restored begin new episodes."""
+        state = source.state()
+        for i, env in enumerate(self.envs):
+            env.load(state[str(i)])
+            self._where[i] = bool(state[str(i)])
+            self._fresh[i] = not state[str(i)]
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()

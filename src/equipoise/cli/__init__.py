@@ -1,0 +1,41 @@
+"""The command line. Nothing heavy is imported here before a command runs: ``equipoise --help`` answers at once.
+
+Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says what came.
+
+Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2 what was asked for cannot
+be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the
+same, and ``resume`` goes on with it).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from equipoise.cli import chaos, check, collect, evaluate, reproduce, resume, train
+from equipoise.cli.app import app
+from equipoise.console.help import one_line
+
+ORDER = ("train", "resume", "evaluate", "collect", "check", "reproduce", "chaos")  # of the commands in --help
+app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
+
+__all__ = ["app", "chaos", "check", "collect", "evaluate", "main", "reproduce", "resume", "train"]
+
+
+def look_here_last() -> None:
+    """Let ``my_envs:make_env`` be found where the command is typed, after all that is installed.
+
+    A random.py of the user's must not take the place of Python's, which torch imports.
+    """
+    here = os.getcwd()
+    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]):  # by python -c and -m
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def main() -> None:
+    look_here_last()
+    warnings.formatwarning = one_line
+    app(prog_name="equipoise")

@@ -1,0 +1,56 @@
+"""The command line application, and the options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.console.help import OneLineErrors
+
+app = typer.Typer(
+    name="equipoise",
+    cls=OneLineErrors,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # Python's own traceback is what people paste into issues
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module, or module:callable, that a file from elsewhere names and may run.",
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from equipoise import __version__
+
+        print(f"equipoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="""Start here:
+  equipoise train CartPole-v1 --stop-at 475
+  equipoise evaluate runs/NAME-OF-THE-RUN""",
+)
+def equipoise(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Reinforcement learning: actors make experience, learners consume it, and the two are kept in balance."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def vouched(trust: list[str] | None) -> dict[str, Any]:
+    """Return the API argument for ``--trust``."""
+    return {"trust": trust} if trust else {}

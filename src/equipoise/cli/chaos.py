@@ -1,0 +1,56 @@
+"""``equipoise chaos``: faults in real runs, and the proof of every row."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.console.help import Sections, plain_errors
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise chaos                                  the whole matrix, in a few minutes
+  equipoise chaos --faults kill-actor,full-disk    two of them
+  equipoise chaos --list                           what there is""",
+)
+def chaos(
+    faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
+    seconds: Annotated[str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")] = "4",
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")] = None,
+    inference: Annotated[str, typer.Option(metavar="local|central", help="Who acts in those runs.")] = "local",
+    list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Do to real runs what machines do to them, and prove what became of every row.
+
+    Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1 unless all pass.
+    """
+    with plain_errors("equipoise chaos", debug):
+        from equipoise.program.settings import convert
+
+        kept_up = convert(seconds, float, "--seconds")
+        from equipoise.chaos.faults import FAULTS
+        from equipoise.chaos.matrix import chosen, matrix
+        from equipoise.files import json_bytes, write_atomic
+        from equipoise.types import Inference
+
+        acts: Inference = convert(inference, Inference, "--inference")
+
+        picked = chosen([name for name in faults.split(",") if name])
+        if list_:
+            print("\n".join(f"{fault.name:<17} {fault.what}" for fault in FAULTS))
+            sys.exit(0)
+        results = matrix(picked, kept_up, lambda line: print(line, flush=True), acts)
+        passed = all(result.passed for result in results)
+        if json is not None:
+            write_atomic(json, json_bytes({"passed": passed, "seconds": kept_up, "inference": acts, "faults": results}))
+    sys.exit(0 if passed else 1)

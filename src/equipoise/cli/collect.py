@@ -1,0 +1,53 @@
+"""``equipoise collect``: save episodes of a run's policy as a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.console.help import Sections, plain_errors
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise collect runs/NAME --dataset cartpole/expert-v0
+  equipoise collect runs/NAME --dataset data/expert --episodes 50 --deterministic
+  equipoise train CartPole-v1 --algorithm bc --dataset cartpole/expert-v0 --steps 5k""",
+)
+def collect(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    dataset: Annotated[
+        str,
+        typer.Option(metavar="ID|DIR", help="A Minari id such as cartpole/expert-v0, or a new directory, for the data set."),
+    ],
+    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "100",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The most likely action, not one drawn as at the end of training.")
+    ] = False,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    best: Annotated[
+        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+    ] = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Save episodes of a run's policy as a Minari data set, which 'train --dataset' learns from."""
+    with plain_errors("equipoise collect", debug):
+        from equipoise.program.settings import convert
+
+        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
+        from equipoise import api
+
+        made = api.collect(
+            directory, dataset, episodes=count, deterministic=deterministic, seed=start, best=best, **vouched(trust)
+        )
+        returns = [float(one.reward.sum()) for one in made]
+    print(f"{made.episodes:,} episodes, {made.steps:,} steps, return {sum(returns) / len(returns):,.1f}")
+    print(made.place)

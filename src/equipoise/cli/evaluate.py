@@ -1,0 +1,105 @@
+"""``equipoise evaluate``: play a run's policy on fresh episodes, or on recorded observations."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.console.help import Sections, plain_errors
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise evaluate runs/CartPole-v1-ppo-0-20260101-120000
+  equipoise evaluate runs/NAME --episodes 100 --stochastic
+  equipoise evaluate runs/NAME --episodes 1 --video
+  equipoise evaluate runs/NAME --recorded rows.npz --out actions.npz   what it would do; needs no env""",
+)
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")] = "20",
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
+    ] = False,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    best: Annotated[
+        bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")
+    ] = False,
+    video: Annotated[
+        bool, typer.Option("--video", help='Also write a video into DIR/videos (needs the extra "video").')
+    ] = False,
+    recorded: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|ID",
+            help="Play recorded observations instead of episodes: an npz file with obs [N, ...] (action, first), or a Minari "
+            "data set. The env's package is not needed.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --recorded: write the actions there, as npz.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")] = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Play fresh episodes with the newest weights of a run, or those that solved it, and print their return."""
+    if recorded is not None:
+        given = {"deterministic": not stochastic, "best": best, **vouched(trust)}
+        play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
+        return
+    with plain_errors("equipoise evaluate", debug):
+        from equipoise.program.settings import convert
+
+        if out is not None:
+            raise ValueError(f"--out {out}: expected --recorded FILE with it, since fresh episodes write no actions")
+
+        count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
+        from equipoise import api
+        from equipoise.console.terminal import Progress
+
+        told: dict[str, Any] = {} if quiet else {"tell": Progress()}
+        result = api.evaluate(
+            directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
+            **vouched(trust), **told,
+        )  # fmt: skip
+    policy = "stochastic" if stochastic else "deterministic"
+    print(
+        f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
+        f"({policy} policy, weights of step {result.step:,})"
+    )
+    for name, mean in result.policies.items():
+        print(f"  {name} {mean:,.1f}")
+    if video:
+        print(f"video in {shlex.quote(str(directory / 'videos'))}")
+
+
+def play_recorded(
+    directory: Path, recorded: str, out: Path | None, *, seed: str, video: bool, debug: bool, **given: Any
+) -> None:
+    """Play recorded observations and print how the actions agree with the recorded ones."""
+    with plain_errors("equipoise evaluate", debug):
+        from equipoise import api
+        from equipoise.program.settings import convert
+
+        if video:
+            raise ValueError(
+                "--video: expected fresh episodes, since recorded observations are not drawn; leave --recorded out"
+            )
+        start = convert(seed, int, "--seed")
+        played = api.play(directory, recorded, seed=start, **given)
+        if out is not None:
+            played.save(out)
+    print(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")
+    for path, share in played.same.items():
+        print(f"  {path}: {share:.1%} as recorded")
+    for path, distance in played.distance.items():
+        print(f"  {path}: {distance:.4g} from the recorded one on average")
+    if out is not None:
+        print(f"actions in {shlex.quote(str(out))}")

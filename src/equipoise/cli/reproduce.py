@@ -1,0 +1,81 @@
+"""``equipoise reproduce``: do again what an env did up to its failure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app
+from equipoise.console.help import Sections, plain_errors, printable
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise reproduce runs/NAME/capsules/exception-ValueError-my_env.py-42-01
+  equipoise reproduce CAPSULE --pdb       look around where it failed""",
+)
+def reproduce(
+    path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/.")],
+    pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Do again, in this process, what an env did up to its failure; the env's module is imported.
+
+    Exit code 1: the same failure came again. 3: it did not.
+    """
+    with plain_errors("equipoise reproduce", debug):
+        from equipoise import tree
+        from equipoise.envs.failures import capsule as capsules
+
+        capsule = capsules.read(path, trust or ())
+        say(f"env       {capsule.env.target} {dict(capsule.env.kwargs) or ''}".rstrip())
+        say(
+            f"stream    {'all' if capsule.stream is None else capsule.stream}, step {capsule.step}; "
+            f"{len(tree.leaves(capsule.actions)[0])} actions since its {capsule.start.kind}"
+        )
+        say(f"failed    {capsule.error}: {capsule.message}")
+        say(f"importing {imported(capsule.env.target)}")
+        from equipoise.envs.failures.reproduce import replay as play
+
+        played = play(capsule)
+    error = played.error
+    if error is not None:
+        import traceback
+
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        if pdb:
+            from pdb import post_mortem
+
+            post_mortem(error.__traceback__)
+    if played.same:
+        say(f"reproduced: {type(error).__name__}: {error}")
+        sys.exit(1)
+    came = "nothing was raised" if error is None else f"another exception came, {type(error).__name__}: {error}"
+    say(f"not reproduced: {played.steps} steps were done and {came}")
+    say(f"expected: {capsule.error}: {capsule.message}")
+    sys.exit(3)
+
+
+def say(text: str) -> None:
+    """What a capsule says may come from anywhere."""
+    print(printable(text), flush=True)
+
+
+def imported(target: str) -> str:
+    """The module that an env's target makes Python import, in words."""
+    from gymnasium import registry
+
+    name = target.removeprefix("python:")
+    module, _, rest = name.rpartition(":")
+    if module:
+        return module if module != "envpool" else f"envpool, for its env {rest}"
+    entry = registry[name].entry_point if name in registry else None
+    return f"{str(entry).partition(':')[0]}, which Gymnasium names for {name}" if entry else f"nothing: Gymnasium has no {name}"

@@ -1,0 +1,65 @@
+"""``equipoise resume``: go on with a run from its newest checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.cli.watch import watch
+from equipoise.console.help import Sections, leaving, plain_errors
+from equipoise.console.options import read, settings_options
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise resume runs/NAME                   from its newest checkpoint, to its end
+  equipoise resume runs/NAME --steps 2M        further than it was to go
+  equipoise resume runs/NAME --on serial --debug""",
+)
+@settings_options(resume=True)
+@leaving()
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="serial|process", help="Where it runs. Default: where it ran before.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
+    trust: Trust = None,
+    debug: Debug = False,
+    **options: str | None,
+) -> None:
+    """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
+
+    The schedules keep the length that the run began with. What changed is listed; what cannot change is refused.
+    """
+    with plain_errors("equipoise resume", debug):
+        from equipoise.program.settings import convert
+
+        where: Literal["serial", "process"] | None = None
+        if on is not None:
+            where = convert(on, Literal["serial", "process"], "--on")
+        given, more = read(options)
+        from equipoise import api
+        from equipoise.console.terminal import View
+
+        try:
+            run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
+        except api.NothingToDo as done:
+            print(done)
+            sys.exit(0)
+        for key, (before, after) in run.changes.items():
+            print(f"changed: {key} {before!r} -> {after!r}")
+        view = View(run.program, on=run.on, quiet=quiet)
+    sys.exit(watch(run, view, "resume"))

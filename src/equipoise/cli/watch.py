@@ -1,0 +1,48 @@
+"""Show a run to its end, and turn its outcome into an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from equipoise.console.help import fail
+
+if TYPE_CHECKING:
+    from equipoise.console.terminal import View
+    from equipoise.run.run import Run
+
+
+def watch(run: Run, view: View, command: str) -> int:
+    """Show a run of ``command`` to its end; returns the exit code."""
+    from equipoise.errors import CannotStart, WorkerFailed
+    from equipoise.learners.learner import NonFiniteUpdate
+    from equipoise.run.session import Preempted
+
+    failed: WorkerFailed | None = None
+    said = ""
+    interrupted = preempted = False
+    try:
+        # The view is left first: closing the run takes a moment and may print.
+        with run, view:
+            for report in run:
+                view.update(report)
+    except KeyboardInterrupt as error:
+        interrupted, preempted = True, isinstance(error, Preempted)
+    except WorkerFailed as error:
+        failed, said = error, error.sentence
+    except NonFiniteUpdate as error:  # on serial
+        said = str(error)
+    except CannotStart as error:
+        fail(str(error), f"equipoise {command}")
+    if run.summary is not None:
+        view.summarise(run.summary, run.directory)
+        interrupted = interrupted or run.summary["status"] == "interrupted"
+    if said:
+        fail(said, f"equipoise {command}", code=1)
+    if failed is not None:
+        print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
+        print(f"equipoise {command}: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
+        return 1
+    if preempted:
+        return 143
+    return 130 if interrupted else 0

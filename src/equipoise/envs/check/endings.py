@@ -1,0 +1,105 @@
+"""How episodes end: the truth table of terminated and truncated, time limits, and what follows an end in a vector env."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from equipoise.envs import final
+from equipoise.envs.check.findings import CLOCK, Findings
+from equipoise.types import Array
+
+CLOCKS = ("_max_episode_steps", "max_episode_steps", "max_steps", "time_limit", "horizon")  # attributes that limit an episode
+
+
+class Endings:
+    """The episode ends of one walk of B streams: told every row, it says what is wrong with them and sums them up."""
+
+    def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool) -> None:
+        self.found, self.vector, self.same_step = found, vector, same_step
+        self.wrapped = vector and env.unwrapped is not env
+        self.named = clocks(env)
+        self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
+        self.length = np.zeros(streams, np.int64)
+        self.over = np.zeros(streams, np.bool_)
+        self.kinds: Counter[str] = Counter()
+        self.lengths: list[int] = []
+        self.clocked: Counter[str] = Counter()  # clock -> ends by terminated alone on its very step
+        self.seams: list[tuple[int, int]] = []  # (step, stream) of actions that NEXT_STEP must ignore
+        self.glued = False  # NEXT_STEP is not what the env does
+        self.finals: bool | None = None  # SAME_STEP: does a truncation come with the last observation; None: there was none
+        self.steps = 0
+
+    def reset(self) -> None:
+        self.length[:] = 0
+
+    def step(self, where: str, terminated: Array, truncated: Array, reward: Array, info: Any) -> None:
+        """Take in one row; every argument is [B]."""
+        seam = self.over if self.vector and not self.same_step else np.zeros_like(self.over)
+        self.seams += [(self.steps, int(b)) for b in np.flatnonzero(seam)]
+        self.steps += 1
+        self.length = np.where(seam, 0, self.length + 1)
+        self.over = terminated | truncated
+        self._judge_seam(where, seam, reward)
+        if self.declared is not None and (self.length > self.declared).any():
+            seen = f"expected truncated at step {self.declared} of an episode, got an episode of {self.length.max()} and more"
+            cost = "Episodes are longer than those that others report for this id."
+            self.found.error("the declared time limit is not kept", where, seen, cost)
+        for b in np.flatnonzero(self.over):
+            kind = "both" if terminated[b] and truncated[b] else "terminated" if terminated[b] else "truncated"
+            self.kinds[kind] += 1
+            self.lengths.append(int(self.length[b]))
+            if kind == "terminated":
+                self.clocked.update(name for name, limit in self.named.items() if limit == self.length[b])
+        if self.same_step and self.over.any():
+            self.length[self.over] = 0
+            if (cut := truncated & ~terminated).any():
+                self.finals = bool((final.given(info, cut) == cut).all()) and self.finals is not False
+            if isinstance(info, dict) and final.named(info) is None:
+                seen = f"expected info['final_obs'] of a SAME_STEP env, got {sorted(info, key=str)}"
+                cost = "If the env resets with the next step in truth, episodes are glued together; else nothing more is lost."
+                self.found.note("the last observation of an episode is nowhere", where, seen, cost)
+
+    def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
+        """Check the row after an end: it is the reset's, so it may earn no reward and end nothing."""
+        cost = "The autoreset mode in its metadata is not what it does: the first step of every episode is thrown away."
+        wrong = seam & self.over
+        unearned = seam & (reward != 0) & (not self.wrapped)  # a wrapper of rewards does not know of seams
+        self.glued = self.glued or bool((wrong | unearned).any())
+        if wrong.any():
+            seen = f"expected the row of a reset, got terminated or truncated (env {int(np.flatnonzero(wrong)[0])})"
+            self.found.error("an episode ends in the row after an end", where, seen, cost)
+        if unearned.any():
+            b = int(np.flatnonzero(unearned)[0])
+            seen = f"expected reward 0 in the row of a reset, got {reward[b]} (env {b})"
+            self.found.error("a reward comes with the row after an end", where, seen, cost)
+
+    def judge(self, *, limited: bool) -> None:
+        """Judge the whole walk; ``limited``: is it known that episodes end some day?"""
+        for name, times in self.clocked.items():
+            if times >= 2 and times == self.kinds["terminated"]:
+                seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
+                self.found.note("a clock may be told as terminated", f"step {self.named[name]} of an episode", seen, CLOCK)
+        if not limited and not self.kinds and self.declared is None and not self.named:
+            seen = f"expected an end or a time limit, got none in {self.steps:,} steps"
+            cost = (
+                "An evaluation waits for ends that may never come, and training returns are of whole episodes: give it one, "
+                "--set env.max_episode_steps=N for an id, gymnasium.wrappers.TimeLimit in a function of yours."
+            )
+            self.found.note("no episode ends", "the whole walk", seen, cost)
+
+    def said(self) -> str:
+        count = sum(self.kinds.values())
+        limit = f"; time limit {self.declared:,} steps" if self.declared is not None else ""
+        if not count:
+            return f"none ended in {self.steps:,} steps{limit}"
+        kinds = ", ".join(f"{self.kinds[kind]:,} {kind}" for kind in ("terminated", "truncated", "both"))
+        return f"{count:,} ended ({kinds}) after {np.mean(self.lengths):,.1f} steps on average{limit}"
+
+
+def clocks(env: Any) -> dict[str, int]:
+    """Find the limits that the env itself keeps, by attribute name."""
+    found = {name: getattr(env.unwrapped, name, None) for name in CLOCKS}
+    return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}

@@ -1,0 +1,58 @@
+"""A short walk before a run: do the metrics that it is to report appear in the env's ``info``?"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.envs.check.probe import sample
+from equipoise.envs.failures.capsule import Failures
+from equipoise.envs.making import make
+from equipoise.envs.masks import legal
+from equipoise.envs.spaces import member
+from equipoise.hints import nearest
+from equipoise.types import EnvFactory
+
+STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # limits of a walk
+
+
+def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]:
+    """A sentence for each name that did not appear, with the nearest that did; NoNumber where one is not a number.
+
+    A name may come late (at the first success, say), so its absence is no error.
+    """
+    env = make(factory, streams=np.arange(1), seed=seed, failures=Failures(on_nonfinite="drop"), metrics=names)
+    assert env.infos is not None
+    seen = env.infos.seen = set[str]()
+    actions = sample(env.spec.action, STEPS, (1,), seed)
+    until = time.monotonic() + SECONDS
+    steps = episodes = 0
+    try:
+        ts = env.recv()
+        while steps < STEPS and episodes < EPISODES and time.monotonic() < until and not seen.issuperset(names):
+            action = tree.index(actions, steps)
+            if env.spec.mask:
+                legal(env.spec.action, action, functools.reduce(member, env.spec.mask, ts.obs))
+            env.send(action, ts.stream)
+            ts = env.recv()
+            steps += 1
+            episodes += int(ts.terminated[0] or ts.truncated[0])
+    finally:
+        env.close()
+    walk = f"{steps:,} random steps ({episodes} episode{'' if episodes == 1 else 's'} ended)"
+    return [
+        f"warning: metrics: no {name!r} in the env's info within {walk}; {said(name, seen)}"
+        for name in names
+        if name not in seen
+    ]
+
+
+def said(name: str, seen: set[str]) -> str:
+    if not seen:
+        return "it had nothing"
+    near = nearest(name, seen)
+    return (f"did you mean {near!r}? " if near else "") + f"it had {', '.join(sorted(seen))}"

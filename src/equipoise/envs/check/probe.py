@@ -1,0 +1,217 @@
+"""A raw env, stepped as training steps it before any adapter mends its answers; its answers become rows to compare."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.envs.base import SyncEnv
+from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
+from equipoise.envs.loop import LoopEnv
+from equipoise.envs.masks import legal
+from equipoise.envs.spaces import member
+from equipoise.types import Array, Tree
+
+OUTCOMES = ("terminated", "truncated", "reward")
+Rows = list[tuple[str, Flat]]  # (where, place -> array [*lead, ...]) of every answer of a walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of one call. After a ``reset`` only the observation means anything."""
+
+    where: str  # "reset(seed)", "step 17", "reset() before step 18"
+    obs: Any
+    reward: Any = 0.0
+    terminated: Any = False
+    truncated: Any = False
+    info: Any
+    reset: bool
+    seconds: float
+
+
+class Probe:
+    """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
+
+    def __init__(self, made: SyncEnv, found: Findings, *, reset_at: int, index: int = 0, watch: bool = False) -> None:
+        """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow)."""
+        self.found, self.reset_at, self.watch = found, reset_at, watch
+        self.python = isinstance(made, LoopEnv)
+        self.lead: tuple[int, ...] = ()
+        self.seed: Any
+        if isinstance(made, LoopEnv):
+            self.env: Any = made.envs[index]
+            self.seed = made._seeds[index]
+        else:
+            self.env = made.env  # type: ignore[attr-defined]
+            self.lead = (len(made.ts.stream),)
+            self.seed = made._seed  # type: ignore[attr-defined]  # None: it was given when the env was made
+        self.streams = self.lead[0] if self.lead else 1  # streams that one call steps
+        self.space, self.form = made.spec.observation, made.form
+        self.action, self.mask = made.spec.action, made.spec.mask
+        self.touched = ""  # the first call that touched a global generator
+
+    def walk(self, actions: Tree) -> Iterator[Answer]:
+        """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action becomes an allowed one.
+
+        A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none has ended before step
+        ``reset_at``, once there, so that every walk has seen such a reset.
+        """
+        answer = self._reset("reset(seed)", self.seed)
+        yield answer
+        ended = reset = False
+        own = tree.map(np.array, actions)  # as in training, where an env may keep it or write to it
+        for n in range(1, len(tree.leaves(own)[0]) + 1):
+            if self.python and (ended or (not reset and n == self.reset_at)):
+                answer = self._reset(f"reset() before step {n}", None)
+                yield answer
+                reset = True
+            action = tree.index(own, slice(n - 1, n)) if self.python else tree.index(own, n - 1)
+            if self.mask:
+                mask = functools.reduce(member, self.mask, answer.obs)
+                legal(self.action, action, mask)
+            answer = self._step(f"step {n}", self.form.one(action) if self.python else self.form.together(action))
+            yield answer
+            ended = self.python and bool(answer.terminated or answer.truncated)
+
+    def rows(self, actions: Tree) -> Rows:
+        return [(answer.where, self.row(answer, self.observed(answer))) for answer in self.walk(actions)]
+
+    def observed(self, answer: Answer) -> Flat:
+        """The observation as the env gave it, not copied."""
+        return flatten(self.found, self.space, answer.obs, answer.where)
+
+    def row(self, answer: Answer, observed: Flat) -> Flat:
+        """Return {place: array}, a copy of what the ring would read, without parts that are no numbers (findings already)."""
+        said = observed | {place: getattr(answer, place) for place in OUTCOMES}
+        arrays = {place: np.array(as_array(self.found, place, value, answer.where)) for place, value in said.items()}
+        return {place: array for place, array in arrays.items() if array.dtype.kind in "fiub"}
+
+    def _reset(self, where: str, seed: Any) -> Answer:
+        result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
+        if not isinstance(result, tuple) or len(result) != 2:
+            self._refuse("reset() does not return (obs, info)", where, "a tuple of 2", result)
+        return Answer(where=where, obs=result[0], info=result[1], reset=True, seconds=seconds)
+
+    def _step(self, where: str, action: Any) -> Answer:
+        result, seconds = self._call(where, lambda: self.env.step(action), action)
+        self._judge_form(where, result)
+        obs, reward, terminated, truncated, info = result
+        return Answer(
+            where=where, obs=obs, reward=reward, terminated=terminated, truncated=truncated, info=info, reset=False,
+            seconds=seconds,
+        )  # fmt: skip
+
+    def _judge_form(self, where: str, result: Any) -> None:
+        if isinstance(result, tuple) and len(result) == 4:
+            what = "step() returns 4 values, as Gym did before 0.26"
+            self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result)
+        if not isinstance(result, tuple) or len(result) != 5:
+            self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
+
+    def _refuse(self, what: str, where: str, expected: str, result: Any) -> None:
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        self.found.error(what, where, f"expected {expected}, got {got}", STOPS)
+        raise Broken
+
+    def _call(self, where: str, call: Any, action: Any = None) -> tuple[Any, float]:
+        """Return what the call returns, and its seconds. An exception of the env is a finding."""
+        before = global_generators() if self.watch and not self.touched else None
+        began = time.perf_counter()
+        try:
+            result = call()
+        except Exception as error:
+            if action is not None and "to unpack" in str(error):  # raised by a wrapper: what does the env itself return?
+                self._judge_form(where, self.env.unwrapped.step(action))
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
+            name = "reset()" if action is None else "step()"
+            self.found.error(
+                f"{name} raises {type(error).__name__}",
+                where,
+                f"{error} ({place})",
+                "In training it costs that episode; three times in a row end the run.",
+            )
+            raise Broken from error
+        seconds = time.perf_counter() - began
+        if before is not None and changed(before, global_generators()):
+            self.touched = where
+        return result, seconds
+
+
+def global_generators() -> tuple[Any, Any]:
+    return np.random.get_state(), random.getstate()
+
+
+def changed(before: tuple[Any, Any], after: tuple[Any, Any]) -> bool:
+    one, other = before[0], after[0]
+    return before[1] != after[1] or one[2] != other[2] or not np.array_equal(one[1], other[1])
+
+
+def set_global_generators(state: tuple[Any, Any]) -> None:
+    np.random.set_state(state[0])
+    random.setstate(state[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    where: str
+    what: str  # "obs/position at [2]: expected 0.5, got 0.25"
+
+
+def difference(expected: Rows, got: Rows) -> Difference | None:
+    """Find the first place where two walks differ, bit for bit."""
+    for (where, one), (where_other, other) in zip(expected, got):
+        if where != where_other:
+            return Difference(where=where, what=f"expected {where}, got {where_other}")
+        for place, value in one.items():
+            new = other.get(place)
+            if new is None or value.shape != new.shape:
+                shape = "none" if new is None else new.shape
+                return Difference(where=where, what=f"{place}: expected shape {value.shape}, got {shape}")
+            if not same(value, new):
+                wrong = (value != new) & ((value == value) | (new == new))
+                at = tuple(np.argwhere(wrong)[0].tolist())
+                index = f" at {list(at)}" if at else ""
+                return Difference(where=where, what=f"{place}{index}: expected {value[at]}, got {new[at]}")
+    return None
+
+
+def same(one: Array, other: Array) -> bool:
+    """Are all elements equal, NaN with NaN included?"""
+    return np.array_equal(one, other) or (one.dtype.kind == "f" and np.array_equal(one, other, equal_nan=True))
+
+
+def sample(space: Any, count: int, lead: tuple[int, ...], seed: int) -> Tree:
+    """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers lie on its bounds.
+
+    A dimension without bounds gets normal noise. All streams get the same.
+    """
+    return _drawn(space, count, lead, np.random.default_rng(seed))
+
+
+def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generator) -> Tree:
+    if (inner := tree.branches(space)) is not None:
+        return {key: _drawn(one, count, lead, rng) for key, one in inner.items()}
+    shape = (count, *space.shape)
+    if not isinstance(space, spaces.Box):
+        least, most = bounds(space)
+        drawn = rng.integers(least, most, size=shape, endpoint=True)
+    else:
+        bounded = space.bounded_below & space.bounded_above
+        low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
+        drawn = np.where(bounded, rng.uniform(low, high, shape), rng.normal(size=shape))
+        drawn = np.where(rng.random(shape) < 0.25, np.where(rng.random(shape) < 0.5, space.low, space.high), drawn)
+        drawn = np.clip(np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high)
+    rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)
+    return np.ascontiguousarray(np.broadcast_to(rows, (count, *lead, *space.shape)))

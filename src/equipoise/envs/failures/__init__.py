@@ -1,0 +1,1 @@
+"""Env failures: checks of every row, capsules, and reproducing what a capsule recorded."""

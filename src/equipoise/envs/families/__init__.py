@@ -1,0 +1,1 @@
+"""Env families with an adapter of their own: Atari, EnvPool, MiniGrid, PettingZoo."""

@@ -1,0 +1,194 @@
+"""A PettingZoo parallel env as one Gymnasium env.
+
+Nothing here imports PettingZoo: an env is recognised by its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.envs import hints as wrong
+from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.masks import counted, place_of
+from equipoise.envs.restore import resume
+from equipoise.envs.spaces import action_spec, member, observation_spec
+from equipoise.tree import ArraySpec
+from equipoise.types import Tree
+
+ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
+ALLOWED = "at least one action allowed (who cannot act leaves env.agents, or is allowed an action that does nothing)"
+
+
+def is_parallel(env: object) -> bool:
+    """Is it a ``pettingzoo.ParallelEnv``, or something with the same methods?"""
+    methods = ("reset", "step", "observation_space", "action_space")
+    return hasattr(env, "possible_agents") and not is_turns(env) and all(callable(getattr(env, m, None)) for m in methods)
+
+
+def is_turns(env: object) -> bool:
+    """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
+    return hasattr(env, "possible_agents") and callable(getattr(env, "last", None)) and hasattr(env, "agent_iter")
+
+
+class Joint(gymnasium.Env[Any, Any]):
+    """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of all their actions.
+
+    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again even if the env draws a
+    seed of its own where it is given none. An env with ``get_state``, a tree of arrays, and ``set_state`` is restored exactly.
+
+    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. A mask that allows nothing is a failure of the env
+    where the agent's next action counts; the mask of an agent that is absent or has ended its episode is not read.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, make: Callable[[], Any], action_mask: str = "auto") -> None:
+        self.env = make()
+        if not is_parallel(self.env):
+            raise ValueError(f"expected a PettingZoo ParallelEnv, got {type(self.env).__name__}")
+        self.ids = list(self.env.possible_agents)
+        self.names = tuple(map(str, self.ids))
+        count = len(self.ids)
+        if not count or len(set(self.names)) != count:
+            raise ValueError(f"{self.env}: expected possible_agents with names of their own, got {self.ids}")
+        self.observations = {name: self.env.observation_space(i) for name, i in zip(self.names, self.ids, strict=True)}
+        self.actions = {name: self.env.action_space(i) for name, i in zip(self.names, self.ids, strict=True)}
+        self._masks = [masks_of(action_mask, self.observations[name], self.actions[name]) for name in self.names]
+        self._index = {agent: i for i, agent in enumerate(self.ids)}
+        self._blank = [blank(space) for space in self.observations.values()]
+        self.parts, at = [], 0  # the joint action by agent: its numbers, their shape and dtype
+        for space in self.actions.values():
+            size = size_of(space)
+            self.parts.append((slice(at, at + size), tuple(space.shape or ()), np.dtype(space.dtype)))
+            at += size
+        self.numbers = at
+        self.observation_space = spaces.Dict(
+            {
+                "agents": spaces.Dict(self.observations),
+                "reward": spaces.Box(-np.inf, np.inf, (count,), np.float32),
+                "flags": spaces.Box(0, 1, (4, count), np.uint8),
+            }
+        )
+        self.action_space = spaces.Box(-np.inf, np.inf, (at,), np.float64)
+        self._live = [False] * count  # agents with a next action that counts
+        self._flags, self._reward = np.zeros((4, count), np.uint8), np.zeros(count, np.float32)
+        if resume.offers_state(self.env):
+            self.get_state, self.set_state = self._get_state, self._set_state
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        obs, _ = self.env.reset(seed=int(self.np_random.integers(2**31 - 1)))
+        self._flags.fill(0)
+        self._reward.fill(0.0)
+        here = self._here()
+        self._live = here
+        row = self._row(obs, here)
+        self._look_at_masks(row["agents"])
+        return row, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        acts = {self.ids[i]: self._action(action, i) for i, here in enumerate(self._here()) if here}
+        obs, reward, terminated, truncated, _ = self.env.step(acts)
+        flags, live = self._flags, self._live
+        flags.fill(0)
+        self._reward.fill(0.0)
+        here = self._here()
+        for i, agent in enumerate(self.ids):
+            ended = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            if live[i]:
+                if agent not in reward or agent not in terminated or agent not in truncated:
+                    raise ValueError(f"agent {agent!r} acted: expected its reward, terminated and truncated in what step gives")
+                if not here[i] and not any(ended):
+                    raise ValueError(f"agent {agent!r} left env.agents: expected terminated or truncated with it, got neither")
+                flags[ACTED, i] = 1
+                flags[TERMINATED, i], flags[TRUNCATED, i] = ended
+                self._reward[i] = reward[agent]
+            here[i] = here[i] and not any(ended)
+            flags[CAME, i] = here[i] and not live[i]
+        row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
+        self._live = here
+        self._look_at_masks(row["agents"])
+        return row, 0.0, not any(here), False, {}
+
+    def _look_at_masks(self, rows: Mapping[str, Any]) -> None:
+        for i, name in enumerate(self.names):
+            for path, begins in self._masks[i] if self._live[i] else ():
+                try:
+                    allowed = np.logical_or.reduceat(np.ravel(reduce(member, path, rows[name])) != 0, begins)
+                except (KeyError, IndexError, TypeError, ValueError):
+                    continue  # no mask at all: the check of the whole observation says what is wrong
+                if not allowed.all():
+                    which = f" for choice {int(allowed.argmin())} of {len(begins)}" if len(begins) > 1 else ""
+                    key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
+                    raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
+
+    def _here(self) -> list[bool]:
+        here = [False] * len(self.ids)
+        for agent in self.env.agents:
+            if agent not in self._index:
+                raise ValueError(f"agent {agent!r}: expected one of possible_agents, {self.ids}")
+            here[self._index[agent]] = True
+        return here
+
+    def _action(self, action: Any, i: int) -> Any:
+        part, shape, dtype = self.parts[i]
+        return action[part].reshape(shape).astype(dtype)[()]
+
+    def _row(self, obs: Mapping[Any, Any], shown: Sequence[bool]) -> dict[str, Any]:
+        rows = {}
+        for i, (agent, name) in enumerate(zip(self.ids, self.names, strict=True)):
+            if shown[i] and agent not in obs:
+                raise ValueError(f"agent {agent!r}: expected an observation of it, its last one included, got {list(obs)}")
+            rows[name] = obs[agent] if shown[i] else self._blank[i]
+        return {"agents": rows, "reward": self._reward, "flags": self._flags}
+
+    def _get_state(self) -> Tree:
+        return {"env": self.env.get_state(), "live": np.array(self._live)}
+
+    def _set_state(self, state: Tree) -> None:
+        self.env.set_state(state["env"])
+        self._live = state["live"].tolist()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+
+def blank(space: spaces.Space[Any]) -> Any:
+    """The observation in the row of an agent that is absent."""
+    if isinstance(space, spaces.Dict):
+        return {
+            key: np.ones(inner.shape or (), inner.dtype) if key == "action_mask" else blank(inner)
+            for key, inner in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        return tuple(blank(inner) for inner in space.spaces)
+    nothing = np.zeros(space.shape or (), space.dtype)
+    if isinstance(space, spaces.Box):
+        return np.clip(nothing, space.low, space.high)
+    return nothing + np.asarray(getattr(space, "start", 0), space.dtype)
+
+
+def masks_of(choice: str, observation: spaces.Space[Any], action: spaces.Space[Any]) -> list[tuple[tuple[str, ...], Any]]:
+    """(keys in the observation, where each choice begins) of each array of an agent's mask."""
+    if not (keys := place_of(choice, observation, action)):
+        return []
+    rows = tree.zeros(tree.prepend(reduce(member, keys, observation_spec(observation)), 1))
+    return [(tuple(place.split("/")), begins) for place, _, begins in counted("/".join(keys), rows, action)]
+
+
+def size_of(action: spaces.Space[Any]) -> int:
+    """Count the numbers of an agent's action."""
+    spec = action_spec(action)
+    if not isinstance(spec, ArraySpec):
+        raise wrong.UnsupportedSpace(f"action space {action} of an agent is not supported: expected one array, not several")
+    return int(np.prod(spec.shape, dtype=np.int64))

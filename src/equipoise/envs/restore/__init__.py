@@ -1,0 +1,1 @@
+"""Restoring envs on a resume: exactly, by replaying actions, or by a new episode."""

@@ -1,0 +1,81 @@
+"""What can end a run from inside."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import traceback
+from pathlib import Path
+
+from equipoise.deaths import Death
+
+UNKNOWN = Death("", "")
+LIMITS = {
+    errno.EMFILE: ("more open files than this process may have", "raise that with 'ulimit -n', or use fewer actors"),
+    errno.ENFILE: ("more open files than this machine gives", "use fewer actors"),
+    errno.EFBIG: ("a larger file than this process may write", "raise that with 'ulimit -f', or use --on serial"),
+    errno.ENOSPC: ("more room than this device has", "make room, or use --on serial"),
+    errno.ENOMEM: ("more memory than this machine gives", "lower envs_per_actor, unroll, batch or max_lag"),
+}  # by errno: what is needed, what to do
+SPEAKING = "NonFiniteUpdate"  # an exception whose message says what a user can do
+
+
+class WorkerFailed(RuntimeError):
+    """A worker raised or died, and no successor mends it. ``final``: nor does beginning again from a checkpoint.
+
+    ``vital``: a worker without which the whole ring begins again.
+    """
+
+    def __init__(
+        self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False,
+        vital: bool = False,
+    ) -> None:  # fmt: skip
+        self.worker, self.reason, self.traceback_text, self.vital = worker, reason, traceback_text, vital
+        self.death, self.final = death, final
+        super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))
+
+    @property
+    def sentence(self) -> str:
+        """The exception's own words, where they say what a user can do and the traceback adds nothing; else ""."""
+        _, found, said = self.traceback_text.rpartition(f"{SPEAKING}: ")
+        return said.strip() if found else ""
+
+
+class CannotStart(OSError):
+    """A run that this machine or account does not let begin: a limit of open files, of a file's size, of memory."""
+
+    @classmethod
+    def of(cls, error: OSError | MemoryError) -> CannotStart | None:
+        """The sentence; None where no limit is the reason."""
+        number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno
+        if number not in LIMITS:
+            return None
+        needs, instead = LIMITS[number]
+        return cls(f"the run cannot start, since it needs {needs} ({error}); {instead}")
+
+
+class CannotResume(ValueError):
+    """A saved state that does not fit: to begin anew in silence would lose it."""
+
+    @classmethod
+    def of(cls, file: Path, error: Exception) -> CannotResume:
+        return cls(f"{file}: this run cannot go on from it: {type(error).__name__}: {error}")
+
+
+class Damaged(CannotResume):
+    """A file of a checkpoint that is not as its manifest says: an older checkpoint may be whole."""
+
+
+def forget_locals(error: BaseException | None) -> None:
+    """Clear the local variables of this package's frames in a traceback: they hold a run's shared memory open while it is kept.
+
+    The frames of an env or of a script keep theirs.
+    """
+    package, seen = str(Path(__file__).parent), set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename.startswith(package):
+                with contextlib.suppress(RuntimeError):  # it still runs
+                    frame.clear()
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,1 @@
+"""The queue: windows in reservation order, with a bound on their staleness."""

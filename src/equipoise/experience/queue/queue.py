@@ -1,0 +1,294 @@
+"""The queue of on-policy learning: windows in reservation order, with a bound on how stale they can be.
+
+The policies that act in one env write side by side: a block has a slot for each of them, and a batch has a batch for each of
+them, by name.
+
+The law. Memory is ``groups`` batches side by side, a block (one actor's envs) is the unit that is reserved, and block ``s``
+of the run lies at place ``s % blocks``. A block is reserved when its unroll starts, batches are sampled in the order of
+reservation, and a place is dealt again only when ``finish`` frees it, after the learner published. So the unroll in group ``g``
+started no earlier than version ``g - max_lag``, and is used at version ``g``: the lag is never above ``max_lag``, whatever the
+speed of any actor, and a batch is one contiguous view of the memory that actors wrote into.
+
+Without a bound (``max_lag=None``) there are two blocks an actor, batches are made in the order of completion, and a batch
+of several blocks costs one copy.
+
+There is no lock, and an actor may be killed at any instruction. ``tokens.py`` states which process may write which word
+when, and what becomes of the block that a killed actor had taken. This file adds:
+
+- A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is sampled. Sequences only grow, so
+  how many blocks were committed follows from the words, and no counter can disagree with them.
+- Without a bound the sequence is announced after that store. The announcement only tells the order of completion: the learner
+  also looks for blocks that are FULL and unannounced, and ignores one that it knows already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.experience.layout import RowSpec, columns, trajectory_specs
+from equipoise.experience.queue.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
+from equipoise.memory import Memory
+from equipoise.tree import ArraySpec
+from equipoise.types import Array, Batch, Slot, Trajectory, Tree
+
+
+class Plan:
+    """The sizes of a queue, and where block ``s`` goes.
+
+    ``rows`` by policy. ``envs``: all envs of the run; ``block``: the envs of one actor; ``batch``: the envs of one learner
+    step. ``span``: the streams of an actor are numbered from a multiple of it on; it is not ``block`` where an env has several
+    agents.
+    """
+
+    def __init__(
+        self, *, rows: Mapping[str, RowSpec], unroll: int, batch: int, block: int, envs: int, max_lag: int | None,
+        span: int | None = None,
+    ) -> None:  # fmt: skip
+        if batch % block:
+            raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
+        self.unroll, self.batch, self.block, self.max_lag, self.span = unroll, batch, block, max_lag, span or block
+        self.rows = dict(rows)
+        self.first, *_ = self.rows  # the policy whose keys stand for those of all
+        self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
+        self.actors = envs // block
+        self.per_batch = batch // block  # blocks
+        self.ordered = max_lag is not None
+        self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
+        if self.blocks > MOST_BLOCKS:
+            raise ValueError(
+                f"expected at most {MOST_BLOCKS} blocks, got {self.blocks}; use more envs_per_actor or a smaller max_lag"
+            )
+        self.width = batch if self.ordered else block  # envs of one contiguous group
+        group = self.fields(self.width)
+        self.gathered = self.fields(batch)  # the copy for a batch of blocks that do not lie together
+        self.specs: dict[str, Tree] = {
+            "groups": {str(g): group for g in range(self.blocks * block // self.width)},
+            "tokens": Tokens.specs(self.blocks, self.actors),
+            "sampled": ArraySpec((1,), "int64"),  # blocks, written by the learner
+            "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
+            "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice; written by their actor
+            "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
+        }
+        self.nbytes = tree.nbytes(self.specs)
+        # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
+        self.channels = self.actors if max_lag == 0 else 1
+
+    def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
+        """The specs of the rows of so many envs, by policy."""
+        return {name: trajectory_specs(row, self.unroll, envs * row.columns) for name, row in self.rows.items()}
+
+
+class Queue:
+    """The rows of all policies, in memory that several processes may map. One learner samples; each actor owns its envs."""
+
+    def __init__(self, plan: Plan, memory: Memory, *, free: Sequence[Channel], full: Channel) -> None:
+        """``free``: ``plan.channels`` channels of tokens to actors; ``full``: completed blocks, used without a bound."""
+        self._plan, self._memory, self._free, self._full = plan, memory, free, full
+        self._open_views()
+
+    def _open_views(self) -> None:
+        views = tree.views(self._plan.specs, self._memory.buffer)
+        self._tokens = Tokens(views["tokens"], self._free)
+        self._word = self._tokens.word
+        self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
+        self._restarted = views["restarted"]
+        per_group = self._plan.width // self._plan.block
+        self._groups = list(views["groups"].values())
+        self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
+        self._slots: dict[int, dict[str, Slot]] = {}
+        self._ready: list[int] = []  # unordered: completed and not yet sampled
+        self._batches: dict[int, dict[str, dict[str, Tree]]] = {}
+        batch = self._plan.batch
+        self._weight = {name: torch.ones(batch * row.columns) for name, row in self._plan.rows.items()}
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._plan, self._memory, self._free, self._full
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._plan, self._memory, self._free, self._full = state
+        self._open_views()
+
+    def fill(self) -> None:
+        """Deal every place once; the owner of the memory calls this before the first ``reserve``."""
+        self._tokens.free(range(self._plan.blocks))
+
+    # ------------------------------------------------------------------------------------------------- the actor's side
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
+        """A slot for each policy of one actor (any of its streams say which), or None while the learner holds all places."""
+        sequence = self._tokens.take(int(streams[0]) // self._plan.span)
+        if sequence is None:
+            return None
+        place = sequence % self._plan.blocks
+        if (slots := self._slots.get(place)) is None:
+            keys = np.empty((self._plan.block, 2), np.int64)
+            keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
+            slots = self._slots[place] = {name: Slot(keys=keys, data=data) for name, data in self.block(place).items()}
+        slots[self._plan.first].keys[:, 1] = sequence
+        return slots
+
+    def commit(self, slots: Mapping[str, Slot]) -> None:
+        """Hand in complete slots: [T, B] rows, obs[T] included."""
+        sequence = int(slots[self._plan.first].keys[0, 1])
+        self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
+        if not self._plan.ordered:
+            self._full.put([sequence])
+
+    def restart(self, slots: Mapping[str, Slot]) -> None:
+        """Count the written rows as inserted and dropped; the actor writes the slots anew."""
+        sequence = int(slots[self._plan.first].keys[0, 1])
+        self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
+
+    # ------------------------------------------------------------------------------------------------ the driver's side
+
+    def cancel(self, streams: Array) -> None:
+        """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.
+
+        Call it before the successor starts, in one thread of the driver; then ``reconcile`` until it returns True.
+        """
+        self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.span)
+        self.reconcile()
+
+    def reconcile(self) -> bool:
+        """Deal again the blocks that dying actors lost -> False: not certain yet, call again (in the thread that cancels)."""
+        return self._tokens.reconcile()
+
+    # ----------------------------------------------------------------------------------------------- the learner's side
+
+    def take(self) -> Array | None:
+        """The keys [n, 2] of the next batch, one an env; None while one of its blocks is not complete."""
+        sequences = self._ordered() if self._plan.ordered else self._completed()
+        if sequences is None:
+            return None
+        places = [s % self._plan.blocks for s in sequences]
+        for sequence, place in zip(sequences, places, strict=True):
+            self._word[place] = sequence * 4 + READ
+        self._sampled[0] += len(places)
+        block = self._plan.block
+        keys = np.empty((self._plan.batch, 2), np.int64)
+        keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
+        keys[:, 1] = np.repeat(sequences, block)
+        return keys
+
+    def batches(self, keys: Array) -> dict[str, Batch]:
+        """The taken batches by policy: views where the blocks lie together, else copies that the next call overwrites."""
+        fields = self._fields(self.places(keys))
+        return {
+            name: Batch(
+                data=Trajectory(**fields[name]), keys=keys.repeat(row.columns, 0), weight=self._weight[name], targets={}
+            )
+            for name, row in self._plan.rows.items()
+        }  # fmt: skip
+
+    def places(self, keys: Array) -> list[int]:
+        """The places of the blocks that were taken."""
+        return [int(key) // self._plan.block for key in keys[:: self._plan.block, 0]]
+
+    def block(self, place: int) -> dict[str, Trajectory]:
+        """The rows of a block by policy, as numpy views: the reader's until ``finish``."""
+        return {name: Trajectory(**fields) for name, fields in self._blocks[place].items()}
+
+    def _ordered(self) -> Sequence[int] | None:
+        start = int(self._next[0])
+        sequences = range(start, start + self._plan.per_batch)
+        first = start % self._plan.blocks
+        words = self._word[first : first + self._plan.per_batch]
+        if not all(int(w) == s * 4 + FULL for w, s in zip(words, sequences, strict=True)):
+            return None
+        self._next[0] = start + self._plan.per_batch
+        return sequences
+
+    def _completed(self) -> Sequence[int] | None:
+        self._collect()
+        if len(self._ready) < self._plan.per_batch:
+            return None
+        sequences, self._ready = self._ready[: self._plan.per_batch], self._ready[self._plan.per_batch :]
+        return sequences
+
+    def _collect(self) -> None:
+        """Collect all complete blocks into ``_ready``: first the announced ones, then those that are not announced.
+
+        The words are looked at before the announcements are: what is FULL then and unannounced afterwards is an actor's
+        latest block, unless it was killed there: then its successor's may come first. The other way round two blocks of an
+        actor could be missed by one look and met by the other, in any order.
+        """
+        full = (self._word[self._word % 4 == FULL] // 4).tolist()
+        order = dict.fromkeys([*self._ready, *self._full.drain()])
+        known = [s for s in order if self._word[s % self._plan.blocks] == s * 4 + FULL]  # not sampled before its announcement
+        self._ready = [*known, *(s for s in full if s not in order)]
+
+    def _fields(self, places: Sequence[int]) -> dict[str, dict[str, Tree]]:
+        """The fields as tensors: a view where the places are one group, else gathered into a buffer made once."""
+        together = self._plan.ordered or self._plan.per_batch == 1
+        which = places[0] * self._plan.block // self._plan.width if together else -1
+        if which not in self._batches:
+            self._batches[which] = tree.torch_views(self._groups[which] if together else tree.zeros(self._plan.gathered))
+        fields = self._batches[which]
+        if not together:
+            for i, place in enumerate(places):
+                tree.map(lambda t, s: np.copyto(t.numpy(), s), self._columns(fields, i), self._blocks[place])
+        return fields
+
+    def _columns(self, fields: Mapping[str, Any], block: int) -> dict[str, dict[str, Tree]]:
+        """The columns of block number ``block`` among several that lie side by side, by policy."""
+        first, last = block * self._plan.block, (block + 1) * self._plan.block
+        rows = self._plan.rows.items()
+        return {name: columns(fields[name], first * row.columns, last * row.columns) for name, row in rows}
+
+    def finish(self, keys: Array) -> None:
+        """Deal the places of taken blocks again: the learner is done with them."""
+        self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
+
+    # ------------------------------------------------------------------------------------------------------ for anybody
+
+    def stats(self) -> dict[str, float]:
+        """Count rows: inserted = sampled + dropped + held (exact while no process writes)."""
+        rows = self._plan.unroll * self._plan.block * self._plan.columns
+        sequence, status = np.divmod(self._word, 4)
+        committed = int((sequence // self._plan.blocks + (status >= FULL)).sum())  # a place is committed once a sequence
+        sampled, dropped = int(self._sampled[0]), int(self._dropped[0] + self._restarted.sum())
+        return {
+            "inserted": (committed + dropped) * rows,
+            "sampled": sampled * rows,
+            "dropped": dropped * rows,
+            "held": int((status == FULL).sum()) * rows,
+            "open": int((status == OPEN).sum()) * rows,
+            "capacity": self._plan.blocks * rows,
+        }
+
+    def state(self) -> Tree:
+        """Return the state, taken by the learner while no actor writes: its last batch counts as finished."""
+        if (opened := self._word % 4 == OPEN).any():
+            raise RuntimeError(f"state: expected no open block, got {int(opened.sum())}")
+        if not self._plan.ordered:
+            self._collect()
+        read = self._word % 4 == READ
+        word = np.where(read, (self._word // 4 + self._plan.blocks) * 4 + FREE, self._word)
+        return {
+            "word": word,
+            "sampled": self._sampled,
+            "dropped": self._dropped,
+            "restarted": self._restarted,
+            "next": self._next,
+            "ready": np.array(self._ready, np.int64),
+            "blocks": {str(place): self._blocks[place] for place in np.flatnonzero(word % 4 == FULL)},
+        }
+
+    def load(self, state: Tree) -> None:
+        """Load a state, instead of ``fill``, into an unused queue of the same plan."""
+        arrays = {"word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next}
+        arrays["restarted"] = self._restarted
+        for name, array in arrays.items():
+            if array.shape != state[name].shape:
+                raise ValueError(f"queue {name}: expected shape {array.shape}, got a state of {state[name].shape}")
+            array[:] = state[name]
+        for place, fields in state["blocks"].items():
+            tree.copy(self._blocks[int(place)], fields)
+        self._tokens.free(sorted((self._word[self._word % 4 == FREE] // 4).tolist()))
+        if len(state["ready"]):
+            self._full.put(state["ready"].tolist())

@@ -1,0 +1,1 @@
+"""Recorded data: Minari data sets, written and read."""

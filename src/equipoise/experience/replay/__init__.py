@@ -1,0 +1,1 @@
+"""Replay: rows kept once and learned from again, in the learner's process or in shards."""

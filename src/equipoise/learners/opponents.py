@@ -1,0 +1,54 @@
+"""Frozen opponents: past versions of a policy that learns, of which one plays at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from equipoise.types import Frozen, Tree, WeightStore
+
+
+class OpponentPool:
+    """The pool of one ``Frozen`` policy. What it publishes bears the version of the moment, so actors fetch it as any other."""
+
+    def __init__(self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int) -> None:
+        """``first``: version 0, which is published already."""
+        self.frozen, self._weights = frozen, weights
+        self._pool: list[tuple[int, dict[str, Tensor]]] = [(0, _copy(first))]
+        self._playing = 0  # its place in the pool
+        self._rng = torch.Generator().manual_seed(seed)
+
+    @property
+    def version(self) -> int:
+        """The version that plays."""
+        return self._pool[self._playing][0]
+
+    def params(self) -> Mapping[str, Tensor]:
+        return self._pool[self._playing][1]
+
+    def tick(self, version: int, params: Mapping[str, Tensor]) -> None:
+        """The policy has come to this version."""
+        if version % self.frozen.every:
+            return
+        self._pool = [*self._pool, (version, _copy(params))][-self.frozen.pool :]
+        self._playing = int(torch.randint(len(self._pool), (), generator=self._rng))
+        self._weights.publish(version, self.params())
+
+    def state(self) -> Tree:
+        return {
+            "rng": self._rng.get_state(),
+            "playing": self._playing,
+            "pool": {str(version): dict(params) for version, params in self._pool},
+        }
+
+    def load(self, state: Tree) -> None:
+        """The inverse; the weights that play are published by whoever loads the weights of the run."""
+        self._rng.set_state(state["rng"])
+        self._playing = state["playing"]
+        self._pool = [(int(version), params) for version, params in state["pool"].items()]
+
+
+def _copy(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in params.items()}

@@ -1,0 +1,75 @@
+"""Limits of the queue and of processes that a program can be held against before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from equipoise.experience.queue.tokens import MOST_BLOCKS
+from equipoise.types import Policy, Program, learning
+
+if sys.platform != "win32":
+    import resource
+
+DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less those that do not grow with a run
+FILES, WORKER_FILES = 18, 6  # that a run opens in the driver: besides workers (its own files, the servers), and for each
+
+
+def check_processes(program: Program) -> None:
+    """ValueError where workers of their own would need more descriptors than a process can be given, or may open."""
+    place = program.placement
+    bell = 1 if hasattr(os, "eventfd") else 2
+    servers = place.inference_workers if place.inference == "central" else 0
+    shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
+    each = bell + (2 * place.halves if place.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
+    if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
+        less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
+        raise ValueError(
+            f"placement.actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with "
+            f"max_lag={place.max_lag} and {place.inference} inference, since a worker can be given {DESCRIPTORS} "
+            f"descriptors of doorbells and pipes, got {program.actors}, which take {needed}; use more envs_per_actor{less}"
+        )
+    workers = 1 + program.actors + servers + shards
+    files = _files_open() + FILES + needed + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
+    if (allowed := _files_allowed()) is not None and files > allowed:
+        raise ValueError(
+            f"expected a limit of at least {files} open files for {workers} worker processes, got {allowed} (ulimit -n); "
+            f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens none for workers"
+        )
+
+
+def _files_allowed() -> int | None:
+    """Files that this process may have open at once; None: no limit."""
+    if sys.platform == "win32":
+        return None
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if allowed == resource.RLIM_INFINITY else allowed
+
+
+def _files_open() -> int:
+    """Files that this process has open now; as many as a Python process has by itself where the system does not tell."""
+    place = Path("/dev/fd")
+    return len(list(place.iterdir())) if place.is_dir() else 3
+
+
+def block_problems(program: Program, policy: Policy) -> list[str]:
+    """A queue of more blocks than their tokens have room for; a block is the unroll of one group of envs."""
+    place = program.placement
+    blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs  # of a batch
+    if place.max_lag is None:
+        if (most := max(program.groups, blocks)) * 2 <= MOST_BLOCKS:
+            return []
+        key, value, fits = ("actors", program.actors, MOST_BLOCKS // 2 // place.halves) if most == program.groups else (
+            "batch", policy.batch, MOST_BLOCKS // 2 * place.group_envs
+        )  # fmt: skip
+        return [f"{key}: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {value:,}"]
+    if blocks * (place.max_lag + 1) <= MOST_BLOCKS:
+        return []
+    if place.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
+        return [
+            f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue has room for {MOST_BLOCKS:,} "
+            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
+        ]
+    fits = MOST_BLOCKS // (place.max_lag + 1) * place.group_envs
+    return [f"batch: expected at most {fits:,}, since the queue has room for {MOST_BLOCKS:,} blocks, got {policy.batch:,}"]

@@ -1,0 +1,351 @@
+"""Memory that a run takes, summed up before anything is allocated, and the memory that this machine has.
+
+The sum is a lower bound: what an env keeps for itself, what a backward pass needs and the interpreters are not in it. A run
+whose lower bound does not fit is refused in one sentence, with the parts of the sum and the nearest setting that fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from equipoise import tree
+from equipoise.actors.forward.forward import KEPT_ROWS, KEPT_SLOTS
+from equipoise.actors.inference.exchange import Exchange, PolicySizes
+from equipoise.envs import observation_spec
+from equipoise.experience.layout import trajectory_specs
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.program.fields import alter
+from equipoise.program.refusals import check
+from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+
+MOST_STREAMS = 100  # of an evaluation
+ROW_OBJECTS = 600  # bytes of the Python objects that hold the views of one row of an unroll, at least
+WIDE = 1 << 26  # numbers in one layer: a network that may have more is counted before it is built
+ENDLESS = 1 << 64  # bytes, of what has no size in 64 bits
+NEARBY = 64  # values below the largest one that are tried, since some settings have to divide others
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+CGROUP_FILES = {"": "memory.max", "memory": "memory.limit_in_bytes"}  # by controller: version 2, version 1
+TOO_LARGE = re.compile(r"allocate memory|out of memory|overflow|[Ss]torage size|too large", re.ASCII)
+
+Measure = Callable[[Program], dict[str, int]]  # the parts of the sum, in bytes by name; ValueError where there is no such run
+
+
+# ----------------------------------------------------------------------------------------------------------- the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Memory of this machine, in bytes; None where the system does not tell."""
+
+    total: int | None
+    free: int | None
+    name: str = "this machine's memory"
+
+
+def machine(root: Path = Path("/")) -> Machine:
+    """The machine, or its cgroup where that has less. ``root``: where ``proc`` and ``sys`` are found."""
+    facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
+    total = int(facts["MemTotal"]) * 1024 if "MemTotal" in facts else _pages()
+    free = int(facts["MemAvailable"]) * 1024 + int(facts.get("SwapFree", 0)) * 1024 if "MemAvailable" in facts else None
+    limit = min(_cgroup_limits(root), default=None)
+    if limit is not None and (total is None or limit < total):
+        return Machine(total=limit, free=free if free is None else min(free, limit), name="the memory limit of this cgroup")
+    return Machine(total=total, free=free)
+
+
+def _cgroup_limits(root: Path) -> Iterator[int]:
+    """Limits of the process's control groups and of all groups around them."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        for controller, file in CGROUP_FILES.items():
+            if controller in controllers.split(","):
+                mount = root / "sys/fs/cgroup" / controller
+                place = mount / path.strip("/")
+                for directory in (place, *place.parents):
+                    text = _text(directory / file).strip()
+                    if text.isdigit():  # "max" where there is no limit
+                        yield int(text)
+                    if directory == mount:
+                        break
+
+
+def _text(path: Path) -> str:
+    """A file of the system, or nothing where there is none (another system, a container without it)."""
+    return path.read_text() if path.is_file() and os.access(path, os.R_OK) else ""
+
+
+def _pages() -> int | None:
+    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
+
+
+# -------------------------------------------------------------------------------------------------------------- the sum
+
+
+def queue_plan(blue: Blueprint) -> Plan:
+    """The queue of the run, where the rows of the policies that learn lie side by side."""
+    program, block = blue.program, blue.program.placement.group_envs
+    return Plan(
+        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round, block=block,
+        envs=max(program.groups, 1) * block, max_lag=program.placement.max_lag, span=block * len(blue.spec.env.agents),
+    )  # fmt: skip
+
+
+def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of everything that grows with a setting, by name. ``nets``: bytes of each policy's parameters and buffers."""
+    program, plan, unroll = blue.program, queue_plan(blue), blue.unroll
+    found = {"queue": plan.nbytes, "batches": 0, "replay": 0, "agents": 0, "networks": 0, "weights": 0, "evaluation": 0}
+    for name, policy in blue.policies.items():
+        if policy.replay is not None:
+            window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].row, columns=1)
+            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
+        elif not plan.ordered and plan.per_batch > 1:
+            found["batches"] = tree.nbytes(plan.gathered)
+    for replay in blue.replays.values():
+        found["replay"] += replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
+    slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
+    for role in blue.roles.values():
+        row, streams = role.row, program.actors * program.placement.envs_per_actor * len(role.places)
+        width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64  # the env's rows, the agent's, counters
+        noise = 4 * unroll * role.noise_columns * slots
+        found["agents"] += streams * (width + noise) + ROW_OBJECTS * unroll * slots * program.groups
+        found["evaluation"] += min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
+    if blue.inferences:
+        found["agents"] += tree.nbytes(Exchange.specs(**exchange_sizes(blue)))
+    agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
+    for name, role in blue.roles.items():
+        copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
+        copies += learner_copies(learning(program)[name]) if role.frozen is None else role.frozen.pool
+        found["networks"] += copies * nets[name]
+        found["weights"] += 3 * nets[name]
+    return found
+
+
+def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
+    """The sizes of the memory between env workers and inference workers."""
+    program = blue.program
+    policies = {
+        name: PolicySizes(
+            obs=role.row.obs,
+            action=role.row.action,
+            width=program.placement.group_envs * len(role.places),
+            metrics=len(program.source.metrics),
+        )
+        for name, role in blue.roles.items()
+    }
+    return {"policies": policies, "groups": program.groups}
+
+
+def _bytes(specs: Any) -> int:
+    return sum(int(one.nbytes) for one in tree.leaves(specs))
+
+
+def learner_copies(policy: Policy) -> int:
+    """Parameters, gradients, the optimiser's numbers, the target network: how many times a network's bytes."""
+    return 2 + (1 if policy.optimizer.name == "rmsprop" else 2) + (policy.algorithm.target_every > 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- the networks
+
+
+def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
+    """May one layer of the algorithm's network have more numbers than ``WIDE``? ``observation``: numbers of a row."""
+    values = (getattr(algorithm, field.name) for field in dataclasses.fields(algorithm))
+    widest = max((_number(value) for value in values), default=0)
+    return max(widest, observation) * widest > WIDE
+
+
+def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
+    """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``: of a policy's."""
+    found = 0
+    for name, policy in learning(program).items():
+        observation = tree.leaves(observation_spec(spec.policies[name].observation))
+        if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
+            with contextlib.suppress(ValueError):  # it cannot be counted: building it tells
+                found += learner_copies(policy) * count(name)
+    return {"networks": found}
+
+
+def counted(build: Callable[[], nn.Module]) -> int:
+    """Bytes of the parameters and buffers of a network, without allocating any; ValueError where only building it tells."""
+    try:
+        with torch.device("meta"):
+            return nbytes(build())
+    except Exception as error:  # a network of a user's may read numbers that are not there
+        if TOO_LARGE.search(str(error)):
+            return ENDLESS
+        raise ValueError(f"expected a network that can be counted before it is built, got {error}") from error
+
+
+def built(build: Callable[[], nn.Module]) -> nn.Module:
+    """The network; ValueError where this machine has no room for it, of one that could not be counted before."""
+    try:
+        return build()
+    except (RuntimeError, OverflowError) as error:
+        if not TOO_LARGE.search(str(error)):
+            raise
+        raise ValueError(f"algorithm: expected a network that fits in {machine().name}, got {error}") from error
+
+
+def nbytes(net: nn.Module) -> int:
+    """Bytes of the parameters and buffers of a network."""
+    return sum(one.numel() * one.element_size() for one in (*net.parameters(), *net.buffers()))
+
+
+def disk(plan: ReplayPlan) -> list[str]:
+    """What the disk of a mapped replay has no room for."""
+    if not plan.settings.file:
+        return []
+    path = Path(plan.settings.file).absolute()  # and what is there of it already
+    free = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
+    if (rows := _rows(plan)) <= free:
+        return []
+    return [f"replay.file: expected room for {rows:,} bytes in {plan.settings.file}, got {free:,} that are free"]
+
+
+def _rows(plan: ReplayPlan) -> int:
+    return plan.layout.nbytes(slots=plan.slots, streams=plan.streams, unroll=plan.unroll)
+
+
+# --------------------------------------------------------------------------------------------------------- the refusal
+
+
+def check_memory(program: Program, measure: Measure) -> None:
+    """ValueError where the run does not fit: expected, got, the parts of the sum, the nearest setting that fits."""
+    if (told := problem(program, measure, machine())) is not None:
+        raise ValueError(told)
+
+
+def problem(program: Program, measure: Measure, has: Machine) -> str | None:
+    """The sentence of that refusal; None where the run fits."""
+    found = measure(program)
+    limit, name, needed = has.total, has.name, sum(found.values())
+    if limit is None or needed <= limit:
+        at_once = needed - found.get("replay", 0)  # a replay fills up later
+        if has.free is None or at_once <= has.free:
+            return None
+        limit, name, needed = has.free, "the memory that is free now", at_once
+    wanted = f"a run that fits in {name}, {size(limit)}"
+    largest = sorted((item for item in found.items() if item[1] > needed // 100), key=lambda item: -item[1])
+    told = f"{size(needed, least=True)} ({', '.join(f'{part} {size(count)}' for part, count in largest)})"
+    for key, value, _, step, with_ in sorted(_candidates(program), key=lambda one: -one[2]):
+        fits = _most(_number(value), step, partial(_fits, with_, measure, has))
+        if fits:
+            lower = (fits - step * n for n in range(NEARBY))
+            fits = next((n for n in (*lower, 1 << fits.bit_length() - 1) if n > 0 and _works(with_(n), measure)), fits)
+            shown = f"{value:,}" if isinstance(value, int) else str(list(value))
+            inside = " in each place" if isinstance(value, tuple) else ""
+            out = "; or replay.file=DIR, which keeps the rows in a mapped file there" if key.startswith("replay.") else ""
+            return f"{key}: expected {wanted}, got {shown}, which takes {told}; the nearest that fits is {fits:,}{inside}{out}"
+    return f"expected {wanted}, got one that takes {told}; no setting alone makes it fit: lower several of them"
+
+
+def size(count: int, *, least: bool = False) -> str:
+    """Bytes in words: "3.1 GiB"; ``least``: "at least 3.1 GiB"."""
+    if count >= ENDLESS:
+        return "more than 16 EiB"
+    if least:
+        return f"at least {size(count)}"
+    power = min(int(math.log2(max(count, 1)) // 10), len(UNITS) - 1)
+    return f"{int(count):,} bytes" if power == 0 else f"{count / 1024**power:,.1f} {UNITS[power]}"
+
+
+def _number(value: Any) -> int:
+    """The largest whole number of a setting; 0 where it is something else."""
+    numbers = [one for one in (value if isinstance(value, tuple) else (value,)) if type(one) is int]
+    return max(numbers, default=0)
+
+
+def _works(program: Program, measure: Measure) -> bool:
+    """Is there nothing else that speaks against it?"""
+    try:
+        check(program)
+        measure(program)
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(with_: Callable[[int], Program], measure: Measure, has: Machine, number: int) -> bool:
+    try:
+        found = measure(with_(number))
+    except ValueError:  # too small a run for another reason, which ``_works`` sees
+        return True
+    free = math.inf if has.free is None else has.free
+    return sum(found.values()) <= (has.total or math.inf) and sum(found.values()) - found.get("replay", 0) <= free
+
+
+def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
+    """The largest multiple of ``step`` below ``value`` that fits; 0 where there is none."""
+    low, high = 0, value // step + 1  # in steps: ``low`` fits, ``high`` does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * step) else (low, middle)
+    return low * step
+
+
+def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable[[int], Program]]]:
+    """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with another value).
+
+    The weight orders them: what was set to a large number is what a person meant to be told of.
+    """
+    name, policy = next(iter(learning(program).items()))
+    envs = program.placement.envs_per_actor
+    blocks = max(policy.batch // envs, 1)
+
+    def everywhere(**changes: Any) -> Callable[[Program], Program]:
+        def change(program: Program) -> Program:
+            made = {name: replace(one, **changes) for name, one in learning(program).items()}
+            return replace(program, policies={**program.policies, **made})
+
+        return change
+
+    def fewer_envs(number: int) -> Program:
+        made = alter(program, envs_per_actor=number)
+        return made if policy.replay is not None else everywhere(batch=blocks * number)(made)
+
+    yield "actors", program.actors, program.actors, 1, lambda number: alter(program, actors=number)
+    yield "envs_per_actor", envs, envs, 1, fewer_envs
+    if program.placement.max_lag:
+        yield "max_lag", program.placement.max_lag, program.placement.max_lag, 1, lambda number: alter(program, max_lag=number)
+    yield "unroll", policy.unroll, policy.unroll, 1, lambda number: everywhere(unroll=number)(program)
+    batch, step = policy.batch, 1 if policy.replay else envs  # a batch that was not given is one unroll of every stream
+    yield "batch", batch, batch // max(program.actors, 1), step, lambda number: everywhere(batch=number)(program)
+    if (settings := policy.replay) is not None:
+        key = "memory" if settings.memory else "capacity"
+        smaller: Any = partial(replace, settings)
+        with_ = lambda number: everywhere(replay=smaller(**{key: number}))(program)  # noqa: E731
+        yield f"replay.{key}", (value := getattr(settings, key)), value, 1, with_
+    for name, policy in learning(program).items():
+        room = f"policies.{name}." if len(program.policies) > 1 else ""
+        for field in dataclasses.fields(policy.algorithm):
+            if _number(value := getattr(policy.algorithm, field.name)) > 1:
+                with_ = _narrower(program, name, field.name, value)
+                yield f"{room}algorithm.{field.name}", value, _number(value), 1, with_
+
+
+def _narrower(program: Program, name: str, field: str, value: Any) -> Callable[[int], Program]:
+    def change(number: int) -> Program:
+        policy: Any = program.policies[name]
+        cut = tuple(min(one, number) for one in value) if isinstance(value, tuple) else number
+        made = replace(policy, algorithm=replace(policy.algorithm, **{field: cut}))
+        return replace(program, policies={**program.policies, name: made})
+
+    return change

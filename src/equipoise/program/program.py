@@ -1,0 +1,266 @@
+"""A ``Program`` as JSON and back, wherein two of them differ, and the names of algorithms."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+from collections.abc import Collection, Mapping
+from typing import Any, get_args
+
+from equipoise import algorithms
+from equipoise.envs.hints import hidden, looked
+from equipoise.facts import Fact, facts
+from equipoise.hints import hint
+from equipoise.program.fields import classes
+from equipoise.program.settings import convert, field_types
+from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay
+
+__all__ = [
+    "algorithm_class",
+    "algorithm_from_json",
+    "algorithm_json",
+    "algorithm_name",
+    "algorithm_names",
+    "differences",
+    "from_json",
+    "to_json",
+    "to_plain",
+]
+
+BUILT_IN = algorithms.__name__
+
+
+# ------------------------------------------------------------------------------------------------------------- algorithms
+
+
+def algorithm_names() -> list[str]:
+    """The built-in ones: the files of ``equipoise/algorithms/``, none of them imported."""
+    return sorted(m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_"))
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of a built-in algorithm (``"ppo"``) or of any other (``"module:Class"``)."""
+    if ":" in name:
+        return _outside(name)
+    names = algorithm_names()
+    if name not in names:
+        raise ValueError(f"unknown algorithm {name!r}{hint(name, names)} An algorithm of your own is 'module:Class'.")
+    module = importlib.import_module(f"{BUILT_IN}.{name}")
+    found = [
+        value
+        for key, value in vars(module).items()
+        if _is_algorithm(value) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}")
+    cls: type[Algorithm] = found[0]
+    return cls
+
+
+def _outside(name: str) -> type[Algorithm]:
+    module_name, _, qualname = name.partition(":")
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}.{looked()}") from error
+    for part in qualname.split("."):
+        if not hasattr(value, part):
+            known = [key for key, member in vars(value).items() if _is_algorithm(member)]
+            raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}{hidden(module_name)}")
+        value = getattr(value, part)
+    if not _is_algorithm(value):
+        raise ValueError(f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {value!r}")
+    cls: type[Algorithm] = value
+    return cls
+
+
+def _is_algorithm(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Algorithm) and not inspect.isabstract(value)
+
+
+def algorithm_name(cls: type[Algorithm]) -> str:
+    """The name by which ``algorithm_class`` finds this class again, in this process or another."""
+    package, _, file = cls.__module__.rpartition(".")
+    if package == BUILT_IN and algorithm_class(file) is cls:
+        return file
+    if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
+        raise ValueError(f"{cls.__qualname__}: expected an algorithm at the top of a module, so that a run can be read back")
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+# ------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """Plain dicts, lists and scalars; ValueError for what JSON cannot say."""
+    data = {name: _part_json(getattr(program, name)) for name, fact in facts(type(program)).items() if classes(fact.kind)}
+    data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
+    data["route"] = dict(program.route)
+    return data
+
+
+def _part_json(part: Any) -> Any:
+    """The fields of a part of a Program, and of its parts."""
+    if not dataclasses.is_dataclass(part):
+        return to_plain(part, "env")
+    return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
+
+
+def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
+    data = _fields(policy)
+    if isinstance(policy, Frozen):
+        return data
+    data["optimizer"] = {
+        name: to_plain(value, f"{where}.optimizer.{name}") for name, value in _fields(policy.optimizer).items()
+    }
+    data["replay"] = None if policy.replay is None else _fields(policy.replay)
+    data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
+    return data
+
+
+def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
+    """An algorithm as its name and its hyper-parameters."""
+    fields = {name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()}
+    return {"name": algorithm_name(type(algorithm)), "fields": fields}
+
+
+def algorithm_from_json(data: Any, where: str) -> Algorithm:
+    """The inverse of ``algorithm_json``."""
+    _known(data, ("name", "fields"), where, required=("name",))
+    cls = algorithm_class(convert(data["name"], str, f"{where}.name"))
+    fields, kinds = data.get("fields", {}), field_types(cls)
+    _known(fields, kinds, f"{where}.fields")
+    return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
+
+
+def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Replay) -> dict[str, Any]:
+    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
+
+
+def to_plain(value: Any, where: str) -> Any:
+    """The value as JSON has it; ValueError, which says where, for what JSON cannot say."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        # JSON has no infinity; as a text it comes back as a number where the field is one, which an env's argument is not.
+        if math.isfinite(value):
+            return value
+        if math.isinf(value) and not where.startswith("env"):
+            return "inf" if value > 0 else "-inf"
+    elif isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise ValueError(f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}")
+
+
+def from_json(data: Mapping[str, Any]) -> Program:
+    """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
+    if "env" in data and "source" not in data:
+        raise ValueError(
+            "program: expected source, policies, placement, schedule and evaluation, got the settings of an older version; "
+            "train anew, or go on with the version that run.json names"
+        )
+    _known(data, facts(Program), "program", required=("source", "policies"))
+    policies = data["policies"]
+    if not isinstance(policies, Mapping):
+        raise ValueError(f"program.policies: expected a JSON object, got {policies!r}")
+    if not any(isinstance(policy, Mapping) and "of" not in policy for policy in policies.values()):
+        raise ValueError("program.policies: expected at least one policy that learns, got none")
+    read = {name: _policy(value, f"program.policies.{name}") for name, value in policies.items()}
+    parts = {key: _field(facts(Program)[key], value, f"program.{key}") for key, value in data.items() if key != "policies"}
+    return Program(policies=read, **parts)
+
+
+def _policy(data: Any, where: str) -> Policy | Frozen:
+    if isinstance(data, Mapping) and "of" in data:
+        kinds = field_types(Frozen)
+        _known(data, kinds, where)
+        return Frozen(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()})
+    kinds = field_types(Policy)
+    _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
+    return Policy(
+        optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
+        replay=_read(Replay, data.get("replay"), f"{where}.replay"),
+        algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
+        **{
+            key: convert(value, kinds[key], f"{where}.{key}")
+            for key, value in data.items()
+            if key not in ("algorithm", "optimizer", "replay")
+        },
+    )
+
+
+def _read(cls: type[Any], data: Any, where: str) -> Any:
+    """The fields of a dataclass; None where there are none."""
+    if data is None:
+        return None
+    known = facts(cls)
+    needed = tuple(name for name, fact in known.items() if fact.default is dataclasses.MISSING)
+    _known(data, known, where, required=needed)
+    return cls(**{key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _field(fact: Fact, value: Any, where: str) -> Any:
+    """A value of a field, which may be a part of its own; of a source, the kind that has the keys of ``value``."""
+    parts = classes(fact.kind)
+    if not parts:
+        return convert(value, fact.kind, where)
+    if value is None and type(None) not in get_args(fact.kind):
+        raise ValueError(f"{where}: expected a JSON object, got None")
+    fits = [cls for cls in parts if isinstance(value, Mapping) and all(key in facts(cls) for key in value)]
+    return _read((fits or parts)[0], value, where)
+
+
+def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected a JSON object, got {data!r}")
+    for key in data:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}{hint(str(key), known)}")
+    if missing := [key for key in required if key not in data]:
+        raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
+
+
+# ------------------------------------------------------------------------------------------------------------ differences
+
+
+def differences(old: Program, new: Program) -> dict[str, list[Any]]:
+    """{key: [old, new]} of everything that differs.
+
+    Keys are ``algorithm.*``, ``optimizer.*``, ``replay.*``, ``policy.*`` and ``env.*``, and paths such as ``schedule.steps``.
+    Where there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
+    """
+    a, b = _flat(old), _flat(new)
+    return {key: [a.get(key), b.get(key)] for key in (*a, *(k for k in b if k not in a)) if a.get(key) != b.get(key)}
+
+
+def _flat(program: Program) -> dict[str, Any]:
+    data = to_json(program)
+    flat: dict[str, Any] = {"route": data["route"]}
+    if (env := data["source"]["env"]) is not None:
+        flat |= {f"env.{key}": value for key, value in env.pop("kwargs").items()}
+    for part in [name for name in data if name not in ("route", "policies")]:
+        flat |= _paths(data[part], f"{part}.")
+    several = len(data["policies"]) > 1
+    for name, policy in data["policies"].items():
+        room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
+        for part in ("optimizer", "replay"):
+            if (fields := policy.pop(part, None)) is not None:
+                flat |= {f"{room}{part}.{key}": value for key, value in fields.items()}
+        if algorithm is not None:
+            flat |= {f"{room}algorithm": algorithm["name"]}
+            flat |= {f"{room}algorithm.{key}": value for key, value in algorithm["fields"].items()}
+        flat |= {f"{room or 'policy.'}{key}": value for key, value in policy.items()}
+    return flat
+
+
+def _paths(data: Mapping[str, Any], room: str) -> dict[str, Any]:
+    """Every value by its path."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= _paths(value, f"{room}{key}.") if isinstance(value, Mapping) else {f"{room}{key}": value}
+    return found

@@ -1,0 +1,397 @@
+"""What cannot work, and why: programs, settings that nothing would read, resumes that a saved state does not fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, get_args
+
+from equipoise.facts import facts
+from equipoise.hints import hint
+from equipoise.program import fields
+from equipoise.program.fields import why_unread
+from equipoise.program.limits import block_problems
+from equipoise.program.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.program.settings import out_of_range
+from equipoise.types import (
+    Acting,
+    EnvFactory,
+    Frozen,
+    Inference,
+    OnNonfinite,
+    Optimizer,
+    Policy,
+    Precision,
+    Program,
+    RecordedSource,
+    Replay,
+    learning,
+)  # fmt: skip
+
+__all__ = ["check", "check_read", "check_replays", "check_resume", "refuse"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- program
+
+
+def check(program: Program) -> None:
+    """ValueError that lists everything that could not work, each with a value that would."""
+    env = [] if program.source.env is None else _env_problems(program.source.env)
+    problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
+    for name, policy in learning(program).items():
+        room = f"policies.{name}." if len(program.policies) > 1 else ""
+        problems += [room + problem for problem in _policy_problems(program, policy)]
+    refuse(problems)
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """ValueError of all of them, if there are any."""
+    if len(problems) == 1:
+        raise ValueError(problems[0])
+    if problems:
+        raise ValueError(f"{len(problems)} settings cannot work:" + "".join(f"\n  {problem}" for problem in problems))
+
+
+def _run_problems(program: Program) -> list[str]:
+    place = program.placement
+    problems = [problem for room, part in fields.parts(program) for problem in out_of_range(part, room)]
+    if place.actors == 0:
+        problems[0] += "; 'train --dataset ID' learns from recorded rows alone"
+    if program.source.on_nonfinite not in get_args(OnNonfinite):
+        problems.append(
+            f"source.on_nonfinite: expected one of {', '.join(get_args(OnNonfinite))}, got {program.source.on_nonfinite!r}"
+        )
+    if place.precision not in get_args(Precision):
+        problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
+    if place.inference == "central":
+        problems += _central_problems(program)
+    if place.acting not in get_args(Acting):
+        problems.append(f"placement.acting: expected one of {', '.join(get_args(Acting))}, got {place.acting!r}")
+    elif place.acting != "fp32" and place.precision != "fp32":
+        problems.append(
+            f"placement.acting: expected fp32 with precision={place.precision}, whose products are rounded in actors already, "
+            f"got {place.acting!r}"
+        )
+    elif place.acting != "fp32" and not program.actors:
+        problems.append(f"placement.acting: expected fp32 without actors, since nobody acts, got {place.acting!r}")
+    names: Any = program.source.metrics
+    if isinstance(names, str):
+        problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")
+    elif wrong := [name for name in names if not name.strip("/") or names.count(name) > 1]:
+        problems.append(
+            f"source.metrics: expected different names of the env's info, such as success or episode/r, got {wrong[0]!r}"
+        )
+    if place.inference not in get_args(Inference):
+        problems.append(f"placement.inference: expected one of {', '.join(get_args(Inference))}, got {place.inference!r}")
+    if place.learners != 1:
+        problems.append(f"placement.learners: expected 1 (several are not there yet), got {place.learners}")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
+        problems.append(f"placement.device: expected cpu, cuda or cuda:N, got {place.device!r}")
+    if program.evaluation.stop_at is not None and math.isnan(program.evaluation.stop_at):
+        problems.append("evaluation.stop_at: expected a number, got nan")
+    if program.evaluation.every is not None and program.evaluation.episodes == 0:
+        problems.append("evaluation.every: expected evaluation.episodes of at least 1, got 0")
+    if program.evaluation.stop_at is not None and program.evaluation.episodes == 0:
+        problems.append(
+            "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
+        )
+    return problems
+
+
+def _central_problems(program: Program) -> list[str]:
+    place = program.placement
+    problems = []
+    if program.actors == 0:
+        problems.append("placement.inference: expected local without actors, since nobody acts, got central")
+    elif place.inference_workers > program.actors:
+        problems.append(
+            f"placement.inference_workers: expected at most {program.actors}, as many as actors, since each acts for the "
+            f"envs of whole actors, got {place.inference_workers}"
+        )
+    if 0 < place.inference_batch < place.group_envs:
+        problems.append(
+            f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that are stepped together, got "
+            f"{place.inference_batch}"
+        )
+    return problems
+
+
+def _source_problems(program: Program) -> list[str]:
+    source, problems = program.source, []
+    if isinstance(source, RecordedSource) and not source.dataset:
+        problems.append("source.dataset: expected a data set, by its id or directory, got ''")
+    if not source.dataset:
+        return problems
+    if source.env is None and program.evaluation.episodes:
+        problems.append(f"evaluation.episodes: expected 0 without an env, got {program.evaluation.episodes}")
+    for policy in learning(program).values():
+        if policy.replay is None:
+            problems.append(
+                f"source.dataset: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}"
+            )
+        elif policy.replay.dataset:
+            problems.append(
+                f"replay.dataset: expected none with source.dataset={source.dataset}, whose rows are all there is, got "
+                f"{policy.replay.dataset}"
+            )
+    return problems
+
+
+def _env_problems(env: EnvFactory) -> list[str]:
+    problems = []
+    if not re.fullmatch(r"auto|info|none|obs/.+", env.action_mask):
+        problems.append(f"source.env.action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}")
+    if not str(env.target).strip():
+        problems.append(f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}")
+    try:
+        to_plain(env.kwargs, "env")
+    except ValueError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _together_problems(program: Program) -> list[str]:
+    """Of all policies: those that learn take the same steps of the same envs, so that their versions rise together."""
+    learn, problems = learning(program), []
+    if not learn:
+        return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
+    problems += [
+        f"policies: expected names of letters, digits and _, got {name!r}"
+        for name in program.policies
+        if not name.isidentifier()
+    ]
+    for name, policy in program.policies.items():
+        if isinstance(policy, Frozen):
+            problems += [f"policies.{name}.{problem}" for problem in out_of_range(policy)]
+            if policy.of not in learn:
+                problems.append(f"policies.{name}.of: expected a policy that learns, got {policy.of!r}{hint(policy.of, learn)}")
+    (first, one), *others = learn.items()
+    for name, policy in others:
+        problems += [f"policies.{name}.{problem}" for problem in _apart(first, one, policy)]
+    problems += [
+        f"route.{agent}: expected one of the policies, got {policy!r}{hint(policy, program.policies)}"
+        for agent, policy in program.route.items()
+        if policy not in program.policies
+    ]
+    return problems
+
+
+def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
+    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from the same rounds."""
+    if (one.replay is None) != (policy.replay is None):
+        wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
+        return [
+            f"replay: expected {wanted} {first!r} has, since a round of a replay has rows of all envs and is learned from "
+            f"several times, and a round without one is one batch, got {got}"
+        ]
+    fields = ["unroll", "publish_every"] if one.replay is not None else ["unroll", "batch", "publish_every"]
+    problems = [
+        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the same steps of the same envs, "
+        f"got {getattr(policy, field)}"
+        for field in fields
+        if getattr(policy, field) != getattr(one, field)
+    ]
+    if one.replay is not None and policy.replay is not None and policy.replay.updates != one.replay.updates:
+        mine, its = policy.replay.updates, one.replay.updates
+        problems.append(
+            f"replay.updates: expected {its}, that of {first!r}, since both make their updates after the same rounds, got "
+            f"{mine}; batch={max(policy.batch * mine // its, 1)} learns from as many items a round"
+        )
+    return problems
+
+
+def _policy_problems(program: Program, policy: Policy) -> list[str]:
+    place = program.placement
+    problems = [*out_of_range(policy), *out_of_range(policy.algorithm, "algorithm."), *_optimizer_problems(policy.optimizer)]
+    if policy.algorithm.target_every and not policy.algorithm.has_target:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"algorithm.target_every: expected 0, since {name} has no target network, got {policy.algorithm.target_every}"
+        )
+    if problems or place.envs_per_actor < 1 or place.actors < 1:
+        return problems  # the rest divides by these
+    if policy.replay is not None:
+        return problems + _replay_problems(program, policy, policy.replay)
+    if policy.algorithm.needs_replay:
+        return [*problems, f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got none"]
+    problems += _batch_problems(program, policy)
+    rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
+    if rows % parts:
+        fits = max(n for n in range(1, parts + 1) if rows % n == 0)
+        problems.append(
+            f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll {policy.unroll} x batch "
+            f"{policy.batch}), got {parts}; the nearest below is {fits}"
+        )
+    if place.max_lag is not None and policy.publish_every != 1:
+        problems.append(
+            f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}: the lag would "
+            "exceed the bound; or use max_lag=none"
+        )
+    return problems
+
+
+def _optimizer_problems(optimizer: Optimizer) -> list[str]:
+    problems = out_of_range(optimizer, "optimizer.")
+    for name in ("name", "schedule"):
+        kinds, got = get_args(facts(Optimizer)[name].kind), getattr(optimizer, name)
+        if got not in kinds:
+            problems.append(f"optimizer.{name}: expected one of {', '.join(kinds)}, got {got!r}")
+    return problems
+
+
+def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    place = program.placement
+    problems = [*out_of_range(replay, "replay."), *block_problems(program, policy)]
+    if len(learning(program)) > 1:
+        problems += _alone_problems(program, replay)
+    if not policy.algorithm.needs_replay:
+        name = type(policy.algorithm).__name__
+        problems.append(f"replay: expected none, since {name} learns from the newest policy's rows alone")
+    if policy.publish_every != 1 and place.max_lag is not None:
+        problems.append(f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}")
+    rows = policy.unroll * program.actors * place.envs_per_actor
+    recorded = replay.dataset or program.source.dataset
+    if policy.algorithm.needs_dataset and not recorded:
+        name = type(policy.algorithm).__name__
+        problems.append(
+            f"source.dataset: expected a data set, which {name} learns from, got none: it would only learn to do what it does; "
+            "'train --dataset ID' learns from one, and 'equipoise collect' makes one of a run"
+        )
+    if recorded:
+        problems += _dataset_problems(program, policy, replay)
+    elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
+        problems.append(
+            f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, since fifo gives the {rows} "
+            f"rows of a round once, got {replay.updates}"
+        )
+    if replay.shards > 1:
+        problems += _shard_problems(program, replay)
+    if recorded and replay.relabel:
+        problems.append(f"replay.relabel: expected 0 with a data set, whose goals stay as they are, got {replay.relabel:g}")
+    if replay.encodes and replay.file:
+        problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
+    if replay.encodes and replay.memory:
+        problems.append(
+            f"replay.memory: expected 0 with replay.codec={replay.codec}, since nobody knows before how small rows become, got "
+            f"{replay.memory:,}; use replay.capacity"
+        )
+    for name in ("minibatches", "epochs"):
+        if getattr(policy.algorithm, name) != 1:
+            problems.append(
+                f"algorithm.{name}: expected 1 with a replay, got {getattr(policy.algorithm, name)}: use replay.updates"
+            )
+    return problems
+
+
+def _alone_problems(program: Program, replay: Replay) -> list[str]:
+    """What takes an env of one agent, which has one policy."""
+    given = {"replay.dataset": replay.dataset, "replay.relabel": replay.relabel}
+    learn = ", ".join(learning(program))
+    return [
+        f"{key}: expected one policy that learns, since it takes an env of one agent, got {learn}"
+        for key, value in given.items()
+        if value
+    ]
+
+
+def _shard_problems(program: Program, replay: Replay) -> list[str]:
+    problems = []
+    if program.actors and replay.shards > program.actors:
+        problems.append(
+            f"replay.shards: expected at most {program.actors}, as many as actors, since each keeps the rows of whole actors, "
+            f"got {replay.shards}"
+        )
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with shards, which have no one order, got fifo")
+    if replay.dataset or program.source.dataset:
+        problems.append(f"replay.shards: expected 1 with a data set, which the learner's process reads, got {replay.shards}")
+    return problems
+
+
+def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+    problems = []
+    if replay.selector == "fifo":
+        problems.append("replay.selector: expected uniform or prioritized with a data set, whose rows come again, got fifo")
+    recorded = replay.recorded(policy.batch)
+    if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
+        problems.append(
+            f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items of the data set and of live "
+            f"experience, got {replay.dataset_share}, {recorded} of the data set; --dataset ID learns from the data set alone"
+        )
+    return problems
+
+
+def _batch_problems(program: Program, policy: Policy) -> list[str]:
+    place = program.placement
+    block, batch, lag = place.envs_per_actor, policy.batch, place.max_lag
+    streams = program.actors * block
+    if batch % block:
+        near = max(block, (batch + block // 2) // block * block)
+        return [
+            f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is never split between batches "
+            f"(it could deadlock), got {batch}; the nearest is {near}"
+        ]
+    if lag is not None and lag >= 0 and streams > (slots := batch * (lag + 1)):
+        enough = -(-streams // ((lag + 1) * block)) * block
+        return [
+            f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) in batch x (max_lag + 1) = "
+            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, actors={slots // block} or "
+            f"max_lag={-(-streams // batch) - 1}"
+        ]
+    return block_problems(program, policy)
+
+
+# --------------------------------------------------------------------------------------------------------------- settings
+
+
+def check_read(program: Program, settings: Collection[str]) -> None:
+    """ValueError for those of these settings (KEY each) that nothing reads while the others are as they are."""
+    unread = [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
+    if unread:
+        raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
+
+
+def check_replays(program: Program, settings: Collection[str]) -> None:
+    """ValueError for a setting (KEY each) of a replay where the policies that learn have none."""
+    learn = learning(program)
+    if any(policy.replay is not None for policy in learn.values()):
+        return
+    if (key := next((key for key in settings if re.match(r"(policies\.\w+\.)?replay\.", key)), None)) is not None:
+        raise ValueError(f"{key}: expected an algorithm with a replay ({', '.join(_replaying())}), got {_theirs(program)}")
+
+
+def _replaying() -> list[str]:
+    """The built-in algorithms that learn from a replay."""
+    return [name for name in algorithm_names() if algorithm_class(name).needs_replay]
+
+
+def _theirs(program: Program) -> str:
+    """The algorithms of the policies that learn, and that they have no replay."""
+    names = sorted({algorithm_name(type(policy.algorithm)) for policy in learning(program).values()})
+    return f"{' and '.join(names)}, whose rows are learned from once"
+
+
+def _unread(program: Program, key: str) -> str:
+    """Why nothing reads a setting; empty where something does, or may."""
+    reasons = [why_unread(program, setting) for setting in fields.named(program, key)]
+    return reasons[0] if reasons and all(reasons) else ""
+
+
+# ----------------------------------------------------------------------------------------------------------------- resume
+
+
+def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
+    """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
+    changes = differences(old, new)
+    settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
+    refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]
+    if refused:
+        said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
+        free = [setting.key for room, part in fields.parts(new) for setting in fields.of(part, room) if setting.rule == "free"]
+        raise ValueError(
+            f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
+            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
+        )
+    check_read(new, changes)
+    return changes

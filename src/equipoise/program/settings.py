@@ -1,0 +1,351 @@
+"""``KEY=VALUE`` settings and JSON values, read by the type annotation of the field that they are for.
+
+A value that does not fit is an error that says what was expected and what came; an unknown key is an error that names the
+nearest. Nothing is ever guessed or dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Annotated, Any, Literal, Union
+
+from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
+from equipoise.facts import Range, facts
+from equipoise.hints import hint, nearest
+from equipoise.program import fields
+from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
+
+POLICY_KEYS = ("unroll", "batch", "publish_every")
+NONE_WORDS = ("none", "null")
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
+    f"{prefix}{byte}": base**power
+    for byte, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
+}
+
+
+Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
+
+
+def pairs(settings: Settings) -> list[tuple[str, Any]]:
+    """(key, value) of each; the value is a text still, or what a mapping has."""
+    if isinstance(settings, str):
+        raise ValueError(f"settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text {settings!r}")
+    return list(settings.items()) if isinstance(settings, Mapping) else [_split(setting) for setting in settings]
+
+
+def apply_settings(program: Program, settings: Settings) -> Program:
+    """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
+
+    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run, ``algorithm.*`` for
+    hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``replay.*`` for a replay's settings,
+    ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument of the env,
+    ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where
+    there are several policies ``policies.NAME.*`` is one's, and without that it is that of all that learn.
+    """
+    kinds = setting_types(program)
+    in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
+    in_program: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+    route: dict[str, str] = {}
+    for key, text in pairs(settings):
+        room, _, name = key.partition(".")
+        if room == "env" and name.isidentifier():
+            env[name] = convert(text, Any, key)
+        elif room == "route" and name:
+            route[name] = convert(text, str, key)
+        elif (kind := _kind(key, kinds)) is None:
+            raise ValueError(f"unknown setting {key!r}{_nested_hint(key) or hint(key, kinds)}")
+        elif targets := _targets(program, key):
+            for policy, short in targets:
+                in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
+        else:
+            in_program[key] = convert(text, kind, key)
+    if any(in_policies.values()):
+        policies = program.policies.items()
+        in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
+    if env:
+        in_program["source.env.kwargs"] = {**program.env.kwargs, **env}
+    if route:
+        in_program["route"] = {**program.route, **route}
+    return fields.replaced(program, in_program) if in_program else program
+
+
+def _nested_hint(key: str) -> str:
+    """The path of a setting whose option has the name ``key``, in words; empty where there is none."""
+    path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
+    return f"; it is {path!r}" if path else ""
+
+
+def _targets(program: Program, key: str) -> list[tuple[str, str]]:
+    """The policies that a key is of, each with the key within it."""
+    if key.startswith("policies."):
+        _, name, short = key.split(".", 2)
+        return [(name, short)]
+    short = key.removeprefix("policy.")
+    return [(name, short) for name, policy in learning(program).items() if _kind(short, policy_types(policy)) is not None]
+
+
+def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
+    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``); None where there is none."""
+    field, _, entry = key.rpartition(".")
+    whole = kinds.get(field)
+    if key not in kinds and entry and typing.get_origin(whole) is Mapping:
+        return typing.get_args(whole)[1]
+    return kinds.get(key)
+
+
+def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
+    plain = {key: value for key, value in changes.items() if "." not in key}
+    for room in fields.PARTS:
+        if deep := {key.removeprefix(f"{room}."): changes[key] for key in changes if key.startswith(f"{room}.")}:
+            for key in [key for key in deep if "." in key]:  # an entry of a mapping
+                name, _, entry = key.partition(".")
+                deep[name] = {**deep.get(name, getattr(getattr(policy, room), name)), entry: deep.pop(key)}
+            if room == "replay" and "capacity" in deep:  # a recipe's budget, which would win, is of a size that is not wanted
+                deep = {"memory": 0} | deep
+            plain[room] = dataclasses.replace(getattr(policy, room), **deep)
+    return dataclasses.replace(policy, **plain)
+
+
+def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -> None:
+    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one argument."""
+    for key, text in pairs(settings):
+        room, _, name = key.partition(".")
+        if room == "env" and kwargs and name in kwargs and (now := convert(text, Any, key)) != kwargs[name]:
+            raise ValueError(
+                f"{name}: expected to be given once, got {kwargs[name]!r} in env_kwargs and, by the setting {key}, {now!r}"
+            )
+
+
+def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing else to set."""
+    check_env_given_once(settings, kwargs)
+    arguments = dict(kwargs or {})
+    mask: dict[str, str] = {}
+    for key, text in pairs(settings):
+        room, _, name = key.partition(".")
+        if room == "env" and name.isidentifier():
+            arguments[name] = convert(text, Any, key)
+        elif key == "source.env.action_mask":
+            mask["action_mask"] = convert(text, str, key)
+        else:
+            raise ValueError(
+                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, source.env.action_mask=CHOICE"
+            )
+    return EnvFactory(target=target, kwargs=arguments, **mask)
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, separator, text = setting.partition("=")
+    if not separator or not key.strip():
+        raise ValueError(f"setting {setting!r}: expected KEY=VALUE, such as algorithm.gamma=0.98")
+    return key.strip(), text.strip()
+
+
+def setting_types(program: Program) -> dict[str, Any]:
+    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*`` besides."""
+    run = {key: fact.kind for key, fact in fields.shorts().values()}  # also of the kind of source that this program has not
+    return run | {name: setting.fact.kind for setting in fields.settings(program) for name in setting.names}
+
+
+def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
+    """What can be set of a policy."""
+    if isinstance(policy, Frozen):
+        return field_types(Frozen)
+    rooms = {room: getattr(policy, room) for room in fields.PARTS}
+    kinds = {
+        f"{room}.{name}": kind
+        for room, settings in rooms.items()
+        if settings is not None
+        for name, kind in field_types(type(settings)).items()
+    }
+    return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
+
+
+def field_types(cls: type[Any]) -> dict[str, Any]:
+    """The init fields of a dataclass and their types."""
+    return {name: fact.kind for name, fact in facts(cls).items()}
+
+
+def out_of_range(instance: Any, before: str = "") -> list[str]:
+    """A sentence for each field of a dataclass whose number is outside the ``Range`` of its annotation."""
+    return [
+        f"{before}{name}: expected {limit}, got {value}"
+        for name, fact in facts(type(instance)).items()
+        for value, limit in _beyond(getattr(instance, name), fact.annotated)
+    ]
+
+
+def _beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        if isinstance(value, int | float):
+            yield from ((value, limit) for limit in args[1:] if isinstance(limit, Range) and value not in limit)
+        yield from _beyond(value, args[0])
+    elif origin in (Union, types.UnionType):
+        yield from (found for arg in args for found in _beyond(value, arg))
+    elif origin is tuple and isinstance(value, tuple):
+        yield from (found for item in value for found in _beyond(item, args[0]))
+    elif origin is Mapping and isinstance(value, Mapping):
+        yield from (found for item in value.values() for found in _beyond(item, args[1]))
+
+
+# ----------------------------------------------------------------------------------------------------------------- values
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what came."""
+    try:
+        return _converter(kind)(value)
+    except (ValueError, TypeError) as error:
+        reason = f" ({error})" if isinstance(error, _Reason) else ""
+        raise ValueError(f"{where}: expected {describe(kind)}, got {value!r}{reason}") from None
+
+
+def describe(kind: Any) -> str:
+    """A type in the words of a user."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return f"a list of ({describe(args[0])}), such as 64,64"
+    if origin is tuple:
+        return f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none", Any: "a value"}
+    return words.get(kind, "a JSON object" if (origin or kind) in (dict, Mapping) else str(kind))
+
+
+class _Reason(ValueError):
+    """A refusal whose message says more than the expected type does."""
+
+
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return partial(_union, args)
+    if origin is Literal:
+        return partial(_literal, args)
+    if kind is tuple or origin is tuple:
+        return partial(_tuple, args)
+    if kind is Any:
+        return _anything
+    if isinstance(kind, type) and kind in _SCALARS:
+        return _SCALARS[kind]
+    if kind in (dict, Mapping) or origin in (dict, Mapping):
+        return partial(_mapping, args)
+    raise _Reason(f"a field of type {kind} cannot be set from text or JSON; use numbers, texts, Literal, tuple or None")
+
+
+def _union(args: Sequence[Any], value: Any) -> Any:
+    # None first: "none" is a text, too.
+    for kind in sorted(args, key=lambda arg: arg is not type(None)):
+        try:
+            return _converter(kind)(value)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError
+
+
+def _literal(args: Sequence[Any], value: Any) -> Any:
+    for arg in args:
+        if value == arg and isinstance(value, bool) == isinstance(arg, bool):
+            return arg
+        if isinstance(value, str) and value.lower() == str(arg).lower():
+            return arg
+    if (near := nearest(str(value), [str(arg) for arg in args])) is None:
+        raise ValueError
+    raise _Reason(f"did you mean {near!r}?")
+
+
+def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        inside = value.strip()
+        if inside[:1] + inside[-1:] in ("()", "[]"):
+            inside = inside[1:-1]
+        value = [part.strip() for part in inside.split(",")]
+        if value[-1] == "":  # "64," and "": what Python writes after a tuple's only value, and the empty tuple
+            value.pop()
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    if not args:
+        args = (Any, Ellipsis)
+    kinds = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
+    if len(kinds) != len(value):
+        raise _Reason(f"{len(value)} values")
+    return tuple(_converter(kind)(item) for kind, item in zip(kinds, value, strict=True))
+
+
+def _none(value: Any) -> None:
+    if value is not None and not (isinstance(value, str) and value.lower() in NONE_WORDS):
+        raise ValueError
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
+        return value.lower() in TRUE_WORDS
+    raise ValueError
+
+
+def whole(value: Any) -> int:
+    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    text = str(value)
+    suffix = next((s for s in (text[-n:].lower() for n in (3, 2, 1)) if s in SUFFIXES), "")
+    try:  # Decimal, since 2.3 * 10**6 is not whole as a float
+        number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(suffix, 1)
+        if abs(number) < 2**63 and number == int(number):
+            return int(number)
+    except (ArithmeticError, ValueError):  # no number, infinity, nan
+        pass
+    raise _Reason("64, 500k, 1M, 500MiB and 2GB are some")
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    number = float(value)  # "inf" is welcome: a clip that is off; JSON has no other way to write it
+    if number != number:
+        raise ValueError
+    return number
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
+    value = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    read = _converter(args[1] if args else Any)
+    return {_str(key): read(item) for key, item in value.items()}
+
+
+def _anything(value: Any) -> Any:
+    """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
+    if not isinstance(value, str):
+        return value
+    words = {"True": True, "False": False, "None": None, "none": None, "NaN": "NaN", "Infinity": "Infinity"}
+    if value in words:
+        return words[value]
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {float: _float, int: whole, bool: _bool, str: _str, type(None): _none}

@@ -1,0 +1,52 @@
+"""What a new run takes from a checkpoint of another one: the weights alone, or all that its learner had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from equipoise.learners.learner import Learner
+from equipoise.record import checkpoint, playable, statefile
+from equipoise.types import Program, learning
+
+MANY = 1 << 30  # more windows than a batch has
+
+
+def take(program: Program, nets: Mapping[str, nn.Module], source: Path, *, learner: bool) -> int | None:
+    """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, where all of the ``learner`` is to follow.
+
+    ValueError where something of it does not fit this run.
+    """
+    playable.fill(nets, checkpoint.load(source)[0], str(source))
+    updates = [begin_from(new_learner(program, name, nets[name]), source, name) for name in learning(program) if learner]
+    return updates[0] if updates else None
+
+
+def new_learner(
+    program: Program, name: str, net: nn.Module, *, schedule_updates: int = 1, seed: int = 0, batch: int = MANY
+) -> Learner:
+    """The learner of a policy, on the program's device; ``batch``: windows of a batch."""
+    policy = learning(program)[name]
+    return Learner(
+        policy.algorithm, net, optimizer=policy.optimizer, device=program.placement.device,
+        precision=program.placement.precision,
+        schedule_updates=schedule_updates, seed=seed, batch=batch,
+    )  # fmt: skip
+
+
+def begin_from(learner: Learner, source: Path, name: str) -> int:
+    """Take the state of a policy's learner from a whole checkpoint -> the updates that it had made.
+
+    ValueError where there is none, or it does not fit.
+    """
+    place = source / checkpoint.LEARNER
+    data = checkpoint.read(source, checkpoint.LEARNER)
+    try:
+        learner.begin_from(statefile.parse(data)["learners"][name])
+        return learner.before
+    except KeyError as error:
+        raise ValueError(f"{place}: expected the state of the learner of {name!r}, got none of {error}") from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{place}: expected a learner that this run can begin from; {error}") from error

@@ -1,0 +1,339 @@
+"""Checkpoints: safetensors and JSON with a manifest of hashes, written aside, synced, renamed last; never pickle.
+
+A *whole* checkpoint holds the state of every worker, so that a run can go on from it; one with weights alone can be played
+and begun from. Several processes write into one that is aside (each the files of its own state), one completes it.
+
+The rows of a replay are not in it: they lie in segments beside the checkpoints (``experience/replay/journal.py``), which
+several name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import Damaged
+from equipoise.experience.replay import journal
+from equipoise.files import json_bytes, parse_json, read_json, sync_directory, write_synced
+from equipoise.record import statefile
+from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json", "manifest.json"
+LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
+REPLAY = "replay.safetensors"
+REQUIRED = {WEIGHTS, META}
+KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")  # each worker has its own, and each of several replays
+STEP = re.compile(r"\.?step_(\d+)(\.old)?")  # ".step_N.old": its writer was killed while it replaced step_N
+SEGMENTS = "replay"  # the folder of rows, within that of the checkpoints; each shard, and each of several policies, has its own
+SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
+Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
+COUNT = Number(0, (1 << 63) - 1, whole=True)
+ENTRY_SCHEMA: Schema = {"sha256": Text(64), "size": COUNT}
+META_SCHEMA: Schema = {
+    "version": COUNT, "env_steps": COUNT, "status?": Text(100), "schedule_steps?": COUNT,
+    "evaluation?": Maybe({"mean": Maybe(Number()), "*": Anything()}), "*": Anything(),
+}  # fmt: skip
+
+
+def params_sha256(params: Mapping[str, Tensor]) -> str:
+    """One number for a set of parameters: sorted names, dtypes, shapes and bytes."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(params):
+        tensor = params[name].detach().cpu().contiguous()
+        # As JSON, so that no two different headers are written alike.
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------- writing
+
+
+def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
+    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses shared memory."""
+    import safetensors.torch
+
+    return safetensors.torch.save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in params.items()})
+
+
+def begin(directory: Path, step: int) -> Path:
+    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One at a time."""
+    if step < 0:
+        raise ValueError(f"step: expected at least 0, got {step}")
+    if not directory.is_dir():
+        directory.mkdir(parents=True)
+        sync_directory(directory.parent)
+    _tidy(directory)
+    place = aside(directory, step)
+    place.mkdir()
+    return place
+
+
+def aside(directory: Path, step: int) -> Path:
+    return directory / f".step_{step}.new"
+
+
+def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
+    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any process."""
+    assert KNOWN.fullmatch(name), name
+    write_synced(place / name, data)
+    return {name: {"sha256": _sha256(data), "size": len(data)}}
+
+
+def complete(directory: Path, step: int, files: Mapping[str, Entry], segments: Mapping[str, Entry] | None = None) -> Path:
+    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all.
+
+    ``segments``: those beside it that hold its replay's rows.
+    """
+    target, place, old = directory / f"step_{step}", aside(directory, step), directory / f".step_{step}.old"
+    write_synced(place / MANIFEST, json_bytes({"step": step, "files": dict(files), "segments": dict(segments or {})}))
+    sync_directory(place)
+    try:
+        if target.is_dir():  # the same step again: rename cannot replace a directory that has files
+            target.rename(old)
+        place.rename(target)
+    except BaseException:
+        if old.is_dir() and not target.is_dir():
+            old.rename(target)
+        raise
+    sync_directory(directory)
+    shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def abandon(directory: Path, step: int) -> None:
+    """Remove what is aside."""
+    shutil.rmtree(aside(directory, step), ignore_errors=True)
+
+
+def save(
+    directory: Path, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any], spec: Mapping[str, Any] | None = None
+) -> Path:
+    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them (``record/playable.py``)."""
+    place = begin(directory, step)
+    try:
+        files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
+        files |= {} if spec is None else add(place, SPEC, json_bytes(spec))
+        return complete(directory, step, files)
+    except BaseException:
+        abandon(directory, step)
+        raise
+
+
+def retain(directory: Path, last: int, *, upto: int | None = None, known: Source | None = None) -> None:
+    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments that none names then.
+
+    While no replay's rows are being written. ``known``: one whose manifest was read already.
+    """
+    found = _found(directory)
+    beyond = [entry for entry in found if upto is not None and entry[0] > upto]
+    for _, _, path in [*beyond, *[entry for entry in found if entry not in beyond][last:]]:
+        shutil.rmtree(path, ignore_errors=True)
+    rows = [file for file in (directory / SEGMENTS).rglob("*") if file.is_file()]
+    named: set[str] = set()
+    for _, _, path in _found(directory) if rows else ():
+        with contextlib.suppress(OSError, ValueError):  # a damaged one, which nobody can go on from
+            named |= known.segments.keys() if known is not None and path == known.path else segments(path).keys()
+    for file in rows:
+        name = file.relative_to(directory / SEGMENTS).as_posix()
+        if SEGMENT.fullmatch(name) and name not in named:
+            file.unlink(missing_ok=True)
+
+
+def _tidy(directory: Path) -> None:
+    """Finish what a killed writer began: an old one without its new one is put back, the rest is removed."""
+    for path in directory.glob(".step_*"):
+        target = directory / path.stem.removeprefix(".")
+        if path.suffix == ".old" and not target.is_dir():
+            path.rename(target)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- reading
+
+
+def latest(directory: Path, *, whole: bool = False, skipped: list[str] | None = None) -> Path | None:
+    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from if ``whole``: then the
+    rows of a replay, too.
+
+    ``skipped``: gets a sentence for each newer one that is damaged.
+    """
+    for _, _, path in _found(directory):
+        try:
+            files = _verified(path, rows=whole)
+        except (OSError, ValueError) as error:
+            if skipped is not None:
+                skipped.append(str(error))
+            continue
+        if not whole or LEARNER in files:
+            return path
+    return None
+
+
+def _found(directory: Path) -> list[tuple[int, bool, Path]]:
+    """(step, not an old one, path), the newest first."""
+    if not directory.is_dir():
+        return []
+    matches = [(match, path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))]
+    return sorted([(int(match[1]), not match[2], path) for match, path in matches], reverse=True)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(params, meta) of a checkpoint; ValueError naming the file that is not as its manifest says."""
+    return statefile.parse_weights(read(path, WEIGHTS), path / WEIGHTS), read_meta(path)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself."""
+    meta: dict[str, Any] = check(parse_json(read(path, META), path / META), META_SCHEMA, str(path / META))
+    return meta
+
+
+def read(path: Path, name: str) -> bytes:
+    """One file of a checkpoint, read once, so that what was verified is what is used."""
+    files, _ = _manifest(path)
+    if name not in files:
+        raise ValueError(f"{path}: expected a file {name} in its manifest, got {sorted(files)}")
+    return _content(path / name, files[name])
+
+
+def segments(path: Path) -> dict[str, Entry]:
+    """The segments that hold the rows of a checkpoint's replay."""
+    return _manifest(path)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A checkpoint that a run goes on from; it travels to every worker.
+
+    Each file is opened once. The driver verifies those that it needs when it chooses the checkpoint, and keeps them until
+    they are used. A worker verifies its own as it loads them: a ``Damaged`` one ends it, and the run goes on from an older
+    checkpoint.
+    """
+
+    path: Path
+    files: Mapping[str, Entry]
+    segments: Mapping[str, Entry]  # that hold the rows of its replay
+    meta: Mapping[str, Any]
+    kept: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file, as the manifest says."""
+        if name in self.kept:
+            return self.kept[name]
+        if name not in self.files:
+            raise ValueError(f"{self.path}: expected a file {name} in its manifest, got {sorted(self.files)}")
+        return _content(self.path / name, self.files[name])
+
+    def read_segment(self, name: str) -> bytes:
+        """What the manifest names of a segment, which may have grown since."""
+        return _content(self.path.parent / SEGMENTS / name, self.segments[name], grows=True)
+
+    def params(self) -> dict[str, Tensor]:
+        """The weights of every policy."""
+        return statefile.parse_weights(self.read(WEIGHTS), self.path / WEIGHTS)
+
+    @property
+    def version(self) -> int:
+        return int(self.meta["version"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without what the driver keeps."""
+        return partial(Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta), ()
+
+
+def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:
+    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of it.
+
+    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of ``latest``.
+    """
+    for _, _, path in _found(directory):
+        if path in passed:
+            continue
+        try:
+            files, named = _manifest(path)
+            if LEARNER not in files:
+                continue
+            for name, said in files.items():
+                _size(path / name, said)
+            for name, said in named.items():
+                _size(path.parent / SEGMENTS / name, said, grows=True)
+            kept = {name: _content(path / name, files[name]) for name in (META, WEIGHTS, EXPERIENCE, DRIVER) if name in files}
+            meta = check(parse_json(kept[META], path / META), META_SCHEMA, str(path / META))
+        except (OSError, ValueError) as error:
+            skipped.append(str(error))
+        else:
+            return Source(path=path, files=files, segments=named, meta=meta, kept=kept)
+    return None
+
+
+def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
+    files, named = _manifest(path)
+    for name, said in files.items():
+        _content(path / name, said)
+    for name, said in named.items() if rows else ():
+        try:
+            _content(path.parent / SEGMENTS / name, said, grows=True)
+        except ValueError as error:
+            raise ValueError(f"{path}: rows of its replay are lost: {error}") from None
+    return files
+
+
+def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The files and the segments."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none")
+    manifest = read_json(path / MANIFEST)
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
+    if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
+        raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
+    named = manifest.get("segments", {})
+    if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):
+        raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
+    for name, said in (files | named).items():
+        check(said, ENTRY_SCHEMA, f"{path / MANIFEST}: {name}")
+    return files, named
+
+
+def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
+    """What the manifest says of a file; ``grows``: there may be more behind it."""
+    _size(file, said, grows=grows)
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(said["size"])
+    except (OSError, MemoryError) as error:
+        raise Damaged(
+            f"{file}: expected {said['size']:,} bytes that can be read, got {str(error) or 'no memory for them'}"
+        ) from error
+    if (sha256 := _sha256(data)) != said.get("sha256"):
+        raise Damaged(f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is damaged")
+    return data
+
+
+def _size(file: Path, said: Entry, *, grows: bool = False) -> None:
+    """``Damaged`` unless it is a plain file of the size that the manifest says."""
+    if file.is_symlink() or not file.is_file():
+        raise Damaged(f"{file}: expected a plain file, got none")
+    size, expected = os.path.getsize(file), said["size"]
+    if size < expected or (size > expected and not grows):
+        raise Damaged(f"{file}: expected {expected} bytes as in the manifest, got {size}; the file is damaged")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

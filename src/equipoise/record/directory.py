@@ -1,0 +1,417 @@
+"""The run directory: all that a run leaves behind, and the only thing that other commands read.
+
+run.json, spec.json (what plays its policies), metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an
+env failed), summary.json. JSON files are replaced whole, and nan is written as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from equipoise import trust
+from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
+from equipoise.hints import hint
+from equipoise.program.program import from_json, to_json
+from equipoise.program.refusals import check as check_program
+from equipoise.record import checkpoint, paths, wandb_log
+from equipoise.record.checkpoint import Entry, Source, params_sha256
+from equipoise.record.events import Events, scalars
+from equipoise.record.origin import host, versions
+from equipoise.record.paths import RUN
+from equipoise.record.report import Report, read_reports, step_of
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, check
+from equipoise.types import Program
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "params_sha256"]
+
+METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "metrics.jsonl", "summary.json", "checkpoints", "videos"
+CAPSULES = "capsules"
+SUMMARY_KEYS = (
+    "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
+    "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
+    "aborted",
+)  # fmt: skip
+STATUSES = ("completed", "solved", "interrupted", "failed")
+RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
+    "on": Text(among=("serial", "process")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
+    "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
+}  # fmt: skip
+SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}
+BEST = "best"  # within checkpoints/: the weights of the best evaluation
+KEPT = 3  # whole checkpoints
+
+
+class RunDirectory:
+    """One run's directory, made by ``create`` (which writes) or found by ``open`` (which reads)."""
+
+    def __init__(self, path: Path, program: Program | None, run: dict[str, Any]) -> None:
+        self.path, self.run, self._program = path, run, program
+        self._spec: Mapping[str, Any] | None = None  # of a directory that is written
+        self._events: Events | None = None
+        self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
+        self._wandb: wandb_log.WandbLog | None = None
+        self._metrics: Any = None
+        self._lock: int | None = None
+        self._unconfirmed = False
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str] | None,
+        program: Program,
+        *,
+        on: str = "process",
+        argv: Sequence[str] | None = None,
+        notes: Sequence[str] = (),
+        tensorboard: bool = True,
+        wandb: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again.
+
+        ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets it, too.
+
+        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too.
+        """
+        on_wandb = None if wandb is None else wandb_log.new(wandb)
+        data = to_json(program)  # first: what cannot be written leaves no directory behind
+        directory = paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
+        run = {
+            "program": data,
+            "signature": trust.signature(data),
+            "on": on,
+            "argv": list(sys.argv if argv is None else argv),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seeds": {"program": program.schedule.seed},
+            "versions": versions(),
+            "host": host(),
+            "env_notes": list(notes),
+            "tensorboard": tensorboard,
+            "wandb": on_wandb,
+            **(extra or {}),
+        }
+        write_atomic(directory / RUN, json_bytes(run))
+        made = cls(directory, program, plain(run))
+        made._begin_writing()
+        made._write_spec(spec)
+        try:
+            made._begin_wandb()
+        except Exception:
+            made.close()
+            shutil.rmtree(directory)
+            raise
+        return made
+
+    def go_on(
+        self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None, source: Source | None = None,
+    ) -> None:  # fmt: skip
+        """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
+
+        ``extra`` and ``spec``: as for ``create``, as they are now. ``source``: the checkpoint.
+        """
+        self._begin_writing()
+        try:
+            told = self._readable_metrics()
+            self._begin_wandb(told=max(map(step_of, told), default=-1))
+            self.rewind(step, source, told)
+        except BaseException:
+            self.close()
+            raise
+        resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
+        data = to_json(program)
+        self.run |= {"program": data, "signature": trust.signature(data), "on": on, "versions": versions(), "host": host()}
+        self.run |= plain(extra or {})
+        self.run["resumed"] = [*self.run.get("resumed", []), resumed]
+        self._program = program
+        self._unconfirmed = True
+        self._write_spec(spec)
+        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def _write_spec(self, spec: Mapping[str, Any] | None) -> None:
+        self._spec = spec
+        if spec is not None:
+            write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
+
+    def confirm(self) -> None:
+        """Write down what was changed by going on, once it works: a change that fails at once is not kept."""
+        if self._unconfirmed:
+            self._unconfirmed = False
+            write_atomic(self.path / RUN, json_bytes(self.run))
+
+    def rewind(self, step: int, source: Source | None = None, told: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Cut off the reports and the checkpoints after a step, and the last word of a run that had ended there.
+
+        ``source``: the checkpoint of that step; ``told``: the reports, where they are read already.
+        """
+        told = self._readable_metrics() if told is None else told
+        whole = [line for line in told if step_of(line) <= step and not line["final"]]
+        write_atomic(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
+        self._metrics.close()
+        self._metrics = (self.path / METRICS).open("ab", buffering=0)
+        self._close_events()
+        self._purge_step = step + 1
+        if self._wandb is not None:
+            self._wandb.rewind()
+        checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
+
+    def _begin_writing(self) -> None:
+        """Lock the directory, which the kernel undoes when this process ends, however; ValueError if another has done so."""
+        if fcntl is not None:
+            self._lock = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise ValueError(
+                    f"{self.path}: expected a run that has ended, got one that another process writes now"
+                ) from None
+        self._metrics = (self.path / METRICS).open("ab", buffering=0)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> Self:
+        """The run that is there; nothing is changed.
+
+        ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``). Without that the algorithm is
+        imported only where it is ours, or this user's own run wrote the file; the same holds for the env and the torso.
+        """
+        found = cls.found(path)
+        file = found.path / RUN
+        names, signed = trust.of_program(found.run["program"])
+        trust.check(names, signed, found.run.get("signature"), trusted, file)
+        try:
+            found._program = from_json(found.run["program"])
+            check_program(found._program)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+        check(found.run, RUN_SCHEMA, str(file))
+        return found
+
+    @classmethod
+    def found(cls, path: str | os.PathLike[str]) -> Self:
+        """The files of the run that is there, without its program: nothing that it names is imported."""
+        directory = Path(path).expanduser()
+        if not (directory / RUN).is_file():
+            got = "one without" if directory.is_dir() else "no directory"
+            raise FileNotFoundError(
+                f"{directory}: expected a run directory with a {RUN}, got {got}{paths.near_runs(directory)}"
+            )
+        run = read_json(directory / RUN)
+        if not isinstance(run, dict) or "program" not in run:
+            raise ValueError(f"{directory / RUN}: expected a JSON object with the key 'program'")
+        return cls(directory, None, run)
+
+    @property
+    def program(self) -> Program:
+        if self._program is None:
+            raise ValueError(f"{self.path}: expected a run that was opened with its program")
+        return self._program
+
+    # -------------------------------------------------------------------------------------------------------- as it runs
+
+    def write_report(self, report: Report) -> None:
+        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for TensorBoard and W&B."""
+        if self._metrics is None:
+            raise ValueError(f"{self.path}: expected a directory made by create(), which writes; got one that was opened")
+        line = json.dumps(plain(report), allow_nan=False).encode() + b"\n"
+        append_whole(self._metrics, line, self.path / METRICS)
+        if self._wandb is not None:
+            self._wandb.write(scalars(report), report.step)
+        if self.run["tensorboard"]:
+            self._events = self._events or Events(self.path, purge_step=self._purge_step)
+            self._events.write(scalars(report), report.step)
+
+    def _begin_wandb(self, told: int = -1) -> None:
+        if (known := self.run.get("wandb")) is not None:
+            self._wandb = wandb_log.WandbLog(known, self.path, self.run["program"], told=told)
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def sync_metrics(self) -> None:
+        """A checkpoint promises the reports up to it."""
+        os.fsync(self._metrics.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The reports so far; ValueError for a damaged one."""
+        return read_reports(self.path / METRICS)
+
+    def _readable_metrics(self) -> list[dict[str, Any]]:
+        """The reports that can be read: a run that goes on does not need the others."""
+        damaged: list[str] = []
+        found = read_reports(self.path / METRICS, damaged=damaged)
+        if damaged:
+            more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
+            warnings.warn(f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3)
+        return found
+
+    def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """summary.json with exactly the keys of ``SUMMARY_KEYS``; returns it as it was written."""
+        for key in summary:
+            if key not in SUMMARY_KEYS:
+                raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
+        if missing := [key for key in SUMMARY_KEYS if key not in summary]:
+            raise ValueError(f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}")
+        if summary["status"] not in STATUSES:
+            raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
+        data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
+        if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and of each policy
+            keys = ("mean", "std", "episodes", *(("policies",) if data["evaluation"].get("policies") else ()))
+            data["evaluation"] = {key: data["evaluation"][key] for key in keys}
+        write_atomic(self.path / SUMMARY, json_bytes(data))
+        return data
+
+    def summary(self) -> dict[str, Any] | None:
+        """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
+        file = self.path / SUMMARY
+        if not file.is_file():
+            return None
+        try:
+            data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{error}; the file is not needed, and is left out of account", RuntimeWarning, stacklevel=2)
+            return None
+        return data
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        self._close_events()
+        if self._wandb is not None:
+            self._wandb.close(failed=(self.summary() or {}).get("status") == "failed")
+            self._wandb = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def discard(self) -> None:
+        """Close and remove the directory of a run that did not begin."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------------- checkpoints
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def save_checkpoint(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """checkpoints/step_N, of weights alone: complete or not there at all."""
+        return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
+
+    def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those before."""
+        saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
+        for other in saved.parent.glob("step_*"):
+            if other != saved:
+                shutil.rmtree(other, ignore_errors=True)
+        return saved
+
+    def best_checkpoint(self) -> Path | None:
+        """The weights of the best evaluation so far; those that solved a run that is solved."""
+        return checkpoint.latest(self.checkpoints / BEST)
+
+    def best_mean(self) -> float:
+        """The mean return of that evaluation; -infinity where there was none."""
+        found = self.best_checkpoint()
+        evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
+        return -math.inf if evaluation is None or evaluation["mean"] is None else float(evaluation["mean"])
+
+    def complete_checkpoint(
+        self, step: int, files: dict[str, Entry], segments: dict[str, Entry], driver: Any, meta: Mapping[str, Any]
+    ) -> Path:
+        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a few are kept."""
+        self.sync_metrics()
+        place = checkpoint.aside(self.checkpoints, step)
+        files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
+        files |= checkpoint.add(place, checkpoint.META, json_bytes(meta))
+        files |= {} if self._spec is None else checkpoint.add(place, checkpoint.SPEC, json_bytes(self._spec))
+        done = checkpoint.complete(self.checkpoints, step, files, segments)
+        checkpoint.retain(self.checkpoints, KEPT)
+        return done
+
+    def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
+        """The newest whose every file is as its manifest says; ``whole``: that a run can go on from. Damage is warned of."""
+        skipped: list[str] = []
+        found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
+        _warn(skipped, found)
+        return found
+
+    def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
+        """The newest that a run can go on from; ValueError that says what is wrong with each where there is none.
+
+        ``damaged``: those that were found to be, and why.
+        """
+        skipped: list[str] = list((damaged or {}).values())
+        found = checkpoint.choose(self.checkpoints, passed=damaged or {}, skipped=skipped)
+        if found is None:
+            why = "".join(f"; {damage}" for damage in skipped[:KEPT])
+            raise ValueError(
+                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin anew with 'train', with "
+                "--init-from where its weights can be read"
+            )
+        _warn(skipped, found.path)
+        return found
+
+    def newest_whole(self, damaged: Mapping[Path, str]) -> Source | None:
+        """The same; None where there is none."""
+        skipped: list[str] = []
+        found = checkpoint.choose(self.checkpoints, passed=damaged, skipped=skipped)
+        _warn(skipped, None if found is None else found.path)
+        return found
+
+    def result_checkpoint(self) -> Path | None:
+        """The weights to play with: those that solved a run that was solved, else the newest."""
+        summary, best = self.summary(), self.best_checkpoint()
+        if summary is not None:
+            solved = summary["status"] == "solved"
+        else:
+            solved = best is not None and checkpoint.read_meta(best).get("status") == "solved"
+        return best if solved and best is not None else self.latest_checkpoint()
+
+    @property
+    def videos(self) -> Path:
+        return self.path / VIDEOS
+
+    @property
+    def capsules(self) -> Path:
+        return self.path / CAPSULES
+
+
+def _warn(skipped: Sequence[str], found: Path | None) -> None:
+    for damage in skipped:
+        warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=3)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(params, meta) of one checkpoint directory; a damaged file is refused by name."""
+    return checkpoint.load(Path(path).expanduser())

@@ -1,0 +1,50 @@
+"""Paths of run directories: the name of a new one, and the nearest that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from equipoise.hints import nearest
+from equipoise.program.program import algorithm_name
+from equipoise.types import Program, learning
+
+RUN = "run.json"  # the file that makes a directory a run
+
+
+def make_default(program: Program) -> Path:
+    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start within a second."""
+    algorithm = "-".join(dict.fromkeys(algorithm_name(type(policy.algorithm)) for policy in learning(program).values()))
+    name = f"{program.name}-{algorithm}-{program.schedule.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    candidate, n = path, 1
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            n += 1
+            candidate = path.with_name(f"{path.name}-{n}")
+        else:
+            return candidate
+
+
+def make(directory: Path) -> Path:
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"{directory}: expected a directory to write the run into, got a file")
+    if directory.is_dir() and (there := sorted(os.listdir(directory))):
+        what = "one that holds a run" if RUN in there else f"one that holds {', '.join(there[:3])}"
+        raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def near_runs(path: Path) -> str:
+    """A hint at runs that do exist, by the name's likeness."""
+    places = [place for place in (path.parent, Path("runs")) if place.is_dir()]
+    runs = [str(run.parent) for place in places for run in place.glob(f"*/{RUN}")]
+    if not runs:
+        return "; 'equipoise train ENV' makes one"
+    near = nearest(str(path), runs)
+    return f"; did you mean {near!r}?" if near else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"

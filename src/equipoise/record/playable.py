@@ -1,0 +1,123 @@
+"""What ``spec.json`` says: all that is needed to play a run's policies where their env cannot be made.
+
+A run directory and each of its checkpoints have one. It holds, for each policy, the algorithm with its hyper-parameters, the
+spaces (an action's form follows from its space), where the mask is, which observations are stacks of frames, and which agents
+the policy acts for. Statistics of observations are not in it: they are buffers of the network, so the weights hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import tree, trust
+from equipoise.actors.playing import FixedPolicy, noise_columns
+from equipoise.envs import observation_spec, space_json
+from equipoise.envs.spaces import action_spec
+from equipoise.nets.threads import one_thread
+from equipoise.program.program import algorithm_from_json, algorithm_json
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.types import Algorithm, EnvSpec, Precision, Stack
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+
+FORMAT = 1
+COUNT, PLACE = Number(1, 1 << 20, whole=True), Number(0, 1 << 20, whole=True)
+SCHEMA: Schema = {
+    "format": Number(FORMAT, FORMAT, whole=True),
+    "precision": Text(among=get_args(Precision)),
+    "signature?": Maybe(Text(64)),
+    "policies": Each(
+        {
+            "algorithm": Anything(), "observation": Anything(), "action": Anything(),  # each has a reader of its own
+            "learns": Flag(), "mask": Items(Text()),
+            "stacks": Each({"frames": COUNT, "padding": Text(among=("zero", "first"))}),
+            "frame_skip": COUNT, "agents": Items(Text()), "places": Items(PLACE),
+        }
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playable:
+    """One policy of a run."""
+
+    algorithm: Algorithm
+    spec: EnvSpec
+    learns: bool
+    precision: Precision
+
+    def policy(self) -> FixedPolicy:
+        """The policy with a fresh network, for ``fill``."""
+        with torch.random.fork_rng(devices=[]), one_thread():  # a caller's random numbers stay as they are
+            net = self.algorithm.network(self.spec)
+        columns = noise_columns(self.algorithm, self.spec.action)
+        return FixedPolicy(algorithm=self.algorithm, net=net, noise_columns=columns, precision=self.precision)
+
+
+def to_json(blue: Blueprint) -> dict[str, Any]:
+    """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot say."""
+    policies = {}
+    for name, role in blue.roles.items():
+        spec, where = role.spec, f"policies.{name}"
+        policies[name] = {
+            "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"),
+            "learns": role.frozen is None,
+            "observation": space_json.to_json(spec.observation, f"{where}.observation"),
+            "action": space_json.to_json(spec.action, f"{where}.action"),
+            "mask": list(spec.mask),
+            "stacks": {path: asdict(stack) for path, stack in spec.stacks.items()},
+            "frame_skip": spec.frame_skip,
+            "agents": list(spec.agents),
+            "places": list(spec.places),
+        }
+    data = {"format": FORMAT, "precision": blue.program.placement.precision, "policies": policies}
+    return data | {"signature": trust.signature(data)}
+
+
+def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
+    """Read the policies of a ``spec.json``; ValueError says where it is none.
+
+    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for (``trust.py``).
+    """
+    where = str(file)
+    check(data, SCHEMA, where)
+    trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
+    return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}
+
+
+def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playable:
+    observation, action = (space_json.from_json(data[name], f"{where}.{name}") for name in ("observation", "action"))
+    observation_spec(observation), action_spec(action)
+    if not data["places"] or not all(place < len(data["agents"]) for place in data["places"]):
+        raise ValueError(f"{where}.places: expected places among the {len(data['agents'])} agents, got {data['places']}")
+    found = observation
+    for key in data["mask"]:
+        if key not in (inner := tree.branches(found) or {}):
+            raise ValueError(f"{where}.mask: expected a key of the observation space, one of {sorted(inner)}, got {key!r}")
+        found = inner[key]
+    spec = EnvSpec(
+        observation=observation, action=action, mask=tuple(data["mask"]), frame_skip=data["frame_skip"],
+        stacks={path: Stack(**stack) for path, stack in data["stacks"].items()},
+        agents=tuple(data["agents"]), places=tuple(data["places"]),
+    )  # fmt: skip
+    algorithm = algorithm_from_json(data["algorithm"], f"{where}.algorithm")
+    return Playable(algorithm=algorithm, spec=spec, learns=data["learns"], precision=precision)
+
+
+def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str) -> None:
+    """Copy the parameters of all policies into their networks; ValueError names the first that these have otherwise."""
+    mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
+    for name in sorted({*params, *mine}):
+        shapes = [tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{where}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, got {shapes[1]}")
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(params[name])

@@ -1,0 +1,1 @@
+"""A run from its first to its last moment: start, report, evaluate, save, sum up."""

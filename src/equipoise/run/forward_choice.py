@@ -1,0 +1,50 @@
+"""How each policy acts in a run: chosen once, when the run begins, written into ``run.json``, and the same after a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from equipoise.actors.forward.choice import Acts, choose, is_compiled
+from equipoise.actors.forward.forward import FORWARDS, can_round
+from equipoise.runtime.blueprint import Blueprint, network
+
+KEY = "forward"  # of run.json
+ASKS_AGAIN = (
+    "placement.precision",
+    "placement.acting",
+    "placement.compile",
+)  # settings with which another forward may be the faster one
+
+
+def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """{policy: a ``Choice`` as JSON says it}; ``run`` is the run.json of a run that goes on, with these settings changed.
+
+    ValueError where the weights of acting cannot be what the program says.
+    """
+    program, known = blue.program, (run or {}).get(KEY, {})
+    found: dict[str, dict[str, Any]] = {}
+    for name, role in blue.roles.items() if program.actors else ():
+        net = network(program, blue.spec, name)
+        can_round(net, program.placement.acting)
+        if name in known and known[name]["forward"] in FORWARDS and not set(changes) & set(ASKS_AGAIN):
+            found[name] = known[name]
+            continue
+        acts = Acts(
+            role.algorithm, net, row=role.row, streams=program.placement.envs_per_actor * len(role.places),
+            noise_columns=role.noise_columns, precision=program.placement.precision, acting=program.placement.acting,
+        )  # fmt: skip
+        choice = choose(
+            acts,
+            max_lag=program.placement.max_lag,
+            compiled=is_compiled(net, program.placement.compile),
+            central=program.placement.inference == "central",
+        )
+        found[name] = dataclasses.asdict(choice)
+    return found
+
+
+def forwards(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """{policy: a key of ``FORWARDS``}."""
+    return {name: choice["forward"] for name, choice in found.items()}

@@ -1,0 +1,234 @@
+"""What a run says of itself: records and numbers of the moment become reports, and the summary at its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from equipoise.balance.shares import Shares
+from equipoise.balance.verdict import verdict
+from equipoise.record.report import Evaluating, Evaluation, Report
+from equipoise.run.evaluation_schedule import gave_up
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.messages import Record
+from equipoise.runtime.stats import RunStats
+from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
+
+MOST_NOTES = 200  # of a run
+NOTHING = Record(
+    version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
+)  # fmt: skip
+
+
+class Reporter:
+    """Turns records and the numbers of the moment into reports, and adds them up for the summary."""
+
+    def __init__(self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str) -> None:
+        self._blue, self._stats, self._began, self._on = blue, stats, began, on
+        self._settled: dict[str, Shares] | None = None
+        self._balance = self._shares()
+        self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
+        self._record = NOTHING
+        self._rate = 0.0
+        self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
+        self._evaluation: Evaluation | None = None
+        self._fresh: Evaluation | None = None
+        self._solved_at: float | None = None
+        self._ended: float | None = None
+        self._notes: list[str] = []
+        self._fresh_notes: list[str] = []
+        self.reported_at = began
+
+    @property
+    def began(self) -> float:
+        return self._began
+
+    @property
+    def step(self) -> int:
+        """In what ``Program.schedule.steps`` counts."""
+        return self._blue.pace.steps(self._record.version)
+
+    def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
+        if evaluation is not None and evaluation.episodes:
+            self._evaluation = self._fresh = evaluation
+        elif evaluation is not None:
+            self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluation.episodes)}")
+        if solved:
+            self._solved_at = time.monotonic() - self._began
+
+    def note(self, text: str) -> None:
+        """Tell the person, with the next report and in the summary; the same text is told once."""
+        if text not in self._notes and len(self._notes) < MOST_NOTES:
+            self._notes.append(text)
+            self._fresh_notes.append(text)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "wall_s": time.monotonic() - self._began, "record": _without_time(self._record),
+            "lag": [self._lag_sum, self._lag_updates, self._lag_max],
+            "evaluation": self._evaluation, "notes": self._notes,
+        }  # fmt: skip
+
+    def schema(self, version: int) -> Schema:
+        """What ``load`` takes, from a checkpoint of this version."""
+        count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
+        return {
+            "wall_s": Number(0, 1e12),
+            "record": {
+                "version": Number(0, version, whole=True), "lag_mean": Number(0, 1 << 53), "lag_max": count,
+                "metrics": Each(mean), "episodes": count, "return_mean": mean, "length_mean": mean, "aborted": count,
+                "info": Each(mean),
+            },
+            "lag": Row((Number(0, 1e300), Number(0, version, whole=True), count)),
+            "evaluation": Maybe({
+                "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
+                "policies": Each(mean),
+            }),
+            "notes": Items(Text(), MOST_NOTES),
+        }  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that fits ``schema``."""
+        self._began -= state["wall_s"]
+        self._record = Record(**state["record"] | {"at": time.monotonic()})
+        self._since = (self._record.at, self._record.version)
+        self._lag_sum, self._lag_updates, self._lag_max = state["lag"]
+        self._evaluation = Evaluation(**state["evaluation"]) if state["evaluation"] is not None else None
+        self._notes = list(state["notes"])
+
+    def settle(self) -> None:
+        """Training is over: from here on time counts no more."""
+        self._ended, self._settled = time.monotonic(), self._shares()
+
+    def report(self, record: Record | None, *, final: bool = False, evaluating: Evaluating | None = None) -> Report:
+        """A recorded report of a learner's record, or one of the moment, in which an evaluation may be under way."""
+        now = time.monotonic()
+        if record is not None:
+            at, version = self._since
+            updates = record.version - version
+            self._rate = updates / max(record.at - at, 1e-9)
+            self._since = (record.at, record.version)
+            self._lag_sum += record.lag_mean * updates
+            self._lag_updates += updates
+            self._lag_max = max(self._lag_max, record.lag_max)
+            self._record = record
+        shares = self._shares()
+        balance = {name: _less(shares[name], self._balance[name]) for name in shares}
+        if final:  # nothing comes after it: of the whole run, as in the summary
+            balance = shares
+        elif record is not None:
+            self._balance = shares
+        fresh, self._fresh = self._fresh, None
+        notes, self._fresh_notes = tuple(self._fresh_notes), []
+        self.reported_at = now
+        r, pace = self._record, self._blue.pace
+        version, rate = r.version, self._rate
+        if record is None and not final:  # of the moment: the learner may be far beyond its last record
+            version = max(version, self._stats().version)
+            rate = rate or (version - self._since[1]) / max(now - self._since[0], 1e-9)
+        env_steps = pace.env_steps(version)
+        left = self._blue.updates - version
+        wall = (self._ended or now) - self._began
+        return Report(
+            wall_s=wall,
+            env_steps=env_steps,
+            frames=env_steps * self._blue.spec.env.frame_skip,
+            updates=version,
+            steps_per_s=0.0 if pace.offline else rate * pace.rows / pace.updates,
+            updates_per_s=rate,
+            episodes=r.episodes,
+            return_mean=r.return_mean,
+            length_mean=r.length_mean,
+            lag_mean=r.lag_mean,
+            lag_max=r.lag_max,
+            balance=balance,
+            verdict=self._verdict(balance),
+            remaining_s=left / rate if rate > 0 and not final else None,
+            metrics=r.metrics,
+            evaluating=evaluating,
+            evaluation=fresh if not final else self._evaluation,
+            solved_at_s=self._solved_at,
+            notes=notes,
+            recorded=record is not None or final,
+            final=final,
+            aborted=r.aborted,
+            info=r.info,
+        )
+
+    def _shares(self) -> dict[str, Shares]:
+        return self._settled or dict(self._stats().workers)
+
+    def _verdict(self, balance: dict[str, Shares]) -> str:
+        return verdict(
+            balance, max_lag=self._blue.program.placement.max_lag, cores=_cores(), one_thread=self._on == "serial",
+            offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
+            paid=None if not self._blue.replays else self._blue.pace.updates,
+        )  # fmt: skip
+
+    def _acting(self) -> dict[str, Any]:
+        """How actors act, by policy, and what rounded weights change, as it was last measured."""
+        program, metrics = self._blue.program, self._record.metrics
+        said = {name: x for name, x in metrics.items() if name.startswith("acting/") or "/acting/" in name}
+        forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
+        return {"weights": program.placement.acting, "forward": forward, "error": said}
+
+    def summary(self, status: str, version: int) -> dict[str, Any]:
+        """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
+        wall = (self._ended or time.monotonic()) - self._began
+        r, balance, steps = self._record, self._shares(), self._blue.pace.env_steps(version)
+        e, stats = self._evaluation, self._stats()
+        return {
+            "status": status,
+            "env_steps": steps,
+            "frames": steps * self._blue.spec.env.frame_skip,
+            "updates": version,
+            "wall_s": wall,
+            "steps_per_s": steps / wall,
+            "updates_per_s": version / wall,
+            "episodes": r.episodes,
+            "return_mean": r.return_mean,
+            "info": r.info,
+            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
+            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
+            "acting": self._acting(),
+            "balance": {
+                name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
+                | {"kind": s.kind, "side": s.side, "serves": s.serves}
+                for name, s in balance.items()
+            },
+            "verdict": self._verdict(balance),
+            "solved_at_s": self._solved_at,
+            "rows": dict(stats.rows),
+            "notes": self._notes,
+            "failures": {name: dict(counts) for name, counts in stats.failures.items()},
+            "aborted": dict(stats.aborted),
+        }
+
+
+def _by_policy(evaluation: Evaluation) -> dict[str, Any]:
+    return {"policies": dict(evaluation.policies)} if evaluation.policies else {}
+
+
+def _without_time(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in asdict(record).items() if name != "at"}
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _less(now: Shares, then: Shares) -> Shares:
+    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
+    preempted = min(max(now.preempted - then.preempted, 0.0), busy)
+    return replace(
+        now,
+        worked=busy - preempted,
+        preempted=preempted,
+        starved=now.starved - then.starved,
+        blocked=now.blocked - then.blocked,
+        asleep=min(now.asleep - then.asleep, busy - preempted),
+        writing=min(now.writing - then.writing, busy - preempted),
+    )

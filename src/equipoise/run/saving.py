@@ -1,0 +1,61 @@
+"""What a user asks of a run besides its reports: to be saved now, and where it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from equipoise.record.report import Evaluation, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run is. ``step`` is what ``steps`` counts: env steps, or updates of a run without actors."""
+
+    status: str = "new"  # then "running", and as in summary.json in the end
+    step: int = 0
+    steps: int
+    updates: int = 0  # versions that were made
+    episodes: int = 0
+    return_mean: float | None = None  # of the newest episodes of training
+    evaluation: Evaluation | None = None  # the last one
+    saved: int | None = None  # step of the newest whole checkpoint
+    directory: Path
+
+    def after(self, report: Report) -> RunState:
+        """The state that this report tells of."""
+        return replace(
+            self, status="running", step=report.step, updates=report.updates, episodes=report.episodes,
+            return_mean=report.return_mean, evaluation=report.evaluation or self.evaluation,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Saving:
+    """A checkpoint that somebody waits for: wanted, then asked of the workers, then there, or an error."""
+
+    result: Path | str | None = None  # the checkpoint, or why there is none
+    reports: deque[Report] = field(default_factory=deque)  # that came meanwhile, for whoever iterates
+    _wanted: bool = False
+    _asked: bool = False
+
+    def begin(self) -> None:
+        """Somebody waits from now on."""
+        self._wanted, self._asked, self.result = True, False, None
+
+    def due(self, *, busy: bool) -> bool:
+        """Are the workers to be asked now? Not while they still write an earlier checkpoint (``busy``). True once."""
+        if not self._wanted or busy:
+            return False
+        self._wanted, self._asked = False, True
+        return True
+
+    def lost(self) -> None:
+        """The workers that were asked are gone: others are to be asked."""
+        self._wanted, self._asked = self._wanted or self._asked, False
+
+    def done(self, result: Path | str) -> None:
+        """A checkpoint is complete, or could not be written."""
+        if self._asked:
+            self._asked, self.result = False, result

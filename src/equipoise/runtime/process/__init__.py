@@ -1,0 +1,1 @@
+"""The process runtime: every worker in a process of its own, over shared memory."""

@@ -1,0 +1,131 @@
+"""The servers that workers are forked from, which import once for all of them, and in parallel with the driver's imports:
+
+so nothing here imports torch, and the command line calls ``prepare`` before anything that does. Python's own server is that of
+workers that learn or act, and has torch; env workers have one of their own, which has not.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
+from typing import Any
+
+ENV_PRELOAD = ["equipoise.runtime.process.worker", "equipoise.workers.env"]
+PRELOAD = [
+    *ENV_PRELOAD, "equipoise.workers.kinds", "equipoise.runtime.stats", "equipoise.runtime.process.handles",
+    "equipoise.algorithms.ppo", "equipoise.algorithms.impala",
+]  # fmt: skip
+
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
+
+TRIES, PAUSE_S = 3, 0.1  # to start a process where its server ends; a server that was killed may be started again
+
+_envs = forkserver.ForkServer()
+
+
+class ServerEnded(RuntimeError):
+    """The server of a process ended while it imported, as often as it was started."""
+
+
+def start(process: process.BaseProcess) -> None:
+    """Start a process from its server. Where that has ended, another one is started, ``TRIES`` times in all."""
+    for attempt in range(TRIES):
+        try:
+            process.start()
+            return
+        except (EOFError, ConnectionError):
+            time.sleep(PAUSE_S)
+            if attempt == TRIES - 1:
+                names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
+                raise ServerEnded(
+                    f"could not be started: the server that it is forked from ended {TRIES} times while it imported {names}. "
+                    "What it said is above; if it said nothing, it was killed, for want of memory perhaps"
+                ) from None
+
+
+def prepare(*, central: bool = False) -> None:
+    """Start them, if they do not run yet; that of env workers where inference is ``central``."""
+    multiprocessing.set_forkserver_preload(PRELOAD)
+    _envs.set_forkserver_preload(ENV_PRELOAD)
+    if threading.current_thread() is not threading.main_thread():
+        _ensure_running(central)
+        return
+    # They inherit this: Ctrl-C and a SIGTERM to the whole group are for the driver to answer, also while a server imports, and
+    # a server's end is its workers'.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _ensure_running(central)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ensure_running(central: bool) -> None:
+    # The servers are started with -c, which looks for Python's own modules in the working directory first: a random.py there
+    # would take the place of Python's.
+    said = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = said or OURS
+    try:
+        forkserver.ensure_running()
+        if central:
+            _envs.ensure_running()
+    finally:
+        if said is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = said
+
+
+def release() -> None:
+    """End that of env workers, where none of them runs: there will be none. Whoever needs it after all starts another."""
+    if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
+        _envs._stop()  # type: ignore[attr-defined]
+
+
+class _Popen(popen_forkserver.Popen):
+    """Python's own, but for the server that it asks."""
+
+    def _launch(self, process_obj: Any) -> None:
+        data = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj._name), data)
+            reduction.dump(process_obj, data)
+        finally:
+            context.set_spawning_popen(None)
+        self.sentinel, writes = _envs.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        alive = os.dup(writes)  # the child reads its end as ours
+        self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))  # type: ignore[attr-defined]
+        with open(writes, "wb", closefd=True) as pipe:
+            pipe.write(data.getbuffer())
+        self.pid = forkserver.read_signed(self.sentinel)
+
+
+class EnvProcess(process.BaseProcess):
+    """A process without torch."""
+
+    _start_method = "forkserver"
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> _Popen:
+        return _Popen(process_obj)
+
+
+def pids() -> set[int]:
+    """Of the servers that run."""
+    return {pid for pid in (_pid(forkserver._forkserver), _pid(_envs)) if pid is not None}
+
+
+def pid_of_envs() -> int | None:
+    """Of the server of env workers, if it runs."""
+    return _pid(_envs)
+
+
+def _pid(server: Any) -> int | None:
+    pid: int | None = server._forkserver_pid
+    return pid

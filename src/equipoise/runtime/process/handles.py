@@ -1,0 +1,67 @@
+"""Handles of the process runtime: each implements the Protocol that it stands for, and rings the workers that may now go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from equipoise.experience.queue.queue import Queue
+from equipoise.runtime.ipc import Bell
+from equipoise.types import Array, Batch, Slot, Trajectory, Tree
+
+
+class SharedQueue:
+    """The queue, as its workers see it."""
+
+    def __init__(self, queue: Queue, *, actors: Sequence[Bell], learners: Sequence[Bell]) -> None:
+        """``actors``: the workers that write rows, under central inference its workers."""
+        self._queue, self._actors, self._learners = queue, actors, learners
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
+        return self._queue.reserve(streams)
+
+    def commit(self, slots: Mapping[str, Slot]) -> None:
+        self._queue.commit(slots)
+        for bell in self._learners:
+            bell.ring()
+
+    def restart(self, slots: Mapping[str, Slot]) -> None:
+        self._queue.restart(slots)
+
+    def cancel(self, streams: Array) -> None:
+        self._queue.cancel(streams)
+        self._ring_actors()
+
+    def reconcile(self) -> bool:
+        """The driver's, after every ``cancel`` until it returns True."""
+        done = self._queue.reconcile()
+        self._ring_actors()
+        return done
+
+    def take(self) -> Array | None:
+        return self._queue.take()
+
+    def batches(self, keys: Array) -> dict[str, Batch]:
+        return self._queue.batches(keys)
+
+    def places(self, keys: Array) -> list[int]:
+        return self._queue.places(keys)
+
+    def block(self, place: int) -> dict[str, Trajectory]:
+        return self._queue.block(place)
+
+    def finish(self, keys: Array) -> None:
+        self._queue.finish(keys)
+        self._ring_actors()
+
+    def _ring_actors(self) -> None:
+        for bell in self._actors:
+            bell.ring()
+
+    def stats(self) -> dict[str, float]:
+        return self._queue.stats()
+
+    def state(self) -> Tree:
+        return self._queue.state()
+
+    def load(self, state: Tree) -> None:
+        self._queue.load(state)

@@ -1,0 +1,158 @@
+"""What every worker process does, whatever its work: tick, or wait at the doorbell. Nothing here loads torch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from setproctitle import setproctitle
+
+from equipoise.runtime.board import Board, Meter
+from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
+from equipoise.runtime.messages import Failed, to_json
+from equipoise.runtime.process.forkserver import OURS, SAFE_PATH
+from equipoise.runtime.workerfiles import Saver
+from equipoise.types import Tick, Worker
+
+RECHECK_S, LONGEST_RECHECK_S = 0.02, 0.16  # how long a lost ring can cost, to one that nobody rings for long
+SPIN_S = 1e-4
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
+PR_SET_PDEATHSIG = 1
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What every worker process is given."""
+
+    name: str
+    board: Board
+    bell: Bell
+    outbox: Outbox
+    stack: Pipe  # where a worker that hangs says where
+    lifeline: Lifeline
+
+
+def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
+    """Do the ``work`` until it ends, as the process that it is; what it raises is told, ``final`` as such that end the run."""
+    setproctitle(f"equipoise {duty.name}")
+    # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that does nothing, and not
+    # SIG_IGN, which programs that an env starts would inherit.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    if os.environ.get(SAFE_PATH) == OURS:  # which the server needed: programs that an env starts look for modules as always
+        del os.environ[SAFE_PATH]
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
+    _tell_the_kernel_and_libc()
+    threading.Thread(target=_end_with_the_driver, args=(duty.lifeline,), daemon=True).start()
+    try:
+        work()
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            failed = Failed(error=type(error).__qualname__, text=traceback.format_exc(), final=isinstance(error, final))
+            duty.outbox.send(to_json(failed))
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
+
+
+def _end_with_the_driver(lifeline: Lifeline) -> None:
+    """Also amid imports and the making of envs, which take seconds; the forkserver, our parent, outlives the driver."""
+    select.select([lifeline.fd], [], [])
+    os._exit(1)
+
+
+class Spin:
+    """Looking again and again, for a moment, before going to sleep: to be woken takes 20 us and more, and as much of the waker.
+
+    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain. And only where there
+    is a core for each of these workers, ``of`` them: else it is another's time.
+    """
+
+    def __init__(self, of: int) -> None:
+        self._pays, self._may = False, 1 < of <= CORES
+
+    def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
+        """Was there work within a moment? ``add`` is told what each tick was."""
+        until = time.perf_counter() + SPIN_S
+        while self._pays:
+            state = tick()
+            if add(state) > until or state is Tick.WORKED:
+                self._pays = state is Tick.WORKED
+                return self._pays
+            os.sched_yield()
+        return False
+
+    def slept(self, seconds: float) -> None:
+        self._pays = self._may and seconds < SPIN_S
+
+
+def loop(
+    duty: Duty, worker: Worker, meter: Meter, saver: Saver, *, spin: Spin | None = None,
+    patience: Callable[[], float | None] = lambda: None,
+) -> None:  # fmt: skip
+    """Tick until the stop word or the end of the driver. ``patience``: how long the next tick may be put off, in seconds."""
+    stop, ready, wanted_by, recheck_s = duty.board.stop, worker.ready, saver.wanted, RECHECK_S
+    look_at = time.perf_counter() + LIFELINE_S
+    while not stop[0]:
+        wanted = int(wanted_by[0])  # before the tick: whatever a shard was asked for until the cut is done then
+        state = worker.tick()
+        now = meter.add(state)
+        recheck_s = RECHECK_S if state is Tick.WORKED else recheck_s
+        if saver.late is not None:
+            saver.poll()
+        if state is not Tick.WORKED:
+            if state is ready and wanted > saver.last:
+                saver.save(wanted)
+            if spin is not None and spin(worker.tick, meter.add):
+                continue
+            duty.bell.arm()
+            state = worker.tick()
+            if state is Tick.WORKED:
+                duty.bell.disarm()
+                recheck_s = RECHECK_S
+            else:
+                meter.waits(True)
+                wait_s = patience()
+                slept_at = time.perf_counter()
+                if duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd):
+                    return
+                slept_s = time.perf_counter() - slept_at
+                recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if slept_s > recheck_s else RECHECK_S
+                if spin is not None:
+                    spin.slept(slept_s)
+                meter.waits(False)
+            meter.add(state)
+        elif now > look_at:
+            if duty.lifeline.cut():
+                return
+            look_at = now + LIFELINE_S
+
+
+def _tell_the_kernel_and_libc() -> None:
+    """Die with the parent; and keep freed memory, since a learner's temporaries come and go with every batch.
+
+    The second saves their page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Elsewhere than on Linux with
+    glibc the lifeline alone has to do, and memory is returned as the platform likes.
+    """
+    if sys.platform != "linux":
+        return
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(M_TRIM_THRESHOLD, KEEP)

@@ -1,0 +1,85 @@
+"""The body of a worker's process. Nothing here loads torch: a kind of worker that needs it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import CannotResume
+from equipoise.record.checkpoint import Source
+from equipoise.runtime.ipc import Bell
+from equipoise.runtime.messages import Message, Record, to_json
+from equipoise.runtime.process.loop import Duty, Spin, live, loop
+from equipoise.runtime.site import LocalSite
+from equipoise.runtime.workerfiles import Reader, Saver
+from equipoise.workers.kind import Member
+
+if TYPE_CHECKING:
+    from equipoise.runtime.process.handles import SharedQueue
+
+COMPILE_S = 600.0  # that torch.compile may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(Duty):
+    """Everything a worker's process is given."""
+
+    member: Member
+    job: Any  # of ``Kind.job``
+    queue: SharedQueue | None  # None where the process has no torch
+    bells: Mapping[str, Bell]  # of the workers that this one wakes itself
+    resume: Source | None  # the checkpoint that this process goes on from
+    directory: str  # where checkpoints are written
+    saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not
+    threads: int  # of torch
+    spins: int  # workers that look again before they sleep, this one among them; 0: it does not
+    compiles: bool  # may torch.compile be at work in any tick?
+
+
+def main(job: Assignment) -> None:
+    """Run one worker until the stop word, the end of its work, or the end of the driver."""
+    live(job, partial(_work, job), final=(*job.member.kind.final, CannotResume))
+
+
+def _work(job: Assignment) -> None:
+    def send(message: Message) -> None:
+        job.outbox.send(to_json(message))
+
+    kind = job.member.kind
+    if kind.torch:
+        import torch
+
+        torch.set_num_threads(job.threads)
+    site = LocalSite(
+        job.member, job.board, send, queue=job.queue, join=_Join(job), bells=job.bells,
+        source=None if job.resume is None else Reader(job.resume, job.member),
+    )  # fmt: skip
+    worker = kind.build(job.job, site)
+    site.meter = meter = job.board.meter(job.name)
+    if kind.torch and job.compiles:  # in any tick: the first with other rows than those that were compiled for, say
+        from equipoise.nets.compiled import while_compiling
+
+        meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
+        while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
+    saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
+    spin = Spin(job.spins) if job.spins else None
+    loop(job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker))
+    worker.close()
+
+
+class _Join:
+    """What makes a record whole (``stats.py``), made when there is a first one: other workers need it not."""
+
+    def __init__(self, job: Assignment) -> None:
+        self._job = job
+        self._made: Callable[[Mapping[str, Any]], Record] | None = None
+
+    def __call__(self, record: Mapping[str, Any]) -> Record:
+        if self._made is None:
+            from equipoise.runtime.stats import joiner
+
+            self._made = joiner(self._job.job.blueprint, self._job.job.shared)
+        return self._made(record)

@@ -1,0 +1,158 @@
+"""Algorithms: the two halves of an algorithm, the loss that it returns, and the optimiser beside it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from equipoise.facts import KEPT, Count, Fraction, Help, NonNegative, Rate, Read, Share, Whole
+from equipoise.types.protocols import Pool
+from equipoise.types.rows import Array, Batch, EnvSpec, Trajectory, Tree
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOutput:
+    """Sums, not means, so that several learners and micro-batches add up exactly."""
+
+    loss: Tensor  # [] sum over valid rows
+    count: Tensor  # [] how many; the learner divides by the all-reduced count
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> (sum, count), no gradient
+    priority: Tensor | None = None  # [B]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own with these settings."""
+
+    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = "adam"
+    learning_rate: Annotated[Rate, Help("Learning rate where the schedule begins.")] = 3e-4
+    rates: Annotated[
+        Mapping[str, Rate],
+        Help("Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others have learning_rate."),
+    ] = field(default_factory=dict)
+    schedule: Annotated[
+        Literal["linear", "constant", "cosine"], Help("How the rates change: to 0 over schedule_steps (by default: steps).")
+    ] = "linear"
+    warmup: Annotated[Share, Help("Share of the schedule in which the rates rise from 0.")] = 0.0
+    epsilon: Annotated[NonNegative, Help("Number added to the root of the second moment.")] = 1e-5
+    betas: Annotated[
+        tuple[Share, Share], Help("Smoothing constants of Adam's two moments."), Read("name", "rmsprop", unless=True)
+    ] = (0.9, 0.999)
+    decay: Annotated[Share, Help("Smoothing constant of RMSProp's second moment."), Read("name", "rmsprop")] = 0.99
+    weight_decay: Annotated[
+        NonNegative,
+        Help("AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the gradient."),
+    ] = 0.0
+    max_grad_norm: Annotated[NonNegative, Help("The gradient of a group is scaled down to this norm. 0: never.")] = 0.5
+
+    def rate(self, group: str, progress: float) -> float:
+        """The learning rate of a group where the share ``progress`` of the schedule is done."""
+        base = self.rates.get(group, self.learning_rate)
+        if progress < self.warmup:
+            return base * (progress / self.warmup)
+        if self.schedule == "constant":
+            return base
+        done = (progress - self.warmup) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0
+        return base * (1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """Hyper-parameters and pure functions; stateless, picklable, one readable file each.
+
+    The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. What a user should
+    know of a field stands in its annotation (``equipoise.facts``); a subclass that redeclares one inherits what it leaves out.
+    """
+
+    has_target: ClassVar[bool] = False  # does it read ``target_net``
+    needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
+    needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
+    default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
+
+    epochs: Annotated[Count, Help("Passes over a batch.")] = 1
+    minibatches: Annotated[
+        Count, Help("Parts of a pass, an optimiser step each: rows, or whole windows where there is a recurrent state.")
+    ] = 1
+    target_every: Annotated[
+        Whole, Help("Updates from one copy of the network into the target network to the next. 0: there is no target network.")
+    ] = 0
+    tau: Annotated[
+        Fraction,
+        Help("How far a copy goes: 1 all the way, 0.005 for a soft target with target_every 1."),
+        Read("target_every", why="there is no target network"),
+    ] = 1.0
+
+    @property
+    def item_rows(self) -> int | None:
+        """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
+        return None
+
+    @abstractmethod
+    def network(self, spec: EnvSpec) -> nn.Module:
+        """A fresh network; it satisfies ``Network``. The caller has seeded torch."""
+
+    def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
+        """One optimiser each; a step is taken for each group in this order."""
+        return {"all": list(net.parameters())}
+
+    def due(self, group: str, version: int) -> bool:
+        """Is a step to be taken for this group in the update that follows ``version``? (TD3's actor: in every other one.)"""
+        return True
+
+    def followed(self, net: Any) -> nn.Module:
+        """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""
+        return net  # type: ignore[no-any-return]
+
+    def explore(self, stream: Array, streams: int, step: int) -> Tree:
+        """[B] epsilon, sigma and the like: ladders over streams and schedules over steps."""
+        return {}
+
+    @abstractmethod
+    def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
+        """obs [B, ...] -> action, behaviour, state.
+
+        noise [B, k], uniform in (0, 1): one column an action dimension and, if ``explore`` returns anything, one more.
+        """
+
+    @abstractmethod
+    def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        """The deterministic action that evaluation and serving use -> action [B, ...], state."""
+
+    def priority(self, data: Trajectory) -> Array | None:
+        """[N], of items as they enter a prioritized replay; None: the highest priority so far.
+
+        ``data`` has the rows [item_rows, N] and no observations: what a priority needs of a network the actor has said in
+        ``behaviour`` (Ape-X). An item enters with the commit of its last row.
+        """
+        return None
+
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
+
+        What is a statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part of it.
+        """
+        return {}
+
+    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
+        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
+
+        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
+        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
+        learner keeps it and saves it. No gradient is recorded.
+        """
+        return memory
+
+    @abstractmethod
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of the schedule done, 0..1."""

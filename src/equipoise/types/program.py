@@ -1,0 +1,335 @@
+"""A run as data: the Program, with the settings of source, policies, placement, schedule and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+
+from equipoise.facts import FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
+from equipoise.types.algorithm import Algorithm, Optimizer
+from equipoise.types.rows import Acting, Inference, OnNonfinite, Precision
+
+if TYPE_CHECKING:
+    pass
+
+WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvFactory:
+    """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
+
+    target: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    action_mask: Annotated[
+        str,
+        Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
+        Flag(WHAT, "CHOICE"),
+    ] = "auto"
+
+
+Live = Read("source.dataset", "", why="there is no live experience")
+Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where experience comes from: what the two kinds have in common."""
+
+    on_nonfinite: Annotated[
+        OnNonfinite,
+        Help(
+            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
+        ),
+        Flag(WHERE, "stop|drop|clamp"),
+    ] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSource(Source):
+    """Live experience: envs that actors step."""
+
+    dataset: ClassVar[str] = ""  # no recorded rows alone
+
+    env: EnvFactory
+    metrics: Annotated[
+        tuple[str, ...],
+        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
+        Flag(OUT, "NAME[,NAME]"),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource(Source):
+    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
+
+    metrics: ClassVar[tuple[str, ...]] = ()  # no env is stepped
+
+    dataset: Annotated[
+        str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
+    ]
+    env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is kept of a policy's rows, and how much is learned from them.
+
+    A round is ``unroll`` fresh rows of every stream; ``updates`` updates of ``batch`` items follow it. Both together are the
+    samples per insert: ``updates * batch / (unroll * streams)``.
+    """
+
+    capacity: Annotated[
+        Count,
+        Help("Rows that are kept, of all streams together."),
+        Live,
+        Read("memory", 0, why="as many rows are kept as fit"),
+    ] = 1_000_000
+    memory: Annotated[
+        Whole,
+        Help("Bytes of a replay's rows at most, such as 2GiB, instead of replay.capacity. 0: not set."),
+        Live,
+        Flag(WHAT, "BYTES", name="replay-memory"),
+    ] = 0
+    file: Annotated[
+        str, Help("A directory for the rows, mapped into memory, where they are more than memory holds. Empty: memory.")
+    ] = ""
+    codec: Annotated[
+        str,
+        Help("How large leaves are encoded: delta, lz4 or zstd, or by path (obs/image=delta,obs/map=zstd). Empty: not."),
+    ] = ""
+    decode_threads: Annotated[
+        Count,
+        Help("Threads that decode the rows of a batch."),
+        Read("codec", "", "none", unless=True, why="nothing is encoded"),
+    ] = 2
+    starts_at: Annotated[Whole, Help("Rows before the first update."), Live] = 1_000
+    updates: Annotated[Count, Help("Updates of a round."), Live] = 1
+    selector: Annotated[Literal["uniform", "prioritized", "fifo"], Help("How the items of a batch are chosen.")] = "uniform"
+    alpha: Annotated[Share, Help("Power of a priority."), Prioritized] = 0.6
+    epsilon: Annotated[NonNegative, Help("Number added to a priority, so that every item is seen again."), Prioritized] = 1e-6
+    beta: Annotated[Share, Help("Power of the importance weights at first; linear to 1 over the run."), Prioritized] = 0.4
+    relabel: Annotated[
+        Share, Help("Goal envs: share of the items that are learned from as if another goal had been desired.")
+    ] = 0.0
+    strategy: Annotated[
+        Literal["future", "final", "episode"],
+        Help("Which of the goals that the episode achieved relabel draws from."),
+        Read("relabel", why="no goal becomes another"),
+    ] = "future"
+    dataset: Annotated[
+        str,
+        Help("A Minari data set, by id or directory, whose rows are learned from as well. Empty: none."),
+    ] = ""
+    dataset_share: Annotated[
+        Share, Help("Share of a batch that is the data set's."), Read("dataset", why="there is no data set"), Live
+    ] = 0.5
+    shards: Annotated[
+        Count,
+        Help("Workers that keep the rows, each of its own actors. 1: the learner's process keeps them."),
+        Live,
+    ] = 1
+
+    @property
+    def encodes(self) -> bool:
+        """Are some rows, if they are large, kept encoded?"""
+        return self.codec not in ("", "none")
+
+    def recorded(self, batch: int) -> int:
+        """Items of a batch that are a data set's, where there is one beside live experience."""
+        return round(self.dataset_share * batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    algorithm: Algorithm
+    optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
+    unroll: Annotated[Count, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
+    batch: Annotated[
+        Count,
+        Help("Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a replay: sampled items."),
+        Flag(WHAT, "B"),
+    ]
+    replay: Replay | None = None  # None: a queue, and every row is learned from once
+    publish_every: Annotated[Count, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
+
+    def __post_init__(self) -> None:
+        given = cast("Optimizer | None", self.optimizer)
+        object.__setattr__(self, "optimizer", given or self.algorithm.default_optimizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """A policy that does not learn: it plays past versions of another, one at a time.
+
+    Every ``every`` updates the version of then joins a pool, whose oldest leaves once it has ``pool``, and one of the pool is
+    drawn, each with the same chance. At first it is version 0.
+    """
+
+    of: Annotated[str, Help("The policy whose past versions are played.")]
+    every: Annotated[Count, Help("Updates from one version that joins the pool to the next.")] = 50
+    pool: Annotated[Count, Help("Versions in the pool.")] = 10
+
+
+Central = Read("inference", "central")
+Overlapping = Read("max_lag", 0, unless=True, why="in lockstep each group of envs is acted for by itself")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What runs where, and how far acting and learning may be apart.
+
+    ``max_lag`` stands here and not in the schedule: it decides with the actors and their envs how many unrolls are under way at
+    once, so a reader of one needs the other.
+    """
+
+    actors: Annotated[
+        Count,
+        Help("Workers that step envs and choose actions."),
+        Live,
+        Flag(WHERE),
+    ] = 1
+    envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE)] = 16
+    max_lag: Annotated[
+        Whole | None,
+        Help(
+            "How many versions old experience may be: 0 is lockstep (reproducible), more lets actors "
+            "and learner overlap, none is unbounded."
+        ),
+        Flag(WHERE, "K|none"),
+    ] = 0
+    learners: Annotated[Count, Help("Learners; more than one is not there yet.")] = 1
+    inference: Annotated[
+        Inference,
+        Help(
+            "Where actions are chosen: in each actor (local), or in workers for all of them (central). "
+            "auto measures both for some seconds."
+        ),
+        Flag(WHERE, "local|central|auto"),
+    ] = "local"
+    inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
+    inference_batch: Annotated[
+        Whole, Help("Streams that an inference worker acts for at once, at most. 0: all that wait."), Central, Overlapping, FREE
+    ] = 0
+    inference_wait_ms: Annotated[
+        NonNegative,
+        Help("How long an inference worker waits for half of its env groups before it acts. 0: act at once."),
+        Central,
+        Overlapping,
+        FREE,
+    ] = 0.0
+    device: Annotated[str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]"), FREE] = "cpu"
+    precision: Annotated[
+        Precision,
+        Help(
+            "Numbers of convolutions and matrix products, in learner and actors. On new processors medium pays for "
+            "wide MLPs, bf16 for images."
+        ),
+        Flag(WHERE, "fp32|medium|bf16"),
+        FREE,
+    ] = "fp32"
+    acting: Annotated[Acting, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE] = (
+        "fp32"
+    )
+    compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
+    threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE), FREE] = 1
+    deadline_s: Annotated[
+        Positive,
+        Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),
+        FREE,
+    ] = 120.0
+    give_up_s: Annotated[
+        Positive, Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."), FREE
+    ] = 600.0
+
+    @property
+    def halves(self) -> int:
+        """Groups of envs of an actor: under central inference one of them is stepped while the other is acted for."""
+        return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
+
+    @property
+    def group_envs(self) -> int:
+        """Envs of a group."""
+        return self.envs_per_actor // self.halves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long a run is, what it draws its random numbers from, and when it is saved."""
+
+    steps: Annotated[
+        Count,
+        Help("Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset."),
+        Flag(LONG),
+        FREE,
+    ] = 500_000
+    schedule_steps: Annotated[
+        Count | None, Help("Env steps over which schedules run. none: steps, as the run began with."), FREE
+    ] = None
+    seed: Annotated[Whole, Help("Seed of every random number."), Flag(WHAT)] = 0
+    checkpoint_every: Annotated[
+        Whole | None,
+        Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
+        Flag(OUT, "STEPS"),
+        FREE,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """When fresh episodes are played, how many, and the return that ends the run."""
+
+    stop_at: Annotated[float | None, Help("Stop when evaluation reaches this mean return."), Flag(LONG, "RETURN"), FREE] = None
+    episodes: Annotated[
+        Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
+    ] = 20
+    every: Annotated[
+        Count | None,
+        Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
+        Flag(LONG, "STEPS", name="evaluate-every"),
+        FREE,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A run as data: where experience comes from, what learns from it, what runs where, how long, and how it is judged.
+
+    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot work. A setting without
+    ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    """
+
+    source: EnvSource | RecordedSource
+    policies: Mapping[str, Policy | Frozen]  # usually one, "main"
+    route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
+    placement: Placement = Placement()
+    schedule: Schedule = Schedule()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @property
+    def env(self) -> EnvFactory:
+        """The env that is stepped, or that evaluation plays; ValueError where there is none."""
+        if self.source.env is None:
+            raise ValueError("source.env: expected an env, got none: this run knows recorded rows alone")
+        return self.source.env
+
+    @property
+    def name(self) -> str:
+        """The env's target, or the data set where there is no env."""
+        return self.source.dataset if self.source.env is None else self.source.env.target
+
+    @property
+    def actors(self) -> int:
+        """Actors that run: none where rows are recorded."""
+        return 0 if self.source.dataset else self.placement.actors
+
+    @property
+    def groups(self) -> int:
+        """Groups of envs of the run: each is stepped together, writes one block of rows, and acts by the same weights."""
+        return self.actors * self.placement.halves
+
+
+def learning(program: Program) -> dict[str, Policy]:
+    """The policies that learn, in the program's order."""
+    return {name: policy for name, policy in program.policies.items() if isinstance(policy, Policy)}

@@ -1,0 +1,161 @@
+"""Protocols: what envs, agents, experience, weight stores and workers offer each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from equipoise.types.rows import Array, Batch, EnvSpec, RunSpec, Slot, Tick, TimeStep, Tree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Env(Protocol):
+    """B streams, asynchronous by shape, synchronous by default.
+
+    The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False). After a terminated or
+    truncated row the next action of that stream is ignored and answered by the reset row (Gymnasium's NEXT_STEP). An env that
+    resets in the same step shows that row's reset observation already, ``first`` and valid, where it terminated; where it was
+    truncated the reset row comes with a row of all streams that nothing was done for: the others show theirs again, not valid.
+    """
+
+    spec: EnvSpec
+    restarted: Array  # [B] bool, by the last load: their next action is ignored and answered by a reset row
+    restarts: dict[int, str]  # {stream: why} of those
+    resumed: dict[str, int]  # how many streams the last load brought back, by what was kept of them: a Resume each
+
+    def send(self, action: Tree, stream: Array) -> None: ...
+    def recv(self) -> TimeStep | None: ...  # None: not yet
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+    def close(self) -> None: ...
+
+
+class DealtEnv(Protocol):
+    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also where there is only one.
+
+    The mapping that ``recv`` returns, and the time steps in it, are the same objects each time.
+    """
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def restarts(self) -> dict[int, str]: ...  # as those of ``Env``
+    @property
+    def resumed(self) -> dict[str, int]: ...  # as that of ``Env``; envs are counted, however many agents they have
+    def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams
+    def recv(self) -> Mapping[str, TimeStep] | None: ...  # None: not yet
+    def state(self) -> Tree: ...
+    def load(self, state: Tree) -> None: ...
+    def close(self) -> None: ...
+
+
+class Agent(Protocol):
+    """One policy beside an env."""
+
+    streams: Array  # [B] int64, those it acts for
+
+    def observe(self, ts: TimeStep) -> None: ...  # record the outcome of the last action, submit the observation
+    def action(self) -> Tree | Tick: ...  # [B, ...], or STARVED (no reply yet) / BLOCKED (no slot is free)
+    def state(self) -> Tree: ...  # between two unrolls
+    def load(self, state: Tree) -> None: ...
+    def abandon_episodes(self) -> None: ...  # the env could not be restored: the next rows begin new episodes
+
+
+class Places(Protocol):
+    """Where one policy of one actor writes its rows."""
+
+    def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
+    def commit(self, slot: Slot) -> None: ...
+    def restart(self, slot: Slot) -> None: ...  # its env is lost: what was written counts as dropped, the slot is written anew
+
+
+class Blocks(Protocol):
+    """Where all policies of an actor write their rows: they reserve and commit one block together, a slot each."""
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...  # by the streams of the actor's envs
+    def commit(self, slots: Mapping[str, Slot]) -> None: ...
+    def restart(self, slots: Mapping[str, Slot]) -> None: ...
+
+
+class Experience(Protocol):
+    """What one policy learns from. Nothing blocks: None means "not yet", and only the runtime waits."""
+
+    def sample(self, n: int) -> Batch | None: ...
+    def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
+    def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
+    def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
+    def restore(self, source: StateReader) -> None: ...
+    def close(self) -> None: ...
+
+
+class WeightStore(Protocol):
+    def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
+
+
+class StateWriter(Protocol):
+    """One worker's part of a checkpoint that is being written."""
+
+    cut: int  # the number of the cut
+
+    def put(self, state: Tree, name: str = "") -> None: ...  # copy a state, for the file ``name``; "": the worker's own file
+    def put_weights(self, params: Mapping[str, Tensor]) -> None: ...  # copy the weights that can be played and begun from
+    def write(self) -> dict[str, dict[str, Any]]: ...  # write what was put -> the files' sizes and hashes; from any thread
+
+
+class StateReader(Protocol):
+    """One worker's part of the checkpoint that a run goes on from."""
+
+    def state(self, name: str = "") -> Tree: ...  # what was put under this name
+    def segments(self) -> Mapping[str, Any]: ...  # the files that hold this worker's rows of a replay
+    def segment(self, name: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEnd:
+    """How a late save ended: its files and the segments that the checkpoint is to name, or an error."""
+
+    result: Any = None  # files, by name
+    segments: dict[str, Any] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+class LateSave(Protocol):
+    """What a worker writes of a checkpoint while it goes on."""
+
+    def poll(self) -> SaveEnd | None: ...  # how it ended, once; None: not yet
+    def wait(self, timeout_s: float) -> None: ...
+
+
+class Worker(Protocol):
+    """One part of the ring that does something. Nothing here waits: only a runtime does."""
+
+    ready: Tick  # what ``tick`` says when the worker lies between two pieces of work and may be saved
+
+    def tick(self) -> Tick: ...  # one bounded piece of work
+    def save(self, to: StateWriter) -> LateSave | None: ...  # put the state there; LateSave: more is written meanwhile
+    def load(self, source: StateReader) -> None: ...  # go on where a worker was saved; before the first tick
+    def close(self) -> None: ...  # let go of envs, threads and files
+
+
+class Pool(Protocol):
+    """The learners that share a batch, each with some of its streams; every learner asks the same questions in the same order.
+
+    A statistic over a whole batch is a function of sums, so that it is the same however many learners the batch is dealt to.
+    """
+
+    def sum(self, x: Tensor) -> Tensor: ...  # over all learners, element by element
+    def max(self, x: Tensor) -> Tensor: ...
+
+
+class Network(Protocol):
+    """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
+
+    def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [B, ...] -> outputs [B, ...], state
+    def unroll(
+        self, obs: Tree, first: Tensor, state: Tree
+    ) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state

@@ -1,0 +1,145 @@
+"""Rows: the nouns of the ring as dataclasses. Their alignment is said here, and in no other place.
+
+Letters used in every shape of the project: ``T`` time steps of an unroll, ``B`` streams (one stream is one sequence of
+episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a worker that only steps envs stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+
+Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
+Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
+Resume = Literal["exact", "replay", "restart"]
+Precision = Literal["fp32", "medium", "bf16"]
+Inference = Literal["local", "central"]
+AskedInference = Literal["local", "central", "auto"]  # auto: whichever is measured to be faster
+Acting = Literal["fp32", "bf16", "int8"]
+OnNonfinite = Literal["stop", "drop", "clamp"]
+
+
+class Tick(Enum):
+    """What one bounded piece of work came to. The sum of the seconds spent in each is the balance of a run."""
+
+    WORKED = "worked"
+    STARVED = "starved"  # upstream is slower
+    BLOCKED = "blocked"  # downstream is slower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStep:
+    """What B streams say now.
+
+    ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
+    what the next action is chosen from. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
+    """
+
+    obs: Tree  # [B, ...]
+    reward: Array  # [B] float32, for the action just taken
+    terminated: Array  # [B] bool, the MDP ended
+    truncated: Array  # [B] bool, a clock cut it
+    first: Array  # [B] bool, obs begins an episode: reset recurrent state
+    valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
+    stream: Array  # [B] int64, which streams these rows are
+    info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """An observation that is the last ``frames`` screens along its first axis, the newest last."""
+
+    frames: int
+    padding: Literal["zero", "first"]  # what stands before an episode's first: black, or that frame repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """What a network and a slot need to know of an env, for one policy."""
+
+    observation: gymnasium.Space[Any]  # of one stream
+    action: gymnasium.Space[Any]  # of one stream
+    mask: tuple[str, ...] = ()  # the keys in the observation under which the allowed actions stand; (): all are allowed
+    resume: Resume = "restart"
+    frame_skip: int = 1  # frames = frame_skip * steps
+    stacks: Mapping[str, Stack] = field(default_factory=dict)  # by the path of the observation's leaf, "" where it is one array
+    notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
+    settings: str = ""  # what it was made with, in words, where a family has a spec of its own
+    agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
+    places: tuple[int, ...] = (0,)  # which of them the policy acts for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """The spec of an env, and the spec of each policy that acts in it."""
+
+    env: EnvSpec  # what the policies have in common: agents, resume, frame_skip, notes, settings
+    policies: Mapping[str, EnvSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is this one's ``obs[T]``."""
+
+    obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
+    first: Array  # [T+1, B] bool
+    action: Tree  # [T, B, ...]
+    behaviour: Tree  # [T, B, ...] what the corrections need, e.g. {"logp": [T, B]}
+    reward: Array  # [T, B] float32, for action[t]
+    mask: Array  # [T, B] bool, False: not a real row (a seam)
+    bootstrap: Array  # [T, B] bool, may the value of obs[t+1] be used after this row
+    version: Array  # [T, B] int64, the weights that chose action[t]
+    state: Tree  # [B, ...] recurrent state before obs[0]
+    context: Tree  # [B, ...] always {"stream", "start"}; start: the stream's row number of row 0
+
+    def discount(self, gamma: float) -> Array:
+        """[T, B], ``gamma`` where the value of the next observation may be used, else 0."""
+        return gamma * self.bootstrap
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, B)."""
+        return int(self.reward.shape[0]), int(self.reward.shape[1])
+
+
+TRAJECTORY_ROWS = ("action", "behaviour", "reward", "mask", "bootstrap", "version")  # [T, B, ...]
+TRAJECTORY_EDGES = ("obs", "first")  # [T+1, B, ...]
+TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a learner's step consumes. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
+
+    data: Trajectory
+    keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
+    weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
+    targets: Tree  # [T, B] what Algorithm.targets computed once, else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where an unroll is written: preallocated views, filled in place."""
+
+    keys: Array  # [E, 2] int64, (row, generation) of each env
+    data: Trajectory
+
+
+def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[E] int64, the envs of one group; where an env has one agent they are its streams."""
+    import numpy as np
+
+    return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)
+
+
+def agent_streams(envs: Array, agents: int = 1, places: Sequence[int] = (0,)) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the ``agents`` of an env."""
+    import numpy as np
+
+    return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)
