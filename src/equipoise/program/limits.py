@@ -22,16 +22,25 @@ def check_processes(program: Program) -> None:
     bell = 1 if hasattr(os, "eventfd") else 2
     servers = place.inference_workers if place.inference == "central" else 0
     shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-    each = bell + (2 * place.halves if place.max_lag == 0 else 0)  # of an actor: a doorbell, pipes of places to write to
-    if (needed := each * program.actors + bell * (servers + shards)) > DESCRIPTORS:
-        less = f"; max_lag=1 takes {bell} an actor, not {each}" if each > bell else ""
+    pipes = 2 * place.halves if place.max_lag == 0 else 0  # of an actor, for places to write to
+
+    def given(actors: int) -> int:
+        """Descriptors of the worker that is given most: all pipes, the doorbells of all that write, and those that it rings."""
+        if servers:  # an inference worker rings its env workers, the learner the shards
+            return pipes * actors + bell * (servers + max(-(-actors // servers), shards))
+        return pipes * actors + bell * (actors + shards)
+
+    if (needed := given(program.actors)) > DESCRIPTORS:
+        most = next((n for n in range(program.actors - 1, 0, -1) if given(n) <= DESCRIPTORS), 0)
+        less = f"; max_lag=1 takes {bell} an actor, not {pipes + bell}" if pipes else ""
         raise ValueError(
-            f"placement.actors: expected at most {(DESCRIPTORS - bell * (servers + shards)) // each} with "
-            f"max_lag={place.max_lag} and {place.inference} inference, since a worker can be given {DESCRIPTORS} "
-            f"descriptors of doorbells and pipes, got {program.actors}, which take {needed}; use more envs_per_actor{less}"
+            f"placement.actors: expected at most {most} with max_lag={place.max_lag} and "
+            f"{place.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
+            f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
         )
+    opened = (pipes + bell) * program.actors + bell * (servers + shards)
     workers = 1 + program.actors + servers + shards
-    files = _files_open() + FILES + needed + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
+    files = _files_open() + FILES + opened + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(
             f"expected a limit of at least {files} open files for {workers} worker processes, got {allowed} (ulimit -n); "
