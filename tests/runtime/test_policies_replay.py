@@ -151,8 +151,11 @@ def test_two_dqn_policies_learn_to_understand_each_other(tmp_path: Path) -> None
     """A speaker that sees the goal and a listener that hears it; by chance a third of the last seven steps is right."""
     made = api.program(
         "tests.envs.games:Signal", policies={"speaker": "dqn", "listener": "dqn"}, actors=1, envs_per_actor=8, unroll=1,
-        route={"speaker": "speaker", "listener": "listener"}, steps=40_000, seed=0,
-        settings=["replay.starts_at=2000", "replay.capacity=20000", "replay.updates=4", "algorithm.gamma=0.9", "batch=64"],
+        route={"speaker": "speaker", "listener": "listener"}, steps=16_000, seed=0,
+        settings=[
+            "replay.starts_at=1000", "replay.capacity=2000", "replay.updates=2", "batch=64", "algorithm.gamma=0.5",
+            "algorithm.hidden=64", "algorithm.target_every=50", "algorithm.epsilon_steps=6000", "optimizer.learning_rate=1e-3",
+        ],
     )  # fmt: skip
     with api.train(made, on="process", out=tmp_path / "run") as going:
         list(going)

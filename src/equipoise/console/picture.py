@@ -81,8 +81,9 @@ def _ring(program: Program) -> list[Text]:
     actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.placement.envs_per_actor, 'env')} "
     if program.placement.inference == "central":
         actors += f"─▶ {_count(program.placement.inference_workers, 'inference worker')} "
-    shards = max((one.replay.shards for one in learning(program).values() if one.replay is not None), default=1)
-    middle = f" trajectories ─▶ {_count(shards, 'shard') if shards > 1 else 'queue'} ── batches "
+    each = (one.replay.shards for one in learning(program).values() if one.replay is not None)
+    shards = sum(shards for shards in each if shards > 1)
+    middle = f" trajectories ─▶ {_count(shards, 'shard') if shards else 'queue'} ── batches "
     learner = "▶ learner ─┐"
     if not program.actors:
         actors, middle = "┌── data set ", " batches "
