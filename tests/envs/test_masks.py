@@ -218,9 +218,7 @@ def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
 
     with (
         pytest.warns(RuntimeWarning, match="info has an 'action_mask' that nobody asked for") as warned,
-        pytest.raises(
-            EnvFailed, match="(?s)AssertionError.*: with --set source.env.action_mask=info only allowed actions are taken"
-        ),
+        pytest.raises(EnvFailed, match="(?s)AssertionError.*: with --action-mask info only allowed actions are taken"),
     ):
         forbidden()
     assert len(warned) == 1
