@@ -23,11 +23,11 @@ from equipoise.program.refusals import check, check_read, check_resume
 from equipoise.program.settings import apply_settings
 from equipoise.types import (
     WHERE,
-    Algorithm,
     EnvFactory,
     EnvSource,
     EvaluationSettings,
     Frozen,
+    Learns,
     Placement,
     Policy,
     Program,
@@ -63,7 +63,7 @@ def test_every_table_of_the_pages_is_current() -> None:
 def test_every_class_with_settings_has_a_table() -> None:
     names = {name for page in settings_tables.pages() for _, name, _ in settings_tables.TABLE.findall(page.read_text())}
     shared: list[type[Any]] = [
-        Algorithm,
+        Learns,
         ActorCriticAlgorithm,
         OffPolicyAlgorithm,
         Source,

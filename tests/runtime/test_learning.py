@@ -64,6 +64,25 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("on", "max_lag"), [("process", 1)])  # lockstep forgets still (docs/results/forgetting.md)
+def test_impala_keeps_what_it_has_learned(on: Any, max_lag: int, tmp_path: Any) -> None:
+    """Five seeds, each trained to twice the steps that solve CartPole: the last evaluation, and the worst after a success."""
+    last, worst = [], []
+    for seed in range(5):
+        out = tmp_path / str(seed)
+        summary = train(
+            "CartPole-v1", "impala", on, seed, out, max_lag=max_lag, steps=400_000, settings=["evaluation.every=16k"]
+        )
+        lines = (out / "run/metrics.jsonl").read_text().splitlines()
+        means = [row["evaluation"]["mean"] for row in map(json.loads, lines) if row["evaluation"] is not None]
+        last.append(summary["evaluation"]["mean"])
+        worst.append(min(means[next(i for i, mean in enumerate(means) if mean >= 475.0) :]))
+    print("last", last, "worst after success", worst)
+    assert statistics.median(last) >= 475.0 and statistics.median(worst) >= 250.0
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("env", "algorithm", "threshold"),

@@ -17,7 +17,7 @@ from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
-from equipoise.types import Algorithm, Batch, Optimizer, Pool, Precision, Tree
+from equipoise.types import Batch, Learns, Optimizer, Pool, Precision, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Learner:
     """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
 
     def __init__(
-        self, algorithm: Algorithm, net: Any, *, optimizer: Optimizer | None = None, device: str = "cpu",
+        self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, device: str = "cpu",
         precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int, pool: Pool = ALONE,
     ) -> None:  # fmt: skip
         """``optimizer``: None for the algorithm's default; ``schedule_updates``: versions until the schedules end; ``batch``:
@@ -51,7 +51,7 @@ class Learner:
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
         self._schedule_updates = schedule_updates
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
-        along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
+        along_time = type(algorithm).targets is Learns.targets or bool(tree.leaves(self.net.initial_state(1)))
         self.by_rows = not along_time
         if not self.by_rows and algorithm.minibatches > batch:
             raise ValueError(

@@ -28,7 +28,7 @@ from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
 from equipoise.record.origin import host, versions
 from equipoise.record.paths import RUN
-from equipoise.record.report import Report, read_reports, step_of
+from equipoise.record.report import Evaluation, Report, read_reports, step_of
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, check
 from equipoise.types import Program
 
@@ -46,8 +46,8 @@ METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "metrics.jsonl", "summary.json", "checkp
 CAPSULES = "capsules"
 SUMMARY_KEYS = (
     "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "info", "evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows", "notes", "failures",
-    "aborted",
+    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows",
+    "notes", "failures", "aborted",
 )  # fmt: skip
 STATUSES = ("completed", "solved", "interrupted", "failed")
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
@@ -340,11 +340,16 @@ class RunDirectory:
         """The weights of the best evaluation so far; those that solved a run that is solved."""
         return checkpoint.latest(self.checkpoints / BEST)
 
-    def best_mean(self) -> float:
-        """The mean return of that evaluation; -infinity where there was none."""
+    def best_evaluation(self) -> Evaluation | None:
+        """The best evaluation so far, whose weights ``best_checkpoint`` has; None where there was none."""
         found = self.best_checkpoint()
         evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
-        return -math.inf if evaluation is None or evaluation["mean"] is None else float(evaluation["mean"])
+        return None if evaluation is None or evaluation["mean"] is None else Evaluation(**evaluation)
+
+    def best_mean(self) -> float:
+        """The mean return of that evaluation; -infinity where there was none."""
+        best = self.best_evaluation()
+        return -math.inf if best is None else best.mean
 
     def complete_checkpoint(
         self, step: int, files: dict[str, Entry], segments: dict[str, Entry], driver: Any, meta: Mapping[str, Any]

@@ -12,6 +12,7 @@ from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run.evaluation_schedule import gave_up
+from equipoise.run.forgetting import Evaluations
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
@@ -34,7 +35,7 @@ class Reporter:
         self._record = NOTHING
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
-        self._evaluation: Evaluation | None = None
+        self._evaluations = Evaluations()
         self._fresh: Evaluation | None = None
         self._solved_at: float | None = None
         self._ended: float | None = None
@@ -53,7 +54,9 @@ class Reporter:
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
         if evaluation is not None and evaluation.episodes:
-            self._evaluation = self._fresh = evaluation
+            self._fresh = evaluation
+            if (warning := self._evaluations.enter(evaluation)) is not None:
+                self.note(warning)
         elif evaluation is not None:
             self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluation.episodes)}")
         if solved:
@@ -69,7 +72,7 @@ class Reporter:
         return {
             "wall_s": time.monotonic() - self._began, "record": _without_time(self._record),
             "lag": [self._lag_sum, self._lag_updates, self._lag_max],
-            "evaluation": self._evaluation, "notes": self._notes,
+            "evaluations": self._evaluations.state(), "notes": self._notes,
         }  # fmt: skip
 
     def schema(self, version: int) -> Schema:
@@ -83,20 +86,19 @@ class Reporter:
                 "info": Each(mean),
             },
             "lag": Row((Number(0, 1e300), Number(0, version, whole=True), count)),
-            "evaluation": Maybe({
-                "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
-                "policies": Each(mean),
-            }),
+            "evaluations": Evaluations.schema(version),
             "notes": Items(Text(), MOST_NOTES),
         }  # fmt: skip
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any], best: Evaluation | None = None) -> None:
         """Go on from a state that fits ``schema``."""
         self._began -= state["wall_s"]
         self._record = Record(**state["record"] | {"at": time.monotonic()})
         self._since = (self._record.at, self._record.version)
         self._lag_sum, self._lag_updates, self._lag_max = state["lag"]
-        self._evaluation = Evaluation(**state["evaluation"]) if state["evaluation"] is not None else None
+        self._evaluations.load(state["evaluations"])
+        if best is not None:
+            self._evaluations.remember(best)
         self._notes = list(state["notes"])
 
     def settle(self) -> None:
@@ -149,7 +151,7 @@ class Reporter:
             remaining_s=left / rate if rate > 0 and not final else None,
             metrics=r.metrics,
             evaluating=evaluating,
-            evaluation=fresh if not final else self._evaluation,
+            evaluation=fresh if not final else self._evaluations.last,
             solved_at_s=self._solved_at,
             notes=notes,
             recorded=record is not None or final,
@@ -179,7 +181,7 @@ class Reporter:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
         r, balance, steps = self._record, self._shares(), self._blue.pace.env_steps(version)
-        e, stats = self._evaluation, self._stats()
+        e, stats = self._evaluations.last, self._stats()
         return {
             "status": status,
             "env_steps": steps,
@@ -192,6 +194,7 @@ class Reporter:
             "return_mean": r.return_mean,
             "info": r.info,
             "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
+            "best_evaluation": self._evaluations.summary(),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "acting": self._acting(),
             "balance": {

@@ -234,7 +234,7 @@ class Run:
             driver = parse_json(source.read(checkpoint.DRIVER), file)
             source.kept.clear()
             check_schema(driver, {"scribe": scribe.schema(self._kept), "exam": exam.schema(self._kept)}, str(file))
-            scribe.load(driver["scribe"])
+            scribe.load(driver["scribe"], self._files.best_evaluation())
             exam.load(driver["exam"])
             scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
         done = (blue.before or 0) + max(self._kept, 0)

@@ -1,7 +1,7 @@
 """Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the Program."""
 
 from equipoise.facts import Count, Fraction, NonNegative, Positive, Range, Rate, Share, Whole
-from equipoise.types.algorithm import Algorithm, LossOutput, Optimizer
+from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer
 from equipoise.types.program import (
     LONG,
     OUT,
@@ -73,6 +73,7 @@ __all__ = [
     "WHAT",
     "WHERE",
     "Acting",
+    "Acts",
     "Agent",
     "Algorithm",
     "Array",
@@ -92,6 +93,7 @@ __all__ = [
     "Frozen",
     "Inference",
     "LateSave",
+    "Learns",
     "Live",
     "LossOutput",
     "Network",

@@ -65,8 +65,8 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
-    """Hyper-parameters and pure functions; stateless, picklable, one readable file each.
+class Learns(ABC):
+    """The learner's half of an algorithm: from rows to a gradient. A learner needs no more, so what never acts has this alone.
 
     The fields here are those that the learner reads; a subclass adds its own and overrides the defaults. What a user should
     know of a field stands in its annotation (``equipoise.facts``); a subclass that redeclares one inherits what it leaves out.
@@ -76,7 +76,6 @@ class Algorithm(ABC):
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
-    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
 
     epochs: Annotated[Count, Help("Passes over a batch.")] = 1
     minibatches: Annotated[
@@ -112,6 +111,32 @@ class Algorithm(ABC):
         """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""
         return net  # type: ignore[no-any-return]
 
+    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
+        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
+
+        What is a statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part of it.
+        """
+        return {}
+
+    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
+        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
+
+        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
+        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
+        learner keeps it and saves it. No gradient is recorded.
+        """
+        return memory
+
+    @abstractmethod
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of the schedule done, 0..1."""
+
+
+class Acts(ABC):
+    """The actor's half of an algorithm: from an observation to an action."""
+
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         """[B] epsilon, sigma and the like: ladders over streams and schedules over steps."""
         return {}
@@ -135,24 +160,9 @@ class Algorithm(ABC):
         """
         return None
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
-        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
 
-        What is a statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part of it.
-        """
-        return {}
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(Learns, Acts):
+    """Hyper-parameters and pure functions; stateless, picklable, one readable file each."""
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
-        """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
-
-        So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
-        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
-        learner keeps it and saves it. No gradient is recorded.
-        """
-        return memory
-
-    @abstractmethod
-    def loss(
-        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
-    ) -> LossOutput | None:
-        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of the schedule done, 0..1."""
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys

@@ -1,0 +1,73 @@
+"""Forgetting: is an evaluation far below the best one so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.record.report import Evaluation
+from equipoise.schema import Each, Maybe, Number, Schema
+
+FAR = 0.2  # share of what was learned, from the first evaluation to the best one, that a far fall has lost
+DEVIATIONS = 2.0  # of the difference of two means, below which a fall may be chance
+
+
+class Evaluations:
+    """The first, the best and the last evaluation of a run."""
+
+    def __init__(self) -> None:
+        self.first: Evaluation | None = None
+        self.best: Evaluation | None = None
+        self.last: Evaluation | None = None
+
+    def enter(self, evaluation: Evaluation) -> str | None:
+        """Note one more evaluation -> a warning where it is far below the best one and the evaluation before was not."""
+        before = self.fallen
+        self.first, self.last = self.first or evaluation, evaluation
+        if self.best is None or evaluation.mean > self.best.mean:
+            self.best = evaluation
+        if not self.fallen or before:
+            return None
+        return (
+            f"warning: the evaluation fell to {evaluation.mean:.1f} at step {evaluation.step:,}, far below the best one, "
+            f"{self.best.mean:.1f} at step {self.best.step:,}, whose weights are kept (equipoise evaluate DIR --best)"
+        )
+
+    def remember(self, best: Evaluation) -> None:
+        """Note an evaluation that came after the state that was loaded: the last one of a run that goes on after its end."""
+        if self.best is None or best.mean > self.best.mean:
+            self.first, self.best = self.first or best, best
+
+    @property
+    def fallen(self) -> bool:
+        """The last evaluation is far below the best one, by more than chance."""
+        if self.first is None or self.best is None or self.last is None:
+            return False
+        fall, learned = self.best.mean - self.last.mean, self.best.mean - self.first.mean
+        chance = math.sqrt(sum(one.std**2 / max(one.episodes, 1) for one in (self.best, self.last)))
+        return fall > max(FAR * learned, DEVIATIONS * chance)
+
+    def summary(self) -> dict[str, Any] | None:
+        """The best evaluation, where the last one is far below it."""
+        best = self.best
+        if best is None or not self.fallen:
+            return None
+        return {"mean": best.mean, "std": best.std, "episodes": best.episodes, "env_steps": best.env_steps}
+
+    def state(self) -> dict[str, Any]:
+        return {"first": self.first, "best": self.best, "last": self.last}
+
+    @staticmethod
+    def schema(version: int) -> Schema:
+        """What ``load`` takes, from a checkpoint of this version."""
+        count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
+        one: Schema = {
+            "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
+            "policies": Each(mean),
+        }  # fmt: skip
+        return {"first": Maybe(one), "best": Maybe(one), "last": Maybe(one)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        for name in ("first", "best", "last"):
+            setattr(self, name, None if state[name] is None else Evaluation(**state[name]))
