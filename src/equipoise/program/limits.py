@@ -22,7 +22,7 @@ def check_processes(program: Program) -> None:
     bell = 1 if hasattr(os, "eventfd") else 2
     servers = place.inference_workers if place.inference == "central" else 0
     shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-    pipes = 2 * place.halves if place.max_lag == 0 else 0  # of an actor, for places to write to
+    pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
         """Descriptors of the worker that is given most: all pipes, the doorbells of all that write, and those that it rings."""

@@ -37,7 +37,7 @@ BUILT_IN = algorithms.__name__
 
 
 def algorithm_names() -> list[str]:
-    """The built-in ones: the files of ``equipoise/algorithms/``, none of them imported."""
+    """The built-in algorithms: the files of ``equipoise/algorithms/``, without importing them."""
     return sorted(m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_"))
 
 
@@ -95,7 +95,7 @@ def algorithm_name(cls: type[Algorithm]) -> str:
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """Plain dicts, lists and scalars; ValueError for what JSON cannot say."""
+    """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot hold."""
     data = {name: _part_json(getattr(program, name)) for name, fact in facts(type(program)).items() if classes(fact.kind)}
     data["policies"] = {name: _policy_json(policy, f"policies.{name}") for name, policy in program.policies.items()}
     data["route"] = dict(program.route)
@@ -141,7 +141,7 @@ def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Replay
 
 
 def to_plain(value: Any, where: str) -> Any:
-    """The value as JSON has it; ValueError, which says where, for what JSON cannot say."""
+    """Turn a value into JSON's types; ValueError says where there is one that JSON cannot hold."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What cannot work, and why: programs, settings that nothing would read, resumes that a saved state does not fit."""
+"""Refusals: programs that cannot work, settings that nothing would read, resumes that a saved state does not fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["check", "check_read", "check_replays", "check_resume", "refuse"]
 
 
 def check(program: Program) -> None:
-    """ValueError that lists everything that could not work, each with a value that would."""
+    """Check a program; one ValueError lists everything that cannot work, each with a value that would."""
     env = [] if program.source.env is None else _env_problems(program.source.env)
     problems = [*_run_problems(program), *_source_problems(program), *env, *_together_problems(program)]
     for name, policy in learning(program).items():
@@ -46,7 +46,7 @@ def check(program: Program) -> None:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """ValueError of all of them, if there are any."""
+    """Raise a ValueError with all problems, if there are any."""
     if len(problems) == 1:
         raise ValueError(problems[0])
     if problems:
@@ -152,7 +152,9 @@ def _env_problems(env: EnvFactory) -> list[str]:
 
 
 def _together_problems(program: Program) -> list[str]:
-    """Of all policies: those that learn take the same steps of the same envs, so that their versions rise together."""
+    """List problems between policies: learning ones take the same steps of the same envs, so that their versions rise
+    together.
+    """
     learn, problems = learning(program), []
     if not learn:
         return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
@@ -346,14 +348,14 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
 
 
 def check_read(program: Program, settings: Collection[str]) -> None:
-    """ValueError for those of these settings (KEY each) that nothing reads while the others are as they are."""
+    """Raise ValueError for each of these settings (KEY each) that nothing reads while the others are as they are."""
     unread = [f"{key}, since {why}" for key in settings if (why := _unread(program, key))]
     if unread:
         raise ValueError(f"expected settings that change something, got {'; '.join(unread)}")
 
 
 def check_replays(program: Program, settings: Collection[str]) -> None:
-    """ValueError for a setting (KEY each) of a replay where the policies that learn have none."""
+    """Raise ValueError for a setting (KEY each) of a replay where no learning policy has one."""
     learn = learning(program)
     if any(policy.replay is not None for policy in learn.values()):
         return
@@ -367,13 +369,13 @@ def _replaying() -> list[str]:
 
 
 def _theirs(program: Program) -> str:
-    """The algorithms of the policies that learn, and that they have no replay."""
+    """Name the algorithms of the learning policies, and say that they have no replay."""
     names = sorted({algorithm_name(type(policy.algorithm)) for policy in learning(program).values()})
     return f"{' and '.join(names)}, whose rows are learned from once"
 
 
 def _unread(program: Program, key: str) -> str:
-    """Why nothing reads a setting; empty where something does, or may."""
+    """The reason why nothing reads a setting; empty where something does, or may."""
     reasons = [why_unread(program, setting) for setting in fields.named(program, key)]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -382,7 +384,7 @@ def _unread(program: Program, key: str) -> str:
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
-    """The differences; ValueError for those that a saved state does not fit, and for a resume that would go backwards."""
+    """Return the differences; ValueError for one that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
     settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
     refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]

@@ -1,4 +1,4 @@
-"""Where a run was made: the versions of its packages, and the machine."""
+"""The origin of a run: the versions of its packages, and the machine."""
 
 from __future__ import annotations
 

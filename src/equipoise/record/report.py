@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes on: one ``Report`` a line of ``metrics.jsonl``, a row of the live view."""
+"""Reports of a run: one ``Report`` a line of ``metrics.jsonl``, and a picture of the live view."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class Evaluation:
     mean: float
     std: float
     episodes: int
-    env_steps: int  # of training, when its weights were published
+    env_steps: int  # env steps of training when its weights were published
     version: int
     policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
 
     @property
     def step(self) -> int:
-        """As of a report."""
+        """The step, as in a report."""
         return self.env_steps or self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluating:
-    """How far an evaluation is that is under way."""
+    """The progress of an evaluation."""
 
-    episodes: int  # that are over
+    episodes: int  # ended episodes
     of: int
-    steps: int  # of the longest one that is under way
-    most: int  # steps, after which an episode that never ends is cut
+    steps: int  # steps of the longest running episode
+    most: int  # steps after which an endless episode is cut
 
 
 def step_of(said: Mapping[str, Any]) -> int:
@@ -47,7 +47,12 @@ def step_of(said: Mapping[str, Any]) -> int:
 
 
 NATURAL = Number(0, (1 << 63) - 1, whole=True)
-SCHEMA: Schema = {"env_steps": NATURAL, "updates": NATURAL, "final": Flag(), "*": Anything()}  # of what a resume reads
+SCHEMA: Schema = {
+    "env_steps": NATURAL,
+    "updates": NATURAL,
+    "final": Flag(),
+    "*": Anything(),
+}  # the schema of the fields that a resume reads
 
 
 def read_reports(path: Path, *, damaged: list[str] | None = None) -> list[dict[str, Any]]:
@@ -64,7 +69,7 @@ def read_reports(path: Path, *, damaged: list[str] | None = None) -> list[dict[s
             try:
                 if len(line) == LARGEST_JSON:
                     raise ValueError(f"{where}: expected at most {LARGEST_JSON:,} bytes, got more")
-                if line.endswith(b"\n") and line != b"\n":  # as every whole line does
+                if line.endswith(b"\n") and line != b"\n":  # every whole line ends so
                     found.append(check(parse_json(line[:-1], path, number), SCHEMA, where))
             except ValueError as error:
                 if damaged is None:
@@ -105,7 +110,7 @@ class Report:
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
-    notes: tuple[str, ...] = ()  # what a person should know, said once: "warning: ..."
+    notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far

@@ -1,4 +1,4 @@
-"""How each policy acts in a run: chosen once, when the run begins, written into ``run.json``, and the same after a resume."""
+"""The choice of each policy's forward: made once when the run begins, written into ``run.json``, and kept by a resume."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from equipoise.actors.forward.choice import Acts, choose, is_compiled
 from equipoise.actors.forward.forward import FORWARDS, can_round
 from equipoise.runtime.blueprint import Blueprint, network
 
-KEY = "forward"  # of run.json
+KEY = "forward"  # key of run.json
 ASKS_AGAIN = (
     "placement.precision",
     "placement.acting",
     "placement.compile",
-)  # settings with which another forward may be the faster one
+)  # settings that may make another forward the faster one
 
 
 def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """{policy: a ``Choice`` as JSON says it}; ``run`` is the run.json of a run that goes on, with these settings changed.
+    """Choose forwards -> {policy: a ``Choice`` as JSON}; ``run`` is the run.json of a resumed run, with these settings changed.
 
-    ValueError where the weights of acting cannot be what the program says.
+    ValueError where the weights cannot be rounded as the program says.
     """
     program, known = blue.program, (run or {}).get(KEY, {})
     found: dict[str, dict[str, Any]] = {}
@@ -46,5 +46,5 @@ def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Colle
 
 
 def forwards(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """{policy: a key of ``FORWARDS``}."""
+    """Return {policy: a key of ``FORWARDS``}."""
     return {name: choice["forward"] for name, choice in found.items()}

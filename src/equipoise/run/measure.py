@@ -1,7 +1,8 @@
-"""``--inference auto``: both kinds of inference for some seconds, with the run's envs, networks and learner; then the faster.
+"""``--inference auto``: measure both kinds of inference for some seconds with the run's envs, networks and learner; take the
+faster.
 
-What is compared is how many rows of experience the envs give while the learner learns from them, since that is what a run is
-for. What was measured, and why, is written into ``run.json``, whose program has the choice itself: a resume asks no more.
+The measure is the rows a second that the envs give while the learner learns from them. The figures and the reason are
+written into ``run.json``, and its program holds the choice: a resume does not measure again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.types import Inference, Program
 
-MEASURE_S = 5.0  # in all
-TURNS = 4  # local, central, local, central: what else the machine does changes, and should not decide
-WARM_S = 60.0  # at most, for the first two updates to come, and for the two that a turn takes at least
-UPDATES, LONGEST_S = 4, 10.0  # of a turn: at least so many updates, or so many seconds
+MEASURE_S = 5.0  # seconds in all
+TURNS = 4  # local, central, local, central: changing load of the machine should not decide
+WARM_S = 60.0  # most seconds until the first two updates, and for the two that a turn needs at least
+UPDATES, LONGEST_S = 4, 10.0  # a turn lasts at least so many updates, or so many seconds
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
 
@@ -41,7 +42,7 @@ class Choice:
 
 
 def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda text: None) -> tuple[Program, dict[str, Any]]:
-    """The program with the faster inference, and what is to be recorded of the choice. Takes seconds; ``tell`` says so.
+    """Choose the faster inference -> the program with it, and the record of the choice. Takes seconds; ``tell`` says so.
 
     WorkerFailed where neither works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
@@ -59,7 +60,7 @@ def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda 
 
 
 def _fixed(program: Program, on: str) -> Choice | None:
-    """Where there is nothing to measure."""
+    """The choice where there is nothing to measure."""
     why = None
     if on == "serial":
         why = "in one thread both do the same work"
@@ -82,7 +83,7 @@ def measured(
     turns: int = TURNS,
     tell: Callable[[str], object] = lambda text: None,
 ) -> tuple[dict[str, list[float]], dict[str, WorkerFailed]]:
-    """Steps/s of each kind of inference in each of its turns, 0 where it learned nothing; and which kinds failed."""
+    """Measure steps/s of each kind in each turn, 0 where it learned nothing; and the kinds that failed."""
     rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
     failed: dict[str, WorkerFailed] = {}
     forkserver.prepare(central=True)
@@ -98,7 +99,7 @@ def measured(
                         rates[kind].append(_rate(blue, interrupt, seconds / turns))
                         tell(f"inference: {kind} makes {rates[kind][-1]:,.0f} steps/s")
                     except WorkerFailed as error:
-                        interrupt.check()  # which a worker that was not begun yet may have died of
+                        interrupt.check()  # an interrupt may have ended a worker before it began
                         failed[kind] = error
     return rates, failed
 
@@ -106,7 +107,7 @@ def measured(
 def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> Choice:
     if len(failed) == len(rates):
         raise failed["local"]
-    # The better turn of each: what else ran on the machine can only have slowed the others.
+    # The better turn of each kind: other load can only have slowed the others.
     best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
     if not any(best.values()) and not failed:
         return Choice(inference="local", why=f"neither came to two updates within {WARM_S:.0f} s", steps_per_s=best)
@@ -121,7 +122,7 @@ def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> C
 
 
 def _blueprint(program: Program, place: Path) -> Blueprint:
-    """Of a run that is thrown away: it saves nothing and never ends."""
+    """The blueprint of a throw-away run: it saves nothing and never ends."""
     place.mkdir()
     made = alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
     blue = blueprint.blueprint(made)
@@ -130,8 +131,8 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
 
 
 def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
-    """Env steps a second, once it learns, from the end of an update to the end of another, since acting and learning may take
-    turns for the cores; 0 where it does not come to that.
+    """Measure env steps a second from the end of an update to the end of another, since acting and learning may take turns;
+    0 where there are no updates.
     """
     runtime = ProcessRuntime(blue)
     try:
@@ -142,7 +143,7 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
             interrupt.check()
             runtime.poll(SLICE_S)
         version = now.version
-        ends: list[tuple[float, int]] = []  # of updates that were seen to end: when, and steps so far
+        ends: list[tuple[float, int]] = []  # ends of updates: moment, and steps so far
         until = time.monotonic() + WARM_S
         while not ends or not _enough(ends[-1][0] - ends[0][0], len(ends) - 1, seconds):
             if time.monotonic() > until:

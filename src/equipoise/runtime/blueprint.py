@@ -1,4 +1,4 @@
-"""What follows from a Program and a look at its env: the policies' roles, networks, seeds, and how many updates there are."""
+"""A blueprint: everything that follows from a Program and a look at its env (roles, networks, seeds, numbers of updates)."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, DealtEnv, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning, stream_ids
 from equipoise.workers.env import Making
 
-RECORDS = 200  # records a run, at least one every RECORD_STEPS
+RECORDS = 200  # records of a run; at least one every RECORD_STEPS
 RECORD_STEPS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How steps and versions go together: ``rows`` env steps a round, ``updates`` versions after each from ``begins`` on.
+    """The relation of steps and versions: ``rows`` env steps a round, and ``updates`` versions after each round from
+    ``begins`` on.
 
-    A row of an env of several agents, which has a row of each of them, is one.
+    One step of an env counts once, however many agents it has.
 
     ``offline``: there are no env steps, and a step is an update.
     """
@@ -58,7 +59,7 @@ class Pace:
     offline: bool = False
 
     def env_steps(self, version: int) -> int:
-        """Env steps that were taken in before ``version`` was made."""
+        """The env steps that ``version`` was made from."""
         return 0 if self.offline else self.steps(version)
 
     def steps(self, version: int) -> int:
@@ -70,27 +71,27 @@ class Pace:
         return max(-(-steps // self.rows) - self.begins + 1, 0) * self.updates
 
     def between(self, steps: int) -> int:
-        """Versions from one time to the next, where it comes every so many steps: whole rounds, rounded up."""
+        """Versions between two events that are so many steps apart: whole rounds, rounded up."""
         return -(-steps // self.rows) * self.updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a policy is in this run: how it acts, for which agents, and what one of them writes in a row."""
+    """The role of a policy in this run: how it acts, for which agents, and the row that one of them writes."""
 
     algorithm: Algorithm
     spec: EnvSpec
     row: RowSpec
     noise_columns: int
-    frozen: Frozen | None  # of one that does not learn
+    frozen: Frozen | None  # set for a policy that does not learn
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Its agents among those of an env."""
+        """The places of its agents among those of an env."""
         return self.spec.places
 
     def streams(self, envs: Any) -> Any:
-        """[B] int64, in these envs."""
+        """The streams [B] int64 of this policy in these envs."""
         return agent_streams(envs, len(self.spec.agents), self.places)
 
 
@@ -106,29 +107,29 @@ class Blueprint:
     updates: int
     schedule_updates: int
     record_every: int  # updates
-    checkpoint_every: int  # updates, 0: when the driver asks
+    checkpoint_every: int  # updates; 0: when the driver asks
     directory: str  # where checkpoints are written
-    weights: str | None  # the checkpoint whose weights are the first ones
-    before: int | None  # updates that made them, where all that the learner of then had is taken, too; None: weights alone
+    weights: str | None  # the checkpoint with the first weights
+    before: int | None  # updates of the learner that is taken over with them; None: weights alone
     resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
-    dataset: Dataset | None = None  # that is learned from as well, or alone
+    dataset: Dataset | None = None  # a data set to learn from, beside live rows or alone
     forward: Mapping[str, str] = field(
         default_factory=dict
     )  # how actors act by policy (actors/forward/forward.py); torch if not said
 
     def failures(self, counted: Episodes | None = None) -> Failures:
-        """What an env's failure costs in this run; ``counted``: where failures and their causes are counted."""
+        """The rule for env failures in this run; ``counted``: where failures and their causes are counted."""
         made = Failures(on_nonfinite=self.program.source.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
     def making(self) -> Making:
-        """How the envs of the run are made."""
+        """The maker of the run's envs."""
         return making(self.program)
 
     def make_env(self, *, streams: Any, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
-        """The envs of these numbers, their agents dealt to the policies."""
+        """Make the envs of these numbers, with agents dealt to policies."""
         return self.making(streams=streams, seed=seed, failures=failures, metrics=metrics)
 
     def network(self, name: str) -> nn.Module:
@@ -136,7 +137,7 @@ class Blueprint:
         return network(self.program, self.spec, name)
 
     def first_networks(self) -> dict[str, nn.Module]:
-        """The networks that the run begins with."""
+        """Build the networks that the run begins with."""
         nets = {name: self.network(name) for name in self.roles}
         if self.weights is not None:
             playable.fill(nets, checkpoint.load(Path(self.weights))[0], self.weights)
@@ -160,7 +161,7 @@ class Blueprint:
 
     @property
     def segments(self) -> str:
-        """Where the rows of a replay are written."""
+        """The directory for the rows of a replay."""
         return str(Path(self.directory) / checkpoint.SEGMENTS)
 
     @property
@@ -185,7 +186,7 @@ class Blueprint:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of the env."""
+        """Notes on the env for a person."""
         env = self.spec.env
         return (env.settings, *env.notes) if env.settings else env.notes
 
@@ -195,22 +196,22 @@ class Blueprint:
         return policy.batch * (len(self.roles[name].places) if policy.replay is None else 1)
 
     def streams(self, group: int) -> Any:
-        """[B] int64, of all agents of a group of envs."""
+        """The streams [B] int64 of all agents of a group of envs."""
         count = len(self.spec.env.agents)
         return agent_streams(stream_ids(group, self.program.placement.group_envs), count, range(count))
 
     @property
     def inferences(self) -> int:
-        """Workers that act for the envs of others; 0: inference is local."""
+        """The number of inference workers; 0: inference is local."""
         return self.program.placement.inference_workers if self.program.placement.inference == "central" else 0
 
     @property
     def acting_workers(self) -> int:
-        """Those that step envs or act for them."""
+        """The number of workers that step envs or act for them."""
         return self.program.actors + self.inferences
 
     def groups(self, actor: int) -> range:
-        """Of the envs of an actor."""
+        """The groups of an actor's envs."""
         return range(actor * self.program.placement.halves, (actor + 1) * self.program.placement.halves)
 
     def served(self, inference: int) -> range:
@@ -307,12 +308,12 @@ def blueprint(
 
 
 def _count(program: Program, spec: RunSpec, name: str) -> int:
-    """Bytes of a network that is not built."""
+    """Count the bytes of a network without building it."""
     return memory.counted(partial(network, program, spec, name))
 
 
 def _parts(blue: Blueprint, sizes: Mapping[str, int], program: Program) -> dict[str, int]:
-    """Bytes of everything that a program like the blueprint's takes, by name; ValueError where it cannot be."""
+    """Count the bytes that such a program takes, by name; ValueError for an impossible program."""
     if program is blue.program:
         return memory.parts(blue, sizes)
     known = {name: teacher(program, name).algorithm == role.algorithm for name, role in blue.roles.items()}
@@ -352,12 +353,12 @@ def _alone(spec: RunSpec, setting: str) -> None:
 
 
 def goals(program: Program) -> Goals:
-    """What another goal would have been worth, asked of an env of its own."""
+    """Make the rules of other goals, with an env of their own."""
     return Goals(make(program.env, streams=np.arange(1), seed=program.schedule.seed))
 
 
 def _pace(program: Program, roles: Mapping[str, Role]) -> Pace:
-    """Steps are of envs; what a replay holds, and ``starts_at`` counts, are the rows of all agents of its policy.
+    """Return the pace. Steps count envs; a replay and ``starts_at`` count the rows of all agents of the policy.
 
     Policies with replays have one round in common: it brings rows to each of them, and the first updates follow the round
     after which each has ``starts_at`` rows.
@@ -411,7 +412,7 @@ def _codecs(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
 
 
 def _small(plan: ReplayPlan, policy: Policy) -> list[str]:
-    """What a replay is too small for."""
+    """List what a replay is too small for."""
     settings = plan.settings
     held = (plan.slots - plan.unroll) * plan.streams
     live = policy.batch - (settings.recorded(policy.batch) if settings.dataset else 0)
@@ -422,7 +423,7 @@ def _small(plan: ReplayPlan, policy: Policy) -> list[str]:
 
 
 def learns_first(program: Program) -> list[str]:
-    """The names of the policies; those that learn, and so may have to wait, come first (``RoutedAgent``)."""
+    """The names of the policies. Learning ones come first, since they may have to wait (``RoutedAgent``)."""
     return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
 
 
@@ -463,7 +464,7 @@ def _role(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
 
 
 def teacher(program: Program, name: str) -> Policy:
-    """The policy itself, or that whose past it plays."""
+    """The policy itself, or the policy whose past it plays."""
     policy = program.policies[name]
     return learning(program)[policy.of] if isinstance(policy, Frozen) else policy
 

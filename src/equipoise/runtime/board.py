@@ -1,4 +1,4 @@
-"""The board: what each worker writes about itself, for the driver to read. One writer a field."""
+"""The board: shared numbers that each worker writes about itself and the driver reads. One writer a field."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WORKER = {
     "starved_s": ArraySpec((1,), "float64"),
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
-    "asleep_s": ArraySpec((1,), "float64"),  # of worked_s: neither on a core nor waiting for one
-    "writing_s": ArraySpec((1,), "float64"),  # of worked_s: rows into a replay
+    "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
+    "writing_s": ArraySpec((1,), "float64"),  # part of worked_s: writing rows into a replay
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
-    "waits": ArraySpec((1,), "int64"),  # is it at its doorbell
+    "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
 # "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
@@ -49,39 +49,39 @@ class Board:
         return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": dict.fromkeys(names, _WORKER)}
 
     def flag_offset(self, name: str) -> int:
-        """Where in the memory the doorbell flag of a worker lies."""
+        """The offset of a worker's doorbell flag in the memory."""
         before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)
         return int(before)
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
-        """The driver's word that the worker lives, until it ticks itself; ``ahead_s``: what it may take to come to that.
+        """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time that its start may take.
 
-        It takes nothing back of what the worker was given before.
+        Time given earlier stays.
         """
         touched = self._workers[name]["touched_s"]
         touched[0] = max(touched[0], time.perf_counter() + ahead_s)
 
     def pulse(self, name: str) -> None:
-        """The worker's own word before it ticks, as it does something long; what it was allowed ahead stays."""
+        """Note, before the first tick, that the worker is at work on something long; time given ahead stays."""
         touched = self._workers[name]["touched_s"]
         touched[0] = max(float(touched[0]), time.perf_counter())
 
     def wrote(self, name: str, seconds: float) -> None:
-        """The worker's own word: so much of its time went into a replay's rows."""
+        """Note that the worker spent so much time on writing rows into a replay."""
         self._workers[name]["writing_s"][0] += seconds
 
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
 
     def meter(self, name: str, *, alone: bool = True) -> Meter:
-        """``alone``: the worker has a process of its own, whose waiting for a core the kernel counts."""
+        """The worker's meter. ``alone``: it has a process of its own, so the kernel counts its waiting for a core."""
         return Meter(self._workers[name], alone=alone)
 
     def shares(self, *, alone: bool = False) -> dict[str, Shares]:
         """Seconds by worker since the run began.
 
-        ``alone``: each has a process of its own, so what has passed since its last entry is a tick that has not ended, unless
-        it waits. That is work: what has nothing to do says so at once.
+        ``alone``: each worker has a process of its own. Then the time since its last entry is a tick that has not ended,
+        unless it waits, and counts as work: a worker with nothing to do says so at once.
         """
         out, now = {}, time.perf_counter()
         for name in self.names:
@@ -103,18 +103,18 @@ class Meter:
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
-        self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # from here on a deadline counts
+        self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
         self._delay_from = self._delay = _run_delay_s() if alone else 0.0
         self._late_s = 0.0
         self._known = self._elsewhere(0.0) if alone else 0.0
-        self._fields["waits"][0] = False  # whatever a predecessor was doing when it was killed
+        self._fields["waits"][0] = False  # a predecessor may have been killed while waiting
 
     def add(self, tick: Tick) -> float:
-        """The time since the last call was spent in this state -> now."""
+        """Count the time since the last call as this state -> now."""
         now = time.perf_counter()
         late_s, self._late_s = min(self._late_s, now - self._at), 0.0
         self._fields[_FIELD[tick]][0] += now - self._at - late_s
-        self._fields["worked_s"][0] += late_s  # it could have
+        self._fields["worked_s"][0] += late_s  # it could have worked
         self._fields["touched_s"][0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now
@@ -124,22 +124,22 @@ class Meter:
         return now
 
     def _elsewhere(self, delay_s: float) -> float:
-        """What is neither this thread's time on a core nor its waiting for one, of the seconds that it worked so far."""
+        """The seconds worked so far that were neither on a core nor waiting for one."""
         return float(self._fields["worked_s"][0]) - time.thread_time() - delay_s
 
     def expect(self, ahead_s: float) -> None:
-        """What comes now may take so long besides, before the deadline of a tick begins; the next entry ends it."""
+        """Allow so many seconds for what comes now, before the deadline of a tick begins; the next entry ends it."""
         self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
-        """The worker goes to its doorbell, or comes from it; for how long it had been rung without a core the kernel says."""
+        """Note that the worker goes to its doorbell or comes back; the kernel says how long it was runnable without a core."""
         self._fields["waits"][0] = waiting
         if self._alone:
             before, self._delay = self._delay, _run_delay_s()
             self._late_s = 0.0 if waiting else self._delay - before
 
     def preempted(self) -> None:
-        """The time since the last call was somebody else's on the same thread (the serial runtime)."""
+        """Count the time since the last call as another worker's, on the same thread (serial runtime)."""
         now = time.perf_counter()
         self._fields["worked_s"][0] += now - self._at
         self._fields["delay_s"][0] += now - self._at
@@ -147,14 +147,14 @@ class Meter:
 
 
 def _run_delay_s() -> float:
-    """Seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
+    """The seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
     file = _schedstat(os.getpid())
     return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
 
 
 @functools.cache
 def _schedstat(pid: int) -> int | None:
-    """The file, open for as long as the process lives: it is read around every wait."""
+    """The statistics file, open as long as the process lives: it is read around every wait."""
     try:
         return os.open(f"/proc/self/task/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What processes of one machine share: memory, channels, doorbells. Nothing here can be held by a process that dies.
+"""Shared things of processes on one machine: memory, channels, doorbells. A process that dies can hold none of them.
 
 Every object pickles as a handle (a file descriptor that multiprocessing duplicates into the child), so a worker gets the
 same object that the driver made. Segments are anonymous files in memory: they have no name in a file system that could be
@@ -66,7 +66,7 @@ def _attach(name: str, size: int, handle: Any) -> Segment:
 
 
 class Heap:
-    """The same interface within one process."""
+    """Memory with the same interface within one process."""
 
     def __init__(self, name: str, size: int) -> None:
         self.buffer = np.zeros(size, np.uint8)
@@ -86,7 +86,7 @@ class Part:
 
 
 class Pipe:
-    """Whole messages one way. Neither end blocks; every process that has the object may use both."""
+    """A pipe of whole messages, one way. Neither end blocks; every process that has the object may use both."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
@@ -115,7 +115,7 @@ def _attach_pipe(kind: type[Pipe], read: Any, write: Any) -> Pipe:
 
 
 class PipeChannel(Pipe):
-    """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, whoever dies meanwhile."""
+    """A channel of int64s: 8-byte messages, which the kernel reads and writes whole, also when a process dies."""
 
     def put(self, values: Sequence[int]) -> None:
         for i in range(0, len(values), 512):  # 4096 bytes: atomic
@@ -130,7 +130,7 @@ class PipeChannel(Pipe):
         return int(struct.unpack("q", data)[0])
 
     def drain(self) -> list[int]:
-        """All that are in it now: one read, which takes whole messages, as every write and read is a multiple of 8 bytes."""
+        """Take all numbers in it now, with one read; it takes whole messages, since all sizes are multiples of 8 bytes."""
         try:
             data = os.read(self.read_fd, 65536)  # as much as a pipe holds
         except BlockingIOError:
@@ -139,7 +139,7 @@ class PipeChannel(Pipe):
 
 
 class Event:
-    """Something that happened, until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
+    """An event that stays set until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -175,16 +175,16 @@ def _attach_event(read: Any, write: Any) -> Event:
 
 
 class Bell:
-    """A worker's doorbell: anybody rings, one waits. Ringing costs a system call only while the owner sleeps.
+    """A worker's doorbell: any process rings, the owner waits. Ringing costs a system call only while the owner sleeps.
 
     The owner says that it is about to sleep (``arm``), looks once more for work, and then waits. A ring that falls between
     the two is kept by the descriptor; a ring lost to the processors' store buffers is made good by the timeout.
     """
 
     def __init__(self, memory: Segment, offset: int) -> None:
-        """``offset``: where in shared memory the int64 lies that says whether the owner sleeps."""
+        """``offset``: place in shared memory of the int64 that says whether the owner sleeps."""
         self._memory, self._offset, self._event = memory, offset, Event()
-        self._poll: tuple[tuple[int, ...], Any] = (), None  # what was waited for last
+        self._poll: tuple[tuple[int, ...], Any] = (), None  # the descriptors waited for last
         self._flag = np.frombuffer(memory.buffer, np.int64, 1, offset)
 
     def __getstate__(self) -> tuple[Segment, int, Event]:
@@ -225,7 +225,7 @@ class Bell:
 class Outbox(Pipe):
     """JSON messages from a worker to the driver, one a line."""
 
-    _kept = b""  # the reader's: the beginning of a message whose end is on its way
+    _kept = b""  # kept by the reader: the beginning of a message whose end is on its way
 
     def send(self, message: dict[str, Any]) -> None:
         data = memoryview(json.dumps(message).encode() + b"\n")
@@ -236,7 +236,7 @@ class Outbox(Pipe):
                 select.select([], [self.write_fd], [], 1.0)
 
     def receive(self) -> list[dict[str, Any]]:
-        """All whole messages that have arrived."""
+        """Return all whole messages that have arrived."""
         kept = self._kept
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self.read_fd, 65536):
@@ -246,7 +246,7 @@ class Outbox(Pipe):
 
 
 class Lifeline:
-    """The driver holds one end, its children the other, which ends when the driver does, however it ends."""
+    """A pipe between the driver and its children; it closes when the driver ends, however it ends."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -256,7 +256,7 @@ class Lifeline:
 
     @property
     def fd(self) -> int:
-        """Readable once the driver is gone."""
+        """A descriptor that becomes readable once the driver is gone."""
         return self._read
 
     def cut(self) -> bool:

@@ -1,4 +1,6 @@
-"""What workers say to the driver, and a runtime to whoever polls it. A message is plain data: ``to_json`` crosses any pipe."""
+"""Messages from workers to the driver, and from a runtime to its caller. A message is plain data: ``to_json`` crosses any
+pipe.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-Entry = dict[str, Any]  # of a checkpoint's manifest: {"sha256", "size"}
+Entry = dict[str, Any]  # an entry of a checkpoint's manifest: {"sha256", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the learner found since its last record, with the episodes of all actors at that moment."""
+    """The learner's measurements since its last record, with the episodes of all actors at that moment."""
 
     version: int
     at: float  # time.monotonic()
@@ -94,7 +96,7 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Message:
-    """The inverse; ValueError where it is no message."""
+    """Read a message; ValueError where it is none."""
     given = dict(data)
     name = given.pop("message", None)
     if name not in _TYPES:

@@ -1,4 +1,4 @@
-"""What every worker process does, whatever its work: tick, or wait at the doorbell. Nothing here loads torch."""
+"""The loop of every worker process: tick, or wait at the doorbell. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ from equipoise.runtime.process.forkserver import OURS, SAFE_PATH
 from equipoise.runtime.workerfiles import Saver
 from equipoise.types import Tick, Worker
 
-RECHECK_S, LONGEST_RECHECK_S = 0.02, 0.16  # how long a lost ring can cost, to one that nobody rings for long
+RECHECK_S, LONGEST_RECHECK_S = (
+    0.02,
+    0.16,
+)  # the most that a lost ring can cost; the second for a worker that has not been rung for long
 SPIN_S = 1e-4
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-LIFELINE_S = 0.5  # how often a worker that never waits looks whether the driver is alive
+LIFELINE_S = 0.5  # how often a busy worker looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
@@ -36,24 +39,24 @@ KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest thr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What every worker process is given."""
+    """The things that every worker process is given."""
 
     name: str
     board: Board
     bell: Bell
     outbox: Outbox
-    stack: Pipe  # where a worker that hangs says where
+    stack: Pipe  # a hanging worker writes its stack here
     lifeline: Lifeline
 
 
 def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
-    """Do the ``work`` until it ends, as the process that it is; what it raises is told, ``final`` as such that end the run."""
+    """Do the ``work`` in this process until it ends, and report what it raises; ``final`` errors end the run."""
     setproctitle(f"equipoise {duty.name}")
     # Ctrl-C and SIGTERM reach the whole group; the driver decides what they mean. A handler that does nothing, and not
     # SIG_IGN, which programs that an env starts would inherit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    if os.environ.get(SAFE_PATH) == OURS:  # which the server needed: programs that an env starts look for modules as always
+    if os.environ.get(SAFE_PATH) == OURS:  # the fork server needed it; programs that an env starts look for modules as always
         del os.environ[SAFE_PATH]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
@@ -67,27 +70,29 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
             duty.outbox.send(to_json(failed))
         sys.stderr.flush()
         os._exit(1)
-    os._exit(0)  # no interpreter teardown: nothing of a worker outlives it that the kernel does not free
+    os._exit(0)  # no interpreter teardown: the kernel frees everything of a worker
 
 
 def _end_with_the_driver(lifeline: Lifeline) -> None:
-    """Also amid imports and the making of envs, which take seconds; the forkserver, our parent, outlives the driver."""
+    """End this process when the driver ends, also amid imports and the making of envs; our parent, the fork server, lives
+    on.
+    """
     select.select([lifeline.fd], [], [])
     os._exit(1)
 
 
 class Spin:
-    """Looking again and again, for a moment, before going to sleep: to be woken takes 20 us and more, and as much of the waker.
+    """Spinning for a moment before going to sleep: waking up takes 20 us and more, and costs the waker as much.
 
-    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain. And only where there
-    is a core for each of these workers, ``of`` them: else it is another's time.
+    It is done while it pays: after a sleep that ended within that moment, until a moment passes in vain. It needs a core
+    for each of these workers (``of``), since it would take another worker's time otherwise.
     """
 
     def __init__(self, of: int) -> None:
         self._pays, self._may = False, 1 < of <= CORES
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
-        """Was there work within a moment? ``add`` is told what each tick was."""
+        """Spin -> was there work within a moment? ``add`` is called with the result of each tick."""
         until = time.perf_counter() + SPIN_S
         while self._pays:
             state = tick()
@@ -109,7 +114,7 @@ def loop(
     stop, ready, wanted_by, recheck_s = duty.board.stop, worker.ready, saver.wanted, RECHECK_S
     look_at = time.perf_counter() + LIFELINE_S
     while not stop[0]:
-        wanted = int(wanted_by[0])  # before the tick: whatever a shard was asked for until the cut is done then
+        wanted = int(wanted_by[0])  # read before the tick: a shard has done all earlier requests then
         state = worker.tick()
         now = meter.add(state)
         recheck_s = RECHECK_S if state is Tick.WORKED else recheck_s
@@ -144,10 +149,10 @@ def loop(
 
 
 def _tell_the_kernel_and_libc() -> None:
-    """Die with the parent; and keep freed memory, since a learner's temporaries come and go with every batch.
+    """Ask the kernel to end us with the parent, and libc to keep freed memory, since temporaries come with every batch.
 
-    The second saves their page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Elsewhere than on Linux with
-    glibc the lifeline alone has to do, and memory is returned as the platform likes.
+    Keeping memory saves page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Without Linux and glibc the
+    lifeline alone has to do, and memory is returned as the platform likes.
     """
     if sys.platform != "linux":
         return

@@ -34,7 +34,7 @@ from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
-STACK_S = 3.0  # for a worker that hangs to say where
+STACK_S = 3.0  # for a hanging worker to write its stack
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 RAISED = "raised an exception"
@@ -42,8 +42,8 @@ LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 
 def shared_device(blue: Blueprint) -> Share | None:
-    """How those that act reach the memory of the learner's GPU; None where they act elsewhere, or it cannot be shared."""
-    on_wsl = "microsoft" in platform.release().lower()  # which has no CUDA IPC
+    """The way to share the learner's GPU memory with acting processes; None where it is not used or cannot be shared."""
+    on_wsl = "microsoft" in platform.release().lower()  # WSL has no CUDA IPC
     return CudaIpc() if blue.inferences and blue.program.placement.device != "cpu" and not on_wsl else None
 
 
@@ -56,14 +56,14 @@ class _Child:
     outbox: Outbox
     stack: Pipe
     process: Any = None
-    watch: Watch | None = None  # of that process
-    life: int = 0  # processes before that had begun
+    watch: Watch | None = None  # watches that process
+    life: int = 0  # earlier processes that had begun
     replaced: int = 0
-    said: str = ""  # the traceback that it sent
+    said: str = ""  # its traceback
     error: str = ""  # its exception's name
-    final: bool = False  # and whether a successor would come to the same
+    final: bool = False  # a successor would fail in the same way
     streak: Streak = field(default_factory=Streak)
-    progress: int = 0  # as it was started
+    progress: int = 0  # progress when it was started
     start_at: float | None = None  # when its successor is to start
 
     @property
@@ -87,7 +87,7 @@ class ProcessRuntime:
         self._channels: list[PipeChannel] = []
         self._shared, self._board, self._segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue))
         board, names = self._board, [member.title for member in self._members]
-        # Learned to the end, and saved; at the start if it was killed before its last word.
+        # True once learned to the end and saved; at the start, if the run was killed before its last message.
         self.done = self._shared.version >= blue.updates
         self._lifeline = Lifeline()
         self._bells = {name: Bell(board.memory, board.flag_offset(name)) for name in names}
@@ -117,7 +117,7 @@ class ProcessRuntime:
             raise
 
     def _ring(self, names: Sequence[str]) -> None:
-        """Wake these workers, whatever they do."""
+        """Wake these workers."""
         for name in names:
             self._bells[name].ring(always=True)
 
@@ -169,7 +169,7 @@ class ProcessRuntime:
         return stats(self._blue, self._members, self._board, self._shared, alone=True)
 
     def weights(self, policy: str) -> WeightStore:
-        """A policy's versions, for a reader."""
+        """A handle that reads a policy's versions."""
         return self._shared.policies[policy].weights.handle()
 
     def poll(self, timeout_s: float) -> list[Message]:
@@ -199,7 +199,7 @@ class ProcessRuntime:
         return out
 
     def _take(self, child: _Child, message: Message) -> None:
-        """A worker says something."""
+        """Take in a worker's message."""
         if isinstance(message, Saved):
             self._cuts.saved(child.name, message)
         elif isinstance(message, Written):
@@ -212,7 +212,7 @@ class ProcessRuntime:
             self._out.append(message)
 
     def _obstacle(self) -> str | None:
-        """Why there can be no cut now: the run would not hold still."""
+        """The reason why there can be no cut now: the run would not hold still."""
         waiting = [child.name for child in self._children if child.start_at is not None]
         # A queue that is reconciled empties the channel of free slots for a moment.
         return f"{waiting[0] if waiting else 'an actor'} is being replaced" if waiting or self._reconciling else None
@@ -220,7 +220,7 @@ class ProcessRuntime:
     # ------------------------------------------------------------------------------------------------------- supervision
 
     def _look_for_hangs(self) -> None:
-        """SIGKILL for a worker that hangs (``hangs.py`` says when); it is asked for its stack before."""
+        """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
         now = time.perf_counter()
         if now - self._looked < LOOK_S:
             return
@@ -241,7 +241,7 @@ class ProcessRuntime:
                 self._lost(child, Death(said, said.partition(" for ")[0]))
 
     def _ask_for_stack(self, child: _Child) -> str:
-        """Where the worker is, from its faulthandler; empty where it does not answer."""
+        """Return the worker's stack from its faulthandler; empty where it does not answer."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.process.pid, signal.SIGUSR1)
         text = b""
@@ -268,7 +268,7 @@ class ProcessRuntime:
             child.life += 1
         child.replaced += 1
         child.start_at = time.perf_counter() + child.streak.backoff_s
-        self._board.touch(child.name, child.streak.backoff_s)  # nobody is at work meanwhile
+        self._board.touch(child.name, child.streak.backoff_s)  # no process is at work meanwhile
         child.process.join()
         child.process.close()
         child.process = None
