@@ -1,4 +1,4 @@
-"""What the death of a worker says of its successor.
+"""Deaths of workers: what they mean for a successor.
 
 | the worker | the run is given up at |
 |---|---|

@@ -1,4 +1,4 @@
-"""What can end a run from inside."""
+"""Errors that end a run."""
 
 from __future__ import annotations
 

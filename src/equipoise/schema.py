@@ -104,7 +104,7 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Whatever it is: something else looks at it."""
+    """Any value: another check looks at it."""
 
 
 @dataclass(frozen=True, slots=True)

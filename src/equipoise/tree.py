@@ -1,4 +1,4 @@
-"""Trees: plain nested dicts of arrays, and the few things one does with them.
+"""Trees: plain nested dicts of arrays, and a few functions on them.
 
 Where an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
 
@@ -86,7 +86,7 @@ def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def parted(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The inverse, by the names of all branches; ValueError for a key of none."""
+    """Split what ``joined`` made, by the names of all branches; ValueError for a key of none."""
     if len(names) == 1:
         return {name: dict(flat) for name in names}
     branches: dict[str, dict[str, Any]] = {name: {} for name in names}

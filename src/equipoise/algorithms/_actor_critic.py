@@ -1,4 +1,4 @@
-"""What actor-critics share: the network's shape, sampling from its policy, running statistics, sums over real rows."""
+"""The shared base of actor-critics: the network's shape, sampling from its policy, running statistics, sums over real rows."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class ActorCriticAlgorithm(Algorithm):
         return policy.mode(), state
 
     def rewards(self, net: Any, data: Trajectory) -> Tensor:
-        """[T, B], what is learned from; the data keeps what the env gave, so that returns are the env's."""
+        """Return the rewards [T, B] to learn from; the data keeps the env's own, so that reported returns are the env's."""
         reward: Tensor = data.reward
         if self.normalize_reward:
             return net.returns.scale(reward)  # type: ignore[no-any-return]
         return reward.clamp(-self.clip_reward, self.clip_reward) if self.clip_reward > 0 else reward
 
     def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
-        """Real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""
+        """Let real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""
         if self.normalize_obs:
             net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
         if not self.normalize_reward:
@@ -80,7 +80,8 @@ class ActorCriticAlgorithm(Algorithm):
 
 
 def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Running returns of every window, from where its stream's last one ended -> [T, B], [streams] for the next batch.
+    """Carry running returns through every window, from the end of its stream's last one -> [T, B], [streams] for the next
+    batch.
 
     A batch may hold several windows of a stream; they are taken in the order of their rows, one of each stream at a time.
     """
@@ -89,7 +90,7 @@ def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor
     carried = data.reward.new_zeros(max(streams, 0 if before is None else len(before)))
     if before is not None:
         carried[: len(before)] = before
-    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)  # [B] how many of its stream come before it
+    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)  # [B] windows of its stream before it
     returns = data.reward.new_empty(data.shape)
     for i in range(int(turn.max()) + 1):
         now = turn == i

@@ -1,4 +1,4 @@
-"""What the algorithms that learn from a replay share: the windows they want, n-step returns of them, weights and priorities."""
+"""The shared base of algorithms with a replay: windows, n-step returns, weights and priorities."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OffPolicyAlgorithm(Algorithm):
 
 
 class Ahead(NamedTuple):
-    """Of B items: the return is ``reward + discount * V(obs)``."""
+    """The n-step returns of B items: ``reward + discount * V(obs)``."""
 
     reward: Tensor  # [B] discounted and summed
     discount: Tensor  # [B] gamma^k, 0 where the episode terminated
@@ -51,7 +51,7 @@ class Ahead(NamedTuple):
 
 
 def ahead(data: Trajectory, gamma: float, n: int, clip_reward: float = 0.0) -> Ahead:
-    """What ``returns.nstep`` says of row 0, without a value for every row: one observation an item is left to be judged.
+    """Compute ``returns.nstep`` for row 0 alone: only one observation an item then needs a value.
 
         R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
 
@@ -86,7 +86,7 @@ def weighed(weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **
 
 
 def epsilon_greedy(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """q [B, actions], epsilon [B] -> action [B], in the env's terms, and what is said of it: Q(s, a) and max_a Q(s, a)."""
+    """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s, a)."""
     allowed = net.allowed(obs, net.actions)
     best = greedy(q, allowed)
     action = torch.where(noise[:, -1] < epsilon, any_of(noise[:, 0], net.actions, allowed), best)
@@ -104,7 +104,7 @@ def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
 
 
 def at_random(streams: Array, random_steps: int, step: int) -> Tree:
-    """``explore`` of one that acts uniformly at random for its first env steps: {"random": [B] bool}."""
+    """``explore`` for algorithms whose first env steps are uniformly random: {"random": [B] bool}."""
     return {"random": torch.full((len(streams),), step < random_steps)} if random_steps else {}
 
 

@@ -1,11 +1,11 @@
-"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): DQN whose many actors explore differently, each by as much for ever.
+"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): DQN with many actors that explore differently, each with a fixed epsilon.
 
-What is learned is DQN's (``dqn.py``): double, dueling, n-step, from prioritized replay. Env i of N acts at random with
+The learner is DQN's (``dqn.py``): double, dueling, n-step, from prioritized replay. Env i of N acts at random with
 
     epsilon_i = epsilon^(1 + alpha i / (N - 1))                                                        (section 4)
 
-An item's first priority is not the highest so far but its TD error as its actor saw it (section 3), with Q that of the weights
-that acted and without double:
+An item's first priority is not the highest so far but the TD error as the actor saw it (section 3), with Q of the acting
+weights and without double:
 
     |sum_{i<k} gamma^i r_i + gamma^k max_a Q(s_k, a) - Q(s_0, a_0)|,  k = min(n, rows until the episode ends)
 
@@ -59,7 +59,7 @@ class ApexDQN(DQN):
         return action, behaviour, state
 
     def priority(self, data: Trajectory) -> Tensor:
-        """[N], of items by the Q that their actor said, in place of the observations."""
+        """Priorities [N] of items, by the Q that the actor recorded in place of the observations."""
         reward, discount, value = self.ahead(replace(data, obs=data.behaviour["value"]))
         error: Tensor = reward + discount * value - data.behaviour["q"][0]
         return error.abs()

@@ -2,7 +2,7 @@
 
     L = -w log pi(a|s) - entropy H(pi(s))
 
-over the real rows of every item, whoever acted in them: states and actions are all it reads, so it learns from a data set
+over the real rows of every item, whichever policy acted: states and actions are all it reads, so it learns from a data set
 without an env. The policy is that of the actor-critics, so actions may be of any space, masks hold, and a Box has a Gaussian
 whose deviation does not depend on the state (with equal deviations this is regression on the recorded actions).
 
@@ -84,7 +84,7 @@ class BC(Algorithm):
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
-        """L above, summed over real rows; an item's priority is what its first action is surprising by."""
+        """L above, summed over real rows; an item's priority is the surprise of its first action."""
         data, rows = batch.data, batch.data.shape[0]
         policy = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], {})[0].policy
         surprise, entropy = -policy.logp(data.action), policy.entropy()

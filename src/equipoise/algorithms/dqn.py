@@ -1,4 +1,4 @@
-"""DQN (Mnih et al. 2015, doi:10.1038/nature14236) and what became of it, each an option.
+"""DQN (Mnih et al. 2015, doi:10.1038/nature14236) with its later extensions, each an option.
 
 With s' the observation ``n_step`` rows on, R the discounted rewards until there, and Q' the target network,
 
@@ -82,13 +82,13 @@ class DQN(OffPolicyAlgorithm):
         return greedy(self.mean(net(obs)), net.allowed(obs, net.actions)) + net.start, state
 
     def mean(self, out: Tensor) -> Tensor:
-        """What the network says, [..., bins], as Q [...]."""
+        """Turn the network's output [..., bins] into Q [...]."""
         if self.distribution == "c51":
             return (out.softmax(-1) * self.support(out)).sum(-1)
         return out.mean(-1)
 
     def support(self, like: Tensor) -> Tensor:
-        """[atoms], the returns that c51 gives probabilities to."""
+        """The returns [atoms] that c51 gives probabilities to."""
         return torch.linspace(self.v_min, self.v_max, self.atoms, device=like.device)
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
@@ -129,7 +129,7 @@ def half_square(a: Tensor, b: Tensor, reduction: str = "none") -> Tensor:
 def project(returns: Tensor, probability: Tensor, support: Tensor) -> Tensor:
     """The distribution of ``returns`` [B, m] with ``probability`` [B, m] on the evenly spaced ``support`` [n] -> [B, n].
 
-    What is beyond the ends goes to them; what is between two atoms is split between them by its distance to each:
+    A return beyond an end goes to that end; one between two atoms is split between them by its distance to each:
 
         p_i = sum_j [1 - |clip(y_j) - z_i| / dz]_0^1 p_j        (Bellemare et al. 2017, Eq. 7)
     """

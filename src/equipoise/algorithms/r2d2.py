@@ -10,9 +10,9 @@ first ``length`` rows are learned from (section 3). With h the rescaling of valu
 over the rows t of the window that are real, k = min(n, rows until the episode ends). Env i of N acts at random with
 epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q that its actor said (both as in Ape-X).
 
-``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy policy, in the same space. Its
-c = lambda min(1, pi / mu) is lambda where the greedy action was taken and else 0: no policy that acted can have made it more
-likely than the greedy one does.
+``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy policy, in the same space. There
+c = lambda min(1, pi / mu) is lambda where the greedy action was taken and else 0: no acting policy can have made it more
+likely than the greedy policy does.
 
 Deviations: the network sees neither the last action nor the last reward; both dueling heads are linear; the loss is a mean over
 real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient are of sums over 80 rows).
@@ -40,7 +40,7 @@ class R2D2(OffPolicyAlgorithm):
     default_optimizer: ClassVar[Optimizer] = replace(
         OffPolicyAlgorithm.default_optimizer, learning_rate=1e-4, epsilon=1e-5, max_grad_norm=1.0
     )
-    defaults: ClassVar[Mapping[str, Any]] = {  # windows begin every half of the rows that are learned from
+    defaults: ClassVar[Mapping[str, Any]] = {  # windows overlap by half of the rows that are learned from
         "policy.unroll": 40, "policy.batch": 32, "replay.capacity": 500_000, "replay.updates": 1,
         "replay.selector": "prioritized", "replay.alpha": 0.9, "replay.beta": 0.6,
         "placement.actors": 2, "placement.envs_per_actor": 16,
@@ -94,14 +94,14 @@ class R2D2(OffPolicyAlgorithm):
         return greedy(q.squeeze(-1), net.allowed(obs, net.actions)) + net.start, state
 
     def priority(self, data: Trajectory) -> Tensor:
-        """[N], of windows by the Q that their actor said."""
+        """Priorities [N] of windows, by the Q that the actor recorded."""
         q, value = (data.behaviour[name][self.burn_in :] for name in ("q", "value"))
         same = torch.ones_like(q[:-1], dtype=torch.bool)  # retrace: as if every action had been the best
         target = self.of_rows(data, q[:-1], value, same)
         return self.mixed((target - q[: self.length]).abs(), self._real(data))
 
     def unrolled(self, net: Any, data: Trajectory) -> Tensor:
-        """Q [length + n_step, B, actions] of the rows after the burn-in, through which no gradient goes."""
+        """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes through the burn-in."""
         state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
         burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
         if self.burn_in:
@@ -111,8 +111,8 @@ class R2D2(OffPolicyAlgorithm):
         return q.squeeze(-1)  # type: ignore[no-any-return]
 
     def of_rows(self, data: Trajectory, q: Tensor, value: Tensor, best: Tensor) -> Tensor:
-        """y [length, B] of what is said of the rows after the burn-in: ``value`` [length + n, B], and of all but the last
-        ``q`` of the action that was taken and whether it was the ``best``.
+        """y [length, B] from the rows after the burn-in: ``value`` [length + n, B] and, for all but the last,
+        ``q`` of the taken action and whether it was the ``best``.
         """
         rows = slice(self.burn_in, self.item_rows - 1)
         reward, discount, mask = data.reward[rows], data.discount(self.gamma)[rows], data.mask[rows]
@@ -139,7 +139,7 @@ class R2D2(OffPolicyAlgorithm):
         return data.mask[self.burn_in : self.burn_in + self.length]  # type: ignore[no-any-return]
 
     def discrepancy(self, mine: Tensor, q: Tensor, data: Trajectory) -> dict[str, tuple[Tensor, Tensor]]:
-        """|Q(s_t, a_t) - what the actor said of it| / max |Q|, of the first and the last row that is learned from.
+        """The distance |Q(s_t, a_t) - the actor's Q| / max |Q|, in the first and the last learned row.
 
         Section 3's Delta Q, of the action that was taken in place of the norm over all: how far replayed states are from those
         that the actor had, and its weights from these.

@@ -33,7 +33,7 @@ from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, 
 
 
 class ActorAndCritic(nn.Module):
-    """They share nothing; ``bounds`` are those of the actions."""
+    """The actor and the critics, which share nothing; ``bounds`` are those of the actions."""
 
     def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str) -> None:
         super().__init__()

@@ -156,7 +156,7 @@ def _read_policies(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_policy(text: str) -> tuple[str, str | Frozen]:
-    """Of "NAME=ppo" or "NAME=past:OTHER"."""
+    """Parse "NAME=ppo" or "NAME=past:OTHER"."""
     name, separator, what = (part.strip() for part in text.partition("="))
     if not (name and separator and what):
         raise ValueError(f"policy {text!r}: expected NAME=ALGORITHM or NAME=past:OTHER, such as opponent=past:main")

@@ -18,8 +18,8 @@ class Shares:
     preempted: float = 0.0  # could have worked, waited for a core
     starved: float = 0.0  # waited for upstream
     blocked: float = 0.0  # waited for downstream
-    asleep: float = 0.0  # of worked: on no core and waiting for none; an actor's env waits for something outside
-    writing: float = 0.0  # of worked: a learner's, rows into its replay
+    asleep: float = 0.0  # part of worked: on no core and waiting for none, as an env that waits for something outside
+    writing: float = 0.0  # part of worked: writing rows into a replay
     kind: str = ""  # the worker's kind
     side: Side = "beside"
     serves: bool = False  # a sampling worker that acts for envs which others step
@@ -29,7 +29,7 @@ class Shares:
         return self.worked + self.preempted + self.starved + self.blocked
 
     def share(self, state: str) -> float:
-        """Of the worker's time, 0..1; 0 where no time was measured."""
+        """The share of a state in the worker's time, 0..1; 0 where no time was measured."""
         seconds: float = getattr(self, state)
         return seconds / self.total if self.total > 0 else 0.0
 

@@ -174,7 +174,7 @@ class SyncEnv:
                 failures.count("clamped", self.checks.clamp(i))
 
     def _tell(self, failures: Failures, i: int, wrong: WrongValue) -> None:
-        """Of what is odd, but can be learned from."""
+        """Warn of a value that is odd but can be learned from, and count it."""
         failures.count("outside")
         if failures.warn_once(wrong):
             self._record(i, wrong)

@@ -1,7 +1,7 @@
 """Action masks: which actions an env allows now, as a part of the observation, so that they are stored and learned with it.
 
 A mask stands where the env's space has it (a key of its Dict), or comes in ``info["action_mask"]``; then ``InfoMask`` makes the
-observation ``{"obs": ..., "action_mask": ...}``. Not 0 means allowed. Its form is that of Gymnasium's ``space.sample(mask)``:
+observation ``{"obs": ..., "action_mask": ...}``. Not 0 means allowed. The form is that of Gymnasium's ``space.sample(mask)``:
 
     Discrete(n)             [n]
     MultiDiscrete(nvec)     [sum(nvec)], or a tuple of [n] for each n

@@ -22,14 +22,14 @@ from equipoise.types import Batch, Learns, Optimizer, Pool, Precision, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a learner step leaves besides the new version."""
+    """The results of a learner step besides the new version."""
 
     metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
     priority: Tensor | None  # [B]
 
 
 class NonFiniteUpdate(RuntimeError):
-    """A loss or a gradient was nan or infinite; no weight was touched by it."""
+    """The error of a loss or gradient that is nan or infinite; no weight was changed by it."""
 
 
 class Learner:
@@ -48,10 +48,15 @@ class Learner:
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
-        self.pulse: Callable[[], object] = _nothing  # called after each minibatch: a step of many is at work all the while
+        self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
+<<<<<<< HEAD
         # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
         along_time = type(algorithm).targets is Learns.targets or bool(tree.leaves(self.net.initial_state(1)))
+=======
+        # Rows can be torn from their windows only where all sums along time are done in ``targets``.
+        along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
+>>>>>>> 134ac75 (Plain words in the last rooms, and a test that holds them)
         self.by_rows = not along_time
         if not self.by_rows and algorithm.minibatches > batch:
             raise ValueError(
@@ -63,7 +68,7 @@ class Learner:
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
-        self._memory: Tree = {}  # the algorithm's, of the streams of data
+        self._memory: Tree = {}  # the algorithm's memory of the streams
 
     @property
     def progress(self) -> float:
@@ -95,7 +100,7 @@ class Learner:
         batch = replace(batch, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
-        doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) that nobody has looked at yet
+        doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) still to be checked
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 for group in self._flat:
@@ -113,7 +118,7 @@ class Learner:
                     priority = priority if out.priority is None else out.priority
                 self.pulse()
         if doubtful:
-            self._look(doubtful)  # a device's: one wait a step, before the new version is anybody's
+            self._look(doubtful)  # on a device: one wait a step, before the new version is published
         with torch.no_grad():
             self._memory = algorithm.absorb(self.net, batch.data, self._memory, pool=self.pool)
         self.version += 1
@@ -136,7 +141,7 @@ class Learner:
         }
 
     def load(self, state: Tree) -> None:
-        """The inverse; ValueError where a group or the size of one differs, or one of the two has no target network."""
+        """Load a state; ValueError where a group or its size differs, or where only one side has a target network."""
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.target_every
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")

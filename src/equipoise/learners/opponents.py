@@ -11,13 +11,13 @@ from equipoise.types import Frozen, Tree, WeightStore
 
 
 class OpponentPool:
-    """The pool of one ``Frozen`` policy. What it publishes bears the version of the moment, so actors fetch it as any other."""
+    """The pool of one ``Frozen`` policy. It publishes with the current version, so actors fetch it like any other policy."""
 
     def __init__(self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int) -> None:
         """``first``: version 0, which is published already."""
         self.frozen, self._weights = frozen, weights
         self._pool: list[tuple[int, dict[str, Tensor]]] = [(0, _copy(first))]
-        self._playing = 0  # its place in the pool
+        self._playing = 0  # place in the pool
         self._rng = torch.Generator().manual_seed(seed)
 
     @property
@@ -29,7 +29,7 @@ class OpponentPool:
         return self._pool[self._playing][1]
 
     def tick(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """The policy has come to this version."""
+        """Take note of the policy's new version."""
         if version % self.frozen.every:
             return
         self._pool = [*self._pool, (version, _copy(params))][-self.frozen.pool :]
@@ -44,7 +44,7 @@ class OpponentPool:
         }
 
     def load(self, state: Tree) -> None:
-        """The inverse; the weights that play are published by whoever loads the weights of the run."""
+        """Load a state; the caller that loads the run's weights publishes the playing ones."""
         self._rng.set_state(state["rng"])
         self._playing = state["playing"]
         self._pool = [(int(version), params) for version, params in state["pool"].items()]

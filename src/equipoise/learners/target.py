@@ -13,7 +13,7 @@ from equipoise import tree
 
 
 class Target:
-    """``net``, without gradients, begins as the same function as the network that it follows.
+    """A copy ``net`` without gradients, which begins equal to the network that it follows.
 
     Every ``every`` updates its parameters go the share ``tau`` of the way to those of the other,
 
@@ -31,7 +31,7 @@ class Target:
 
     @torch.no_grad()
     def follow(self, version: int) -> None:
-        """Once after every update; ``version`` counts them."""
+        """Follow the network, once after every update; ``version`` counts updates."""
         if version % self._every:
             return
         torch._foreach_lerp_(self._mine, self._others, self._tau)  # at tau = 1 the very bits of the others
@@ -42,7 +42,7 @@ class Target:
         return tree.named_tensors(self.net)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse; ValueError where a name or a shape differs."""
+        """Load a state; ValueError where a name or a shape differs."""
         mine = self.state()
         for name in sorted({*mine, *state}):
             wanted, got = (tuple(tensors[name].shape) if name in tensors else "none" for tensors in (mine, state))

@@ -1,4 +1,4 @@
-"""The other half of the ring: experience in, versions out."""
+"""The learning half of the ring: experience in, versions out."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LearnerWorker:
         return self.version >= self._updates and not self._unfinished
 
     def params(self) -> dict[str, Tensor]:
-        """Those of every policy, by its name where there are several."""
+        """Return the parameters of every policy, by policy name where there are several."""
         learned = {name: line.learner.params() for name, line in self.lines.items()}
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 

@@ -82,7 +82,7 @@ def field(number: int, wire: int, value: int | bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Of a number that is not negative."""
+    """Encode a number that is not negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -109,7 +109,7 @@ class EvaluationSchedule:
 
     @property
     def progress(self) -> Evaluating | None:
-        """Of the evaluation that is under way."""
+        """The progress of the evaluation under way."""
         return None if self._current is None else evaluating(self._current)
 
     def consider(self, step: int, return_mean: float | None) -> None:

@@ -85,7 +85,7 @@ class _Cutting:
 
 
 class CutCoordinator:
-    """Who is to save when, and what a cut came to. It is told what workers say, and knows no runtime.
+    """The order of saving in a cut, and its outcome. It is told what workers say, and knows no runtime.
 
     One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every worker, those that hold the
     others still last; ``ready`` gives the cut, which the driver answers with ``release``; ``written`` comes later from those
@@ -148,7 +148,7 @@ class CutCoordinator:
                 self._let("save_last", cutting.number)
 
     def written(self, title: str, said: Written) -> None:
-        """Of the cut under way, where a worker is done before the last has saved, or of the one before; not of one given up."""
+        """Take in the rest of a worker's files, for the cut under way or the one before; not for one given up."""
         for cut in (self._cutting, self._writing):
             if cut is not None and said.cut == cut.number:
                 cut.written[title] = said

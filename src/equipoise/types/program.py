@@ -74,7 +74,7 @@ class RecordedSource(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is kept of a policy's rows, and how much is learned from them.
+    """The settings of a replay: how many rows are kept, and how much is learned from them.
 
     A round is ``unroll`` fresh rows of every stream; ``updates`` updates of ``batch`` items follow it. Both together are the
     samples per insert: ``updates * batch / (unroll * streams)``.

@@ -65,7 +65,7 @@ class Agent(Protocol):
 
 
 class Places(Protocol):
-    """Where one policy of one actor writes its rows."""
+    """The places for the rows of one policy of one actor."""
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot) -> None: ...
@@ -73,7 +73,7 @@ class Places(Protocol):
 
 
 class Blocks(Protocol):
-    """Where all policies of an actor write their rows: they reserve and commit one block together, a slot each."""
+    """The blocks for the rows of all policies of an actor: they reserve and commit one block together, a slot each."""
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...  # by the streams of the actor's envs
     def commit(self, slots: Mapping[str, Slot]) -> None: ...
@@ -81,7 +81,7 @@ class Blocks(Protocol):
 
 
 class Experience(Protocol):
-    """What one policy learns from. Nothing blocks: None means "not yet", and only the runtime waits."""
+    """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime waits."""
 
     def sample(self, n: int) -> Batch | None: ...
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
@@ -152,7 +152,7 @@ class Pool(Protocol):
 
 
 class Network(Protocol):
-    """What a policy network offers; ``step`` and ``unroll`` agree (tested for every core)."""
+    """The interface of a policy network; ``step`` and ``unroll`` agree (tested for every core)."""
 
     def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...  # obs [B, ...] -> outputs [B, ...], state

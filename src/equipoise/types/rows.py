@@ -26,7 +26,7 @@ OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
-    """What one bounded piece of work came to. The sum of the seconds spent in each is the balance of a run."""
+    """The outcome of one bounded piece of work. The seconds spent in each are the balance of a run."""
 
     WORKED = "worked"
     STARVED = "starved"  # upstream is slower
@@ -35,10 +35,10 @@ class Tick(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStep:
-    """What B streams say now.
+    """The newest row of B streams.
 
     ``reward``, ``terminated``, ``truncated`` and ``valid`` are the outcome of the last action; ``obs`` and ``first`` are
-    what the next action is chosen from. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
+    the inputs of the next action. The arrays may be overwritten by the next ``recv``: a reader copies what it keeps.
     """
 
     obs: Tree  # [B, ...]
@@ -56,12 +56,12 @@ class Stack:
     """An observation that is the last ``frames`` screens along its first axis, the newest last."""
 
     frames: int
-    padding: Literal["zero", "first"]  # what stands before an episode's first: black, or that frame repeated
+    padding: Literal["zero", "first"]  # frames before an episode's first: black, or that frame repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """What a network and a slot need to know of an env, for one policy."""
+    """The facts about an env that a network and a slot need, for one policy."""
 
     observation: gymnasium.Space[Any]  # of one stream
     action: gymnasium.Space[Any]  # of one stream
@@ -69,10 +69,10 @@ class EnvSpec:
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
     stacks: Mapping[str, Stack] = field(default_factory=dict)  # by the path of the observation's leaf, "" where it is one array
-    notes: tuple[str, ...] = ()  # what an adapter could not keep, e.g. "truncation treated as termination"
-    settings: str = ""  # what it was made with, in words, where a family has a spec of its own
-    agents: tuple[str, ...] = ("",)  # of one env; agent a of env e is stream e * len(agents) + a
-    places: tuple[int, ...] = (0,)  # which of them the policy acts for
+    notes: tuple[str, ...] = ()  # what an adapter could not preserve, e.g. "truncation treated as termination"
+    settings: str = ""  # settings in words, for a family with a spec of its own
+    agents: tuple[str, ...] = ("",)  # agents of one env; agent a of env e is stream e * len(agents) + a
+    places: tuple[int, ...] = (0,)  # places of the agents that the policy acts for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a learner's step consumes. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
+    """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
 
     data: Trajectory
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
@@ -125,7 +125,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where an unroll is written: preallocated views, filled in place."""
+    """The place of one unroll: preallocated views, filled in place."""
 
     keys: Array  # [E, 2] int64, (row, generation) of each env
     data: Trajectory

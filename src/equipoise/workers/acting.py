@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
-    """What a policy's forward is made of; under central inference it is on the learner's device."""
+    """The parts of a policy's forward; under central inference it is on the learner's device."""
     program = blue.program
     return {
         "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.placement.precision,
@@ -35,7 +35,7 @@ def agents(
     blue: Blueprint, group: int, shared: Shared, blocks: Blocks, forwards: Mapping[str, Forward] = MappingProxyType({}),
     weights: Mapping[str, WeightStore] = MappingProxyType({}),
 ) -> RoutedAgent:  # fmt: skip
-    """The policies of a group of envs. ``forwards``, ``weights``: what several groups use; empty: the group has its own."""
+    """The policies of a group of envs. ``forwards``, ``weights``: shared by several groups; empty: the group has its own."""
     block = SharedBlock(blocks, len(blue.learns))
     places = {name: PolicySlot(block, name) for name in blue.learns}
     made = {
@@ -50,7 +50,7 @@ def _agent(
 ) -> LocalAgent:  # fmt: skip
     """The agent of one policy for one group of envs.
 
-    ``places``: where its rows go; None: nowhere. ``forward``, ``weights``: those of several agents; None: its own.
+    ``places``: the experience for its rows; None: rows are discarded. ``forward``, ``weights``: shared ones; None: its own.
     """
     program, role, memory = blue.program, blue.roles[name], shared.policies[name]
     streams = role.streams(stream_ids(group, program.placement.group_envs))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """How the envs of a run are made: what of its Program they need."""
+    """The maker of a run's envs: the part of the Program that they need."""
 
     env: EnvFactory
     policies: tuple[str, ...]
@@ -33,7 +33,7 @@ class Making:
     metrics: tuple[str, ...]
 
     def __call__(self, *, streams: Array, seed: int, failures: Failures | None = None, metrics: Sequence[str] = ()) -> DealtEnv:
-        """The envs of these numbers, their agents dealt to the policies; ``metrics``: those that are told."""
+        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported ones."""
         env = make(self.env, streams=streams, seed=seed, failures=failures, metrics=metrics)
         parted = dealt(env, policies=self.policies, route=self.route)
         if self.metrics and isinstance(parted, PettingZooEnv):
@@ -49,12 +49,12 @@ class Group:
     number: int
     envs: Array  # [E] int64, their numbers
     streams: Mapping[str, Array]  # by policy, [B] int64
-    episodes: Episodes  # which has the counts of failures
+    episodes: Episodes  # holds the counts of failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepping:
-    """What an env worker is told about its work."""
+    """The work of one env worker."""
 
     making: Making
     seed: int
@@ -131,7 +131,7 @@ def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
 
 
 def rows(shared: Shared, groups: range) -> int:
-    """How many rows of each stream the groups' unrolls have taken: the slowest group's."""
+    """The rows of each stream that the groups' unrolls have used: the slowest group's."""
     return min((shared.actors[group].next_row for group in groups), default=0)
 
 
@@ -141,7 +141,7 @@ def unrolls(blue: Blueprint) -> int:
 
 
 def say_what_was_restored(site: Site, envs: Sequence[Any]) -> None:
-    """Tell the person what became of a worker's envs in a resume; nothing of envs that do not say."""
+    """Tell the person what became of a worker's envs in a resume; say nothing of envs without that information."""
     if not all(env.resumed for env in envs):
         return
     exact, replay, restart = (sum(env.resumed[kind] for env in envs) for kind in ("exact", "replay", "restart"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InferenceKind(Kind):
-    """Acts for envs that others step. A successor begins new episodes. Its torsos are not compiled: its batches vary."""
+    """Acts for envs that env workers step. A successor begins new episodes. Torsos are not compiled, since batches vary."""
 
     name = "inference"
     side = "sampling"

@@ -1,4 +1,4 @@
-"""What a runtime asks of a kind of worker. Nothing here loads torch."""
+"""The Protocol between runtimes and kinds of workers. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker's process is told about its work."""
+    """The work of one worker."""
 
     blueprint: Blueprint
     shared: Shared
@@ -35,7 +35,7 @@ class Queue(Protocol):
 
 
 class Site(Protocol):
-    """What a worker may use in the place where it runs. Every runtime has its own."""
+    """The place where a worker runs, and what it may use there. Every runtime has its own."""
 
     title: str  # the worker's, e.g. "actor 3"
     queue: Any  # the run's queue, which rings the workers that may go on; None in a process without torch

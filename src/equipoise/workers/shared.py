@@ -1,4 +1,4 @@
-"""What the workers of a run share: the parts of the ring that lie over one memory. Who writes what is said in each part."""
+"""The parts of the ring that the workers of a run share, over one memory. Each part states which worker writes what."""
 
 from __future__ import annotations
 

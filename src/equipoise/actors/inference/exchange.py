@@ -1,7 +1,7 @@
 """The exchange between env workers and inference workers: rows one way, actions the other, in memory that both map.
 
 The envs of a run come in groups, which are stepped and answered together. A group has one env worker and one inference worker.
-Its rows and actions lie by policy; its words are one set, since all policies of an env are answered together:
+The rows and actions of a group lie by policy; there is one set of words, since all policies of an env are answered together:
 
 =============  ==============================  ====================================================================
 word           written by                      when

@@ -97,7 +97,7 @@ class Report:
 def check_env(factory: EnvFactory, *, steps: int = STEPS, seed: int = 0) -> Report:
     """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make`` (unknown id, wrong argument).
 
-    Whatever else is wrong with the env is a finding. The global random generators are left as they were.
+    Anything else that is wrong with the env is a finding. The global random generators are left as they were.
     """
     if steps < 10:
         raise ValueError(f"steps: expected at least 10, got {steps}")

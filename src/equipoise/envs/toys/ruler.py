@@ -1,7 +1,7 @@
 """The ruler: an env whose every row proves where it belongs.
 
 The observation is (stream, episode, t). The length and ending of an episode follow from stream and episode alone, so a
-reader of a trajectory can recompute what must stand in it: ``verify`` does. Its reward holds the action, the time and
+reader of a trajectory can recompute what must stand in it: ``verify`` does. The reward holds the action, the time and
 the episode, so an action or a reward that moved by one row, one stream or one episode is found.
 """
 

@@ -117,7 +117,7 @@ class ReplayFeed:
 
 
 class Branch(ABC):
-    """``Experience`` of one policy, fed by ``ReplayFeed``. Its store may answer later than it is asked (``settled``)."""
+    """``Experience`` of one policy, fed by ``ReplayFeed``. The store may answer later than it is asked (``settled``)."""
 
     def __init__(self, rounds: ReplayFeed, policy: str, *, ahead: bool = False) -> None:
         """``ahead``: the next batch is asked for while this one is learned from, where both are of one round."""

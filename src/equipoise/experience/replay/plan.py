@@ -77,7 +77,7 @@ class ReplayPlan:
 
     @property
     def slots(self) -> int:
-        """Of a stream; Raise ValueError where the settings ask for too little."""
+        """The slots of a stream; ValueError where the settings ask for too little."""
         settings, one = self.settings, self.unroll
         # The rows before the first update have to fit, and one more block, which is given up while it is overwritten.
         least = max(smallest(self.layout, unroll=one, window=self.window), (self.begins + 2) * one)

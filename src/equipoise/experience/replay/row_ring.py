@@ -5,9 +5,10 @@ the first. All that is small lies side by side in a record, so that a row costs 
 own, and of a stack of frames only the newest is kept: a window gathers the frames of all its rows once, and its observations
 are overlapping views of them.
 
-A block is ``unroll`` rows of one actor's streams. Its ``obs[T]`` is written where the next block will begin, so the oldest
-block is given up before that: of ``slots`` rows a stream, ``slots - unroll`` are held. A block's records are put together
-beside the ring, in the cache, and moved there in one piece: the ring is in no cache, and each leaf would wait for it.
+A block is ``unroll`` rows of one actor's streams. The block's ``obs[T]`` is written where the next block will begin, so the
+oldest block is given up before that: of ``slots`` rows a stream, ``slots - unroll`` are held. A block's records are put
+together beside the ring, in the cache, and moved there in one piece: the ring is in no cache, and each leaf would wait for
+it.
 """
 
 from __future__ import annotations

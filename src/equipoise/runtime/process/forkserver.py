@@ -82,7 +82,7 @@ def _ensure_running(central: bool) -> None:
 
 
 def release() -> None:
-    """End that of env workers, where none of them runs: there will be none. Whoever needs it after all starts another."""
+    """End the server of env workers where none of them runs. A later need starts another."""
     if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
         _envs._stop()  # type: ignore[attr-defined]
 
@@ -117,12 +117,12 @@ class EnvProcess(process.BaseProcess):
 
 
 def pids() -> set[int]:
-    """Of the servers that run."""
+    """Process ids of the running servers."""
     return {pid for pid in (_pid(forkserver._forkserver), _pid(_envs)) if pid is not None}
 
 
 def pid_of_envs() -> int | None:
-    """Of the server of env workers, if it runs."""
+    """Process id of the server of env workers, if it runs."""
     return _pid(_envs)
 
 
