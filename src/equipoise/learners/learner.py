@@ -50,13 +50,8 @@ class Learner:
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
-<<<<<<< HEAD
-        # Only what did its sums along time once, in ``targets``, can do with rows that are torn from their windows.
-        along_time = type(algorithm).targets is Learns.targets or bool(tree.leaves(self.net.initial_state(1)))
-=======
         # Rows can be torn from their windows only where all sums along time are done in ``targets``.
-        along_time = type(algorithm).targets is Algorithm.targets or bool(tree.leaves(self.net.initial_state(1)))
->>>>>>> 134ac75 (Plain words in the last rooms, and a test that holds them)
+        along_time = type(algorithm).targets is Learns.targets or bool(tree.leaves(self.net.initial_state(1)))
         self.by_rows = not along_time
         if not self.by_rows and algorithm.minibatches > batch:
             raise ValueError(
