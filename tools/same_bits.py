@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT_S = 900.0  # one run may take so long, also on a busy machine
-# A setting that has another name in the older tree: {new: old}.
-RENAMED: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,8 @@ def _cases() -> list[Case]:
     cart = "CartPole-v1 --actors 2 --envs-per-actor 8 --unroll 16 --steps 6000"
     off = "--actors 2 --envs-per-actor 4 --unroll 8 --batch 64 --steps 4000 --set replay.starts_at=500"
     pendulum = f"Pendulum-v1 {off}"
-    pair = "pettingzoo.mpe.simple_speaker_listener_v4:parallel_env"
-    pair = "mpe2.simple_speaker_listener_v4:parallel_env" if _has("mpe2") else pair
-    policies = "--policy speak=ppo --policy hear=ppo --set route.speaker_0=speak --set route.listener_0=hear"
+    pair = "tests.envs.games:Signal"
+    policies = "--policy tell=ppo --policy hear=ppo --set route.speaker=tell --set route.listener=hear"
     return [
         Case("ppo serial", f"{cart} --algorithm ppo --on serial"),
         Case("ppo process", f"{cart} --algorithm ppo --on process"),
@@ -67,7 +64,7 @@ def _cases() -> list[Case]:
         Case(
             "r2d2 process",
             "CartPole-v1 --actors 2 --envs-per-actor 4 --unroll 20 --batch 16 --steps 4000 --algorithm r2d2 --on process"
-            " --set algorithm.burn_in=10 --set algorithm.learn=20 --set replay.starts_at=500",
+            " --set algorithm.burn_in=10 --set algorithm.length=20 --set replay.starts_at=500",
         ),
         Case("sac serial", f"{pendulum} --algorithm sac --on serial"),
         Case("sac process", f"{pendulum} --algorithm sac --on process"),
@@ -84,14 +81,9 @@ def _cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
-
-
 def _start(source: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
-    env = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(source), str(Path(__file__).parents[1])])  # the second has tests.envs
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", "from equipoise.cli import main; main()", *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -113,13 +105,10 @@ def _kill_after_checkpoint(process: subprocess.Popen[bytes], out: Path, step: in
     process.communicate()
 
 
-def params_sha256(source: Path, case: Case, out: Path, *, old: bool) -> str:
+def params_sha256(source: Path, case: Case, out: Path) -> str:
     """Run one program with one tree -> the hash of the parameters that it ends with."""
-    words = case.arguments.split()
-    if old:
-        words = [next((word.replace(n, o) for n, o in RENAMED.items() if word.startswith(n)), word) for word in words]
     common = ["--seed", "5", "--no-recipe", "--max-lag", "0", "--evaluate-episodes", "0", "--no-tensorboard", "--quiet"]
-    process = _start(source, ["train", *words, *common, "--out", str(out)])
+    process = _start(source, ["train", *case.arguments.split(), *common, "--out", str(out)])
     try:
         if case.kill_at is not None:
             _kill_after_checkpoint(process, out, case.kill_at)
@@ -143,7 +132,7 @@ def main() -> int:
     with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory(prefix="equipoise-bits-") as place:
         for i, case in enumerate(cases):
             sides = [
-                pool.submit(params_sha256, source.resolve(), case, Path(place) / f"{i}-{side}", old=side == "old")
+                pool.submit(params_sha256, source.resolve(), case, Path(place) / f"{i}-{side}")
                 for side, source in (("old", args.old), ("new", args.new))
             ]
             try:
