@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.facts import Fact, facts, said
-from equipoise.program.program import algorithm_class
+from equipoise.programs.program import algorithm_class
 from equipoise.types import Algorithm, Learns, Optimizer
 
 ROOT = Path(__file__).parents[1]

@@ -22,6 +22,7 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.sac import SAC
 from equipoise.api import Player
 from equipoise.envs import make, observation_spec
+from equipoise.envs.families.pettingzoo import SingleEnv
 from equipoise.envs.spaces import ActionForm
 from equipoise.experience.discard import Discard
 from equipoise.experience.layout import RowSpec
@@ -40,19 +41,21 @@ class Recorded:
     """An env that notes the rows that it gave and the actions that it got."""
 
     def __init__(self, env: Any) -> None:
-        self._env, self.spec = env, env.spec
+        self._env = SingleEnv(env, "main")
+        self.spec = self._env.spec
         self.steps: list[TimeStep] = []
         self.actions: list[Any] = []
 
-    def recv(self) -> TimeStep:
-        ts = self._env.recv()
+    def recv(self) -> dict[str, TimeStep]:
+        rows: Any = self._env.recv()
+        ts = rows["main"]
         fields = {name: getattr(ts, name) for name in TimeStep.__slots__}
         self.steps.append(TimeStep(**{name: None if x is None else tree.map(np.array, x) for name, x in fields.items()}))
-        return self.steps[-1]
+        return {"main": self.steps[-1]}
 
-    def send(self, action: Any, stream: Any) -> None:
-        self.actions.append(np.array(action))
-        self._env.send(action, stream)
+    def send(self, actions: Any) -> None:
+        self.actions.append(np.array(actions["main"]))
+        self._env.send(actions)
 
     def close(self) -> None:
         self._env.close()
@@ -81,13 +84,14 @@ def played(request: pytest.FixtureRequest) -> Any:
     algorithm, target = POLICIES[request.param]
     env: Any = Recorded(make(EnvFactory(target=target), streams=np.arange(STREAMS), seed=1))
     torch.manual_seed(0)
-    net: Any = algorithm.network(env.spec)
-    policy = FixedPolicy(algorithm=algorithm, net=net, noise_columns=noise_columns(algorithm, env.spec.action))
+    spec = env.spec.policies["main"]
+    net: Any = algorithm.network(spec)
+    policy = FixedPolicy(algorithm=algorithm, net=net, noise_columns=noise_columns(algorithm, spec.action))
     exam = Evaluator({"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, deterministic=False)
     for _ in range(ROWS):
         exam.tick()
     exam.close()
-    return policy, env.spec, env
+    return policy, spec, env
 
 
 def test_a_loaded_policy_draws_as_the_evaluator_does(played: Any) -> None:

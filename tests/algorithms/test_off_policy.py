@@ -17,7 +17,7 @@ from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.sac import SAC, policy
 from equipoise.algorithms.td3 import TD3
 from equipoise.nets.vision import Vision
-from equipoise.program.program import algorithm_class
+from equipoise.programs.program import algorithm_class
 from equipoise.returns import nstep
 from equipoise.types import EnvSpec, Trajectory
 from tests.algorithms.items import BOX, DISCRETE, batch, drawn, learn, masked, network, target, touched, trajectory

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.balance.shares import Shares
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.record.report import Evaluation, Report
 from equipoise.types import Algorithm, EnvFactory, EnvSource, Placement, Policy, Program, Schedule
 

@@ -12,7 +12,7 @@ import pytest
 
 from equipoise import api, recipes
 from equipoise.experience.recorded import dataset as datasets
-from equipoise.program.program import algorithm_class, algorithm_names
+from equipoise.programs.program import algorithm_class, algorithm_names
 
 PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
 SHOW_ALL = {  # settings under which every metric is logged

@@ -16,11 +16,11 @@ from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
-from equipoise.program import fields
-from equipoise.program.fields import alter
-from equipoise.program.program import algorithm_names, from_json, to_json
-from equipoise.program.refusals import check, check_read, check_resume
-from equipoise.program.settings import apply_settings
+from equipoise.programs import fields
+from equipoise.programs.fields import alter
+from equipoise.programs.program import algorithm_names, from_json, to_json
+from equipoise.programs.refusals import check, check_read, check_resume
+from equipoise.programs.settings import apply_settings
 from equipoise.types import (
     WHERE,
     EnvFactory,
@@ -121,7 +121,7 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
 
 def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from equipoise.console import options
-    from equipoise.program import program as programs
+    from equipoise.programs import program as programs
 
     monkeypatch.setattr(fields, "Program", WiderProgram)
     monkeypatch.setattr(programs, "Program", WiderProgram)
@@ -153,6 +153,8 @@ def test_a_page_that_is_not_current_is_seen() -> None:
 @pytest.mark.parametrize("recipe", recipes.RECIPES, ids="-".join)
 def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> None:
     env, algorithm = recipe
-    table = {key: value for key, value in recipes.RECIPES[recipe].items() if not key.startswith("env.")}
+    found = recipes.find(env, algorithm)
+    assert found is not None
+    table = {key: value for key, value in found.items() if not key.startswith("env.")}
     made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
     assert made == alter(api.program(env, algorithm), env=made.env)

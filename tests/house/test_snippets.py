@@ -15,7 +15,7 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.record.directory import RunDirectory
 from equipoise.run.run import Run
 

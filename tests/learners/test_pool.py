@@ -16,7 +16,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, standardized
 from equipoise.learners.pool import ALONE
-from equipoise.program.program import algorithm_class, algorithm_names
+from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.types import TRAJECTORY_STREAMS, EnvSpec, Trajectory
 from tests.algorithms import items
 

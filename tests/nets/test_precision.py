@@ -72,6 +72,6 @@ def test_without_the_instructions_a_run_is_warned_and_a_recipe_takes_fp32(
     assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated("bf16", "fp32", "cuda")
     settings = recipes.find("ALE/Pong-v5", "ppo")
     assert settings is not None
-    assert settings["precision"] == ("bf16" if native else "fp32")
+    assert settings["placement.precision"] == ("bf16" if native else "fp32")
     assert bool(recipes.falls_back("ALE/Pong-v5", "ppo")) is not native
     assert recipes.falls_back("CartPole-v1", "ppo") == ""

@@ -10,8 +10,8 @@ import pytest
 
 from equipoise import api
 from equipoise.actors.forward.choice import Choice
-from equipoise.program.fields import alter
-from equipoise.program.refusals import check
+from equipoise.programs.fields import alter
+from equipoise.programs.refusals import check
 from equipoise.run import forward_choice as acting
 from equipoise.types import Program
 

@@ -19,7 +19,7 @@ from equipoise.chaos.ledger import COUNTS
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.record.directory import load_checkpoint, params_sha256
 from equipoise.runtime import build
 from equipoise.runtime.process import process

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.program import memory_needed as memory
-from equipoise.program.memory_needed import Machine
+from equipoise.programs import memory_needed as memory
+from equipoise.programs.memory_needed import Machine
 from equipoise.runtime import blueprint
 from tests.runtime.test_resume import go_on, train
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.program.fields import alter
-from equipoise.program.limits import check_processes
+from equipoise.programs.fields import alter
+from equipoise.programs.limits import check_processes
 from equipoise.run.run import Run
 from equipoise.runtime import blueprint
 from equipoise.runtime.process import forkserver

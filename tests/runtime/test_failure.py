@@ -23,7 +23,7 @@ from equipoise import api
 from equipoise.envs.failures.capsule import EnvFailed, read
 from equipoise.envs.failures.reproduce import replay
 from equipoise.errors import WorkerFailed
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.record.directory import load_checkpoint
 from tests.conftest import descendants, segments
 from tests.runtime import failing as failures

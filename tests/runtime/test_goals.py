@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import api
 from equipoise.api.playing import read_policies
-from equipoise.program.settings import apply_settings
+from equipoise.programs.settings import apply_settings
 from equipoise.record.directory import RunDirectory
 from equipoise.run.evaluation_schedule import evaluator
 from equipoise.run.run import Run

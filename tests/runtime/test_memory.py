@@ -16,8 +16,8 @@ from torch import nn
 
 from equipoise import api, tree
 from equipoise.actors.inference.exchange import Exchange
-from equipoise.program import memory_needed as memory
-from equipoise.program.memory_needed import Machine
+from equipoise.programs import memory_needed as memory
+from equipoise.programs.memory_needed import Machine
 from equipoise.runtime import blueprint, build
 from equipoise.runtime.ipc import Heap, PipeChannel
 from equipoise.workers.kinds import KINDS

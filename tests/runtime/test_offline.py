@@ -15,7 +15,7 @@ from equipoise.envs.toys import ruler
 from equipoise.errors import WorkerFailed
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.recorded import dataset as datasets
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.run.run import Run
 from equipoise.runtime import blueprint, build
 from equipoise.runtime.ipc import Heap

@@ -157,7 +157,7 @@ def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     """The comparison above can fail."""
     whole = ppo(tmp_path / "whole", "serial", frozen=True, schedule_steps=1280)
     ppo(tmp_path / "parts", "serial", steps=640, frozen=True, schedule_steps=1280)
-    monkeypatch.setattr("equipoise.learners.opponents.Past.load", lambda self, state: None)
+    monkeypatch.setattr("equipoise.learners.opponents.OpponentPool.load", lambda self, state: None)
     with api.resume(tmp_path / "parts", steps=1280) as going:
         list(going)
     assert told(tmp_path / "parts")[0] != whole[0]

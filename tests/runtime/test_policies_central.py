@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.run.run import Run
 from equipoise.types import Frozen, Program
 from tests.envs import herd

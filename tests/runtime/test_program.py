@@ -12,10 +12,10 @@ from equipoise import api
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import facts
 from equipoise.hints import hint, nearest
-from equipoise.program.fields import alter, valued
-from equipoise.program.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
-from equipoise.program.refusals import check, check_read, check_resume
-from equipoise.program.settings import apply_settings, convert, whole
+from equipoise.programs.fields import alter, valued
+from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, from_json, to_json
+from equipoise.programs.refusals import check, check_read, check_resume
+from equipoise.programs.settings import apply_settings, convert, whole
 from equipoise.runtime.blueprint import blueprint
 from equipoise.types import (
     Algorithm,
@@ -161,7 +161,7 @@ def test_the_built_in_algorithms_are_the_files_of_their_room():
 
 def test_naming_the_algorithms_imports_none():
     code = (
-        "import sys; from equipoise.program.program import algorithm_names; assert 'ppo' in algorithm_names();"
+        "import sys; from equipoise.programs.program import algorithm_names; assert 'ppo' in algorithm_names();"
         "assert not [m for m in sys.modules if m.startswith('equipoise.algorithms.') or m == 'torch'], sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,9 +11,9 @@ import pytest
 from equipoise import api
 from equipoise.algorithms.dqn import DQN
 from equipoise.errors import WorkerFailed
-from equipoise.program.program import from_json, to_json
-from equipoise.program.refusals import check
-from equipoise.program.settings import apply_settings
+from equipoise.programs.program import from_json, to_json
+from equipoise.programs.refusals import check
+from equipoise.programs.settings import apply_settings
 from equipoise.run.run import Run
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Replay, Schedule, learning
 from tests.runtime.ruling import Remembering, program

@@ -14,7 +14,7 @@ import torch
 
 from equipoise import api
 from equipoise.errors import WorkerFailed
-from equipoise.program.fields import alter
+from equipoise.programs.fields import alter
 from equipoise.record import checkpoint
 from equipoise.types import Batch, LossOutput, Program, Replay
 from tests.conftest import descendants

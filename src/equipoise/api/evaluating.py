@@ -14,7 +14,7 @@ from equipoise.api.playing import Loaded, Player, read_policies
 from equipoise.envs.spaces import differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.program.program import algorithm_name
+from equipoise.programs.program import algorithm_name
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.report import Evaluating, Evaluation, step_of
 from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, gave_up, result

@@ -12,11 +12,11 @@ from equipoise import recipes
 from equipoise.envs.check.check import STEPS, check_env
 from equipoise.envs.check.check import Report as CheckReport
 from equipoise.hints import hint
-from equipoise.program.fields import alter, shorts, valued
-from equipoise.program.program import algorithm_class, algorithm_name
-from equipoise.program.refusals import check as check_program
-from equipoise.program.refusals import check_read, check_replays
-from equipoise.program.settings import (
+from equipoise.programs.fields import alter, shorts, valued
+from equipoise.programs.program import algorithm_class, algorithm_name
+from equipoise.programs.refusals import check as check_program
+from equipoise.programs.refusals import check_read, check_replays
+from equipoise.programs.settings import (
     Settings,
     apply_settings,
     check_env_given_once,

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
-from equipoise.program.fields import alter
-from equipoise.program.refusals import check as check_program
-from equipoise.program.refusals import check_replays, check_resume
-from equipoise.program.settings import (
+from equipoise.programs.fields import alter
+from equipoise.programs.refusals import check as check_program
+from equipoise.programs.refusals import check_replays, check_resume
+from equipoise.programs.settings import (
     Settings,
     apply_settings,
     convert,

@@ -35,7 +35,7 @@ def chaos(
     Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1 unless all pass.
     """
     with plain_errors("equipoise chaos", debug):
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         kept_up = convert(seconds, float, "--seconds")
         from equipoise.chaos.faults import FAULTS

@@ -35,7 +35,7 @@ def check(
     It ends with 1 if training or a resume would go wrong; notes alone, things that merely cost something, end with 0.
     """
     with plain_errors("equipoise check", debug):
-        from equipoise.program.settings import convert, env_of
+        from equipoise.programs.settings import convert, env_of
 
         given = {"seed": convert(seed, int, "--seed")}
         if steps is not None:

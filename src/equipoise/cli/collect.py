@@ -40,7 +40,7 @@ def collect(
 ) -> None:
     """Save episodes of a run's policy as a Minari data set, which 'train --dataset' learns from."""
     with plain_errors("equipoise collect", debug):
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         count, start = convert(episodes, int, "--episodes"), convert(seed, int, "--seed")
         from equipoise import api

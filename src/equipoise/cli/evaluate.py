@@ -55,7 +55,7 @@ def evaluate(
         play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
         return
     with plain_errors("equipoise evaluate", debug):
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         if out is not None:
             raise ValueError(f"--out {out}: expected --recorded FILE with it, since fresh episodes write no actions")
@@ -86,7 +86,7 @@ def play_recorded(
     """Play recorded observations and print how the actions agree with the recorded ones."""
     with plain_errors("equipoise evaluate", debug):
         from equipoise import api
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         if video:
             raise ValueError(

@@ -45,7 +45,7 @@ def resume(
     The schedules keep the length that the run began with. What changed is listed; what cannot change is refused.
     """
     with plain_errors("equipoise resume", debug):
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         where: Literal["serial", "process"] | None = None
         if on is not None:

@@ -104,7 +104,7 @@ def train(
     Everything the run leaves behind is in one directory, which the other commands read.
     """
     with plain_errors("equipoise train", debug):
-        from equipoise.program.settings import convert
+        from equipoise.programs.settings import convert
 
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
         measured = options["inference"] == "auto"

@@ -16,7 +16,7 @@ import typer
 
 from equipoise.console.help import Sections, plain_errors
 from equipoise.facts import Fact, facts, said
-from equipoise.program.fields import rooms
+from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, Replay
 
 __all__ = ["TrainHelp", "read", "settings_options"]
@@ -84,7 +84,7 @@ def _section(parameter: inspect.Parameter) -> int:
 
 def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
     """The options that were given, read by the types of their fields -> fields of a run, and settings."""
-    from equipoise.program.settings import convert
+    from equipoise.programs.settings import convert
 
     fields: dict[str, Any] = {}
     settings: list[str] = []
@@ -140,7 +140,7 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
     if algorithm is None:
         return listed
     listed = {title: [one for one in some if not one[0].startswith("optimizer.")] for title, some in listed.items()}
-    from equipoise.program.program import algorithm_class
+    from equipoise.programs.program import algorithm_class
 
     with plain_errors("equipoise train", debug=False):
         cls = algorithm_class(algorithm)

@@ -27,6 +27,6 @@ def find(env: str, algorithm: str) -> Mapping[str, Any] | None:
 
 def falls_back(env: str, algorithm: str) -> str:
     """Why a recipe is not taken as it stands, in a sentence; "" where it is."""
-    if RECIPES.get((env, algorithm), {}).get("precision") != "bf16" or native_bf16():
+    if RECIPES.get((env, algorithm), {}).get("placement.precision") != "bf16" or native_bf16():
         return ""
     return "precision: fp32 instead of the recipe's bf16, since this processor has no bf16 instructions"

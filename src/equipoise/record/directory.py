@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 from equipoise import trust
 from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
 from equipoise.hints import hint
-from equipoise.program.program import from_json, to_json
-from equipoise.program.refusals import check as check_program
+from equipoise.programs.program import from_json, to_json
+from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from equipoise.hints import nearest
-from equipoise.program.program import algorithm_name
+from equipoise.programs.program import algorithm_name
 from equipoise.types import Program, learning
 
 RUN = "run.json"  # the file that makes a directory a run

@@ -20,7 +20,7 @@ from equipoise.actors.playing import FixedPolicy, noise_columns
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
 from equipoise.nets.threads import one_thread
-from equipoise.program.program import algorithm_from_json, algorithm_json
+from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 from equipoise.types import Algorithm, EnvSpec, Precision, Stack
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from equipoise.errors import WorkerFailed
-from equipoise.program.fields import alter
-from equipoise.program.limits import check_processes
-from equipoise.program.refusals import check
+from equipoise.programs.fields import alter
+from equipoise.programs.limits import check_processes
+from equipoise.programs.refusals import check
 from equipoise.run import forward_choice as acting
 from equipoise.run.session import Interrupt
 from equipoise.runtime import blueprint

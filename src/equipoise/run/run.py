@@ -17,9 +17,9 @@ from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.files import parse_json, plain
 from equipoise.nets.precision import emulated
-from equipoise.program.limits import check_processes
-from equipoise.program.program import differences
-from equipoise.program.refusals import check
+from equipoise.programs.limits import check_processes
+from equipoise.programs.program import differences
+from equipoise.programs.refusals import check
 from equipoise.record import checkpoint, playable
 from equipoise.record.checkpoint import Entry, Source
 from equipoise.record.directory import RunDirectory, params_sha256

@@ -30,8 +30,8 @@ from equipoise.hints import hint
 from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
-from equipoise.program import memory_needed as memory
-from equipoise.program.refusals import refuse
+from equipoise.programs import memory_needed as memory
+from equipoise.programs.refusals import refuse
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
 from equipoise.seeds import policy_seed

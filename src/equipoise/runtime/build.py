@@ -15,7 +15,7 @@ from equipoise.actors.inference.exchange import Exchange
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.tokens import Channel
 from equipoise.experience.replay.mailbox import ShardMailbox
-from equipoise.program.memory_needed import exchange_sizes, queue_plan
+from equipoise.programs.memory_needed import exchange_sizes, queue_plan
 from equipoise.record import checkpoint, statefile
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board

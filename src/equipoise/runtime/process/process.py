@@ -10,8 +10,9 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class ProcessRuntime:
             learners=[self._bells[member.title] for member in self._members if member.kind.side == "learning"],
         )
         self._cuts = CutCoordinator(
-            board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps, wake=self._ring
+            board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps, wake=partial(_ring, self._bells)
         )  # fmt: skip
         self._children = [
             _Child(member=member, bell=self._bells[member.title], outbox=Outbox(), stack=Pipe()) for member in self._members
@@ -115,11 +116,6 @@ class ProcessRuntime:
         except BaseException:
             self.stop()
             raise
-
-    def _ring(self, names: Sequence[str]) -> None:
-        """Wake these workers."""
-        for name in names:
-            self._bells[name].ring(always=True)
 
     def _channel(self) -> PipeChannel:
         self._channels.append(PipeChannel())
@@ -260,7 +256,7 @@ class ProcessRuntime:
         self._cuts.lost(child.name, how)
         lost = kind.lost(self._blue, self._shared, self._queue, index)
         self._reconciling |= kind.writes
-        self._ring(kind.wakes(self._blue, index))
+        _ring(self._bells, kind.wakes(self._blue, index))
         if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death)
         # A worker that was lost before it had loaded its state does so again.
@@ -281,6 +277,12 @@ class ProcessRuntime:
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""
         self._finalizer()
+
+
+def _ring(bells: Mapping[str, Bell], names: Sequence[str]) -> None:
+    """Wake these workers."""
+    for name in names:
+        bells[name].ring(always=True)
 
 
 def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:

@@ -14,8 +14,8 @@ from equipoise import algorithms
 from equipoise.envs.hints import hidden, looked
 from equipoise.facts import Fact, facts
 from equipoise.hints import hint
-from equipoise.program.fields import classes
-from equipoise.program.settings import convert, field_types
+from equipoise.programs.fields import classes
+from equipoise.programs.settings import convert, field_types
 from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay
 
 __all__ = [

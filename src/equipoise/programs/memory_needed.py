@@ -28,8 +28,8 @@ from equipoise.envs import observation_spec
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.replay.plan import ReplayPlan
-from equipoise.program.fields import alter
-from equipoise.program.refusals import check
+from equipoise.programs.fields import alter
+from equipoise.programs.refusals import check
 from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
 
 if TYPE_CHECKING:

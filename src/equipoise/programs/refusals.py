@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from equipoise.facts import facts
 from equipoise.hints import hint
-from equipoise.program import fields
-from equipoise.program.fields import why_unread
-from equipoise.program.limits import block_problems
-from equipoise.program.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
-from equipoise.program.settings import out_of_range
+from equipoise.programs import fields
+from equipoise.programs.fields import why_unread
+from equipoise.programs.limits import block_problems
+from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
+from equipoise.programs.settings import out_of_range
 from equipoise.types import (
     Acting,
     EnvFactory,

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
-from equipoise.program import fields
+from equipoise.programs import fields
 from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
