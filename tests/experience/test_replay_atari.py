@@ -10,7 +10,8 @@ import pytest
 from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.experience.layout import RowSpec, trajectory_specs
-from equipoise.experience.replay.row_ring import Layout, Ring
+from equipoise.experience.replay.row_layout import Layout
+from equipoise.experience.replay.row_ring import Ring
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Trajectory
 from tests.experience.history import STREAM

@@ -11,7 +11,7 @@ import torch
 
 from equipoise import api
 from equipoise.algorithms._actor_critic import carry
-from equipoise.record.directory import load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.types import Trajectory
 from tests.learners import recording
 

@@ -20,7 +20,8 @@ from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import LearnerWorker
 from equipoise.programs.fields import alter
-from equipoise.record.directory import load_checkpoint, params_sha256
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import params_sha256
 from equipoise.runtime import build
 from equipoise.runtime.process import process
 from equipoise.types import Batch, Program

@@ -16,7 +16,8 @@ import pytest
 from equipoise import api
 from equipoise.files import parse_json, read_json
 from equipoise.record import checkpoint
-from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import RunDirectory
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
 from tests.runtime.test_resume import go_on, program, train
 

@@ -14,8 +14,10 @@ import torch
 from equipoise import files
 from equipoise.balance.shares import Shares
 from equipoise.record import checkpoint
-from equipoise.record.directory import SUMMARY_KEYS, RunDirectory, load_checkpoint, params_sha256
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.report import Evaluation, Report
+from equipoise.record.schemas import SUMMARY_KEYS
 from tests.runtime.test_program import Toy, program
 
 

@@ -24,7 +24,7 @@ from equipoise.envs.failures.capsule import EnvFailed, read
 from equipoise.envs.failures.reproduce import replay
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
-from equipoise.record.directory import load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
 from tests.conftest import descendants, segments
 from tests.runtime import failing as failures
 from tests.runtime.killing import killing

@@ -11,7 +11,8 @@ import pytest
 from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.record import checkpoint, statefile
-from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import RunDirectory
 from equipoise.record.report import DETERMINISTIC
 from equipoise.run.run import Run
 from equipoise.runtime import blueprint

@@ -20,7 +20,8 @@ from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
 from equipoise.record import checkpoint, statefile
-from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import RunDirectory
 from equipoise.run import run as run_module
 from tests.conftest import descendants
 from tests.runtime.doomed import kill_at

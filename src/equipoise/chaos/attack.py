@@ -22,7 +22,8 @@ from equipoise.chaos.beats import Beats
 from equipoise.chaos.ledger import COUNTS
 from equipoise.experience.replay.mailbox import LEDGER
 from equipoise.record.checkpoint import latest
-from equipoise.record.directory import RunDirectory, load_checkpoint
+from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record.directory import RunDirectory
 from equipoise.types import Inference, learning
 from equipoise.workers.kinds import KINDS
 

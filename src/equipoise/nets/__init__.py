@@ -7,11 +7,11 @@ from equipoise.nets.distributions import (
     Categorical,
     DiagonalGaussian,
     Distribution,
-    Joint,
     MultiCategorical,
     SquashedGaussian,
     action_dims,
 )
+from equipoise.nets.joint import Joint
 from equipoise.nets.normalize import RunningNorm
 from equipoise.nets.torso import MLP, encode, encoded_size
 

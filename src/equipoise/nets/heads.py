@@ -23,10 +23,10 @@ from equipoise.nets.distributions import (
     Categorical,
     DiagonalGaussian,
     Distribution,
-    Joint,
     MultiCategorical,
     SquashedGaussian,
 )
+from equipoise.nets.joint import Joint
 from equipoise.types import EnvSpec, Tree
 
 

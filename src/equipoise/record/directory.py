@@ -29,7 +29,8 @@ from equipoise.record.events import Events, scalars
 from equipoise.record.origin import host, versions
 from equipoise.record.paths import RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
-from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, check
+from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS, SUMMARY_SCHEMA
+from equipoise.schema import check
 from equipoise.types import Program
 
 try:
@@ -40,22 +41,10 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "load_checkpoint", "params_sha256"]
+__all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
 METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "metrics.jsonl", "summary.json", "checkpoints", "videos"
 CAPSULES = "capsules"
-SUMMARY_KEYS = (
-    "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows",
-    "notes", "failures", "aborted",
-)  # fmt: skip
-STATUSES = ("completed", "solved", "interrupted", "failed")
-RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
-    "on": Text(among=("serial", "process")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
-    "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
-    "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
-}  # fmt: skip
-SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 
@@ -415,8 +404,3 @@ class RunDirectory:
 def _warn(skipped: Sequence[str], found: Path | None) -> None:
     for damage in skipped:
         warnings.warn(f"{damage}; {found or 'nothing'} is taken instead", RuntimeWarning, stacklevel=3)
-
-
-def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(params, meta) of one checkpoint directory; a damaged file is refused by name."""
-    return checkpoint.load(Path(path).expanduser())

@@ -20,7 +20,8 @@ from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
 from equipoise.experience.replay.codec import chosen
-from equipoise.experience.replay.row_ring import Layout, Ring, smallest
+from equipoise.experience.replay.row_layout import Layout, smallest
+from equipoise.experience.replay.row_ring import Ring
 from equipoise.experience.replay.selectors import Prioritized, Uniform, importance_weights
 from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
 from equipoise.types import Replay as Settings

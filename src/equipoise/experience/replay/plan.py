@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import hindsight
 from equipoise.experience.replay.codec import chosen
-from equipoise.experience.replay.row_ring import Layout, smallest
+from equipoise.experience.replay.row_layout import Layout, smallest
 from equipoise.types import Replay as Settings
 from equipoise.types import Stack
 

@@ -1,0 +1,24 @@
+"""Schemas of the files of a run directory: what a resume reads of run.json and summary.json."""
+
+from __future__ import annotations
+
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
+
+SUMMARY_KEYS = (
+    "status", "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
+    "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "verdict", "solved_at_s", "params_sha256", "rows",
+    "notes", "failures", "aborted",
+)  # fmt: skip
+
+
+STATUSES = ("completed", "solved", "interrupted", "failed")
+
+
+RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
+    "on": Text(among=("serial", "process")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
+    "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
+}  # fmt: skip
+
+
+SUMMARY_SCHEMA: Schema = {"status": Text(among=STATUSES), "*": Anything()}

@@ -1,0 +1,121 @@
+"""Roles and pace: what each policy does in a run, and how steps and versions go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise import tree
+from equipoise.actors.playing import noise_columns
+from equipoise.envs import observation_spec
+from equipoise.experience.layout import RowSpec
+from equipoise.hints import hint
+from equipoise.learners.optimizers import unknown_group
+from equipoise.tree import ArraySpec
+from equipoise.types import Algorithm, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The relation of steps and versions: ``rows`` env steps a round, and ``updates`` versions after each round from
+    ``begins`` on.
+
+    One step of an env counts once, however many agents it has.
+
+    ``offline``: there are no env steps, and a step is an update.
+    """
+
+    rows: int
+    updates: int = 1
+    begins: int = 1
+    offline: bool = False
+
+    def env_steps(self, version: int) -> int:
+        """The env steps that ``version`` was made from."""
+        return 0 if self.offline else self.steps(version)
+
+    def steps(self, version: int) -> int:
+        """The same in what ``Program.schedule.steps`` counts."""
+        return (self.begins - 1 - -version // self.updates) * self.rows if version else 0
+
+    def versions(self, steps: int) -> int:
+        """The last version of so many env steps, rounded up to whole rounds."""
+        return max(-(-steps // self.rows) - self.begins + 1, 0) * self.updates
+
+    def between(self, steps: int) -> int:
+        """Versions between two events that are so many steps apart: whole rounds, rounded up."""
+        return -(-steps // self.rows) * self.updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """The role of a policy in this run: how it acts, for which agents, and the row that one of them writes."""
+
+    algorithm: Algorithm
+    spec: EnvSpec
+    row: RowSpec
+    noise_columns: int
+    frozen: Frozen | None  # set for a policy that does not learn
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The places of its agents among those of an env."""
+        return self.spec.places
+
+    def streams(self, envs: Any) -> Any:
+        """The streams [B] int64 of this policy in these envs."""
+        return agent_streams(envs, len(self.spec.agents), self.places)
+
+
+def learns_first(program: Program) -> list[str]:
+    """The names of the policies. Learning ones come first, since they may have to wait (``RoutedAgent``)."""
+    return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
+
+
+def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
+    policy, spec = program.policies[name], whole.policies[name]
+    if isinstance(policy, Frozen):
+        for what in ("observation", "action"):
+            mine, its = getattr(spec, what), getattr(whole.policies[policy.of], what)
+            if mine != its:
+                raise ValueError(f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got {mine}")
+    learns = teacher(program, name)
+    algorithm, groups = learns.algorithm, learns.algorithm.groups(net)
+    if (unknown := unknown_group(learns.optimizer, groups)) is not None:
+        where = f"policies.{name}." if len(program.policies) > 1 else ""
+        raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
+    columns = noise_columns(algorithm, spec.action)
+    obs_row = observation_spec(spec.observation)
+    state = net.initial_state(1)
+    with torch.inference_mode():
+        action, behaviour, after = algorithm.act(
+            net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
+            explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.placement.envs_per_actor, 0),
+            noise=torch.full((1, columns), 0.5),
+        )  # fmt: skip
+    wanted, got = tree.spec(state), tree.spec(after)
+    if wanted != got:
+        raise ValueError(f"expected act() to return a state like initial_state(): {wanted}, got {got}")
+    row = RowSpec(
+        obs=obs_row,
+        action=_one(action),
+        behaviour=_one(behaviour),
+        state=_one(state),
+        context={"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")},
+        columns=len(spec.places),
+    )
+    frozen = policy if isinstance(policy, Frozen) else None
+    return Role(algorithm=algorithm, spec=spec, row=row, noise_columns=columns, frozen=frozen)
+
+
+def teacher(program: Program, name: str) -> Policy:
+    """The policy itself, or the policy whose past it plays."""
+    policy = program.policies[name]
+    return learning(program)[policy.of] if isinstance(policy, Frozen) else policy
+
+
+def _one(batch: Any) -> Any:
+    return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))
