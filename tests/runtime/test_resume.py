@@ -141,7 +141,7 @@ def test_an_extended_run_equals_the_long_one(tmp_path: Path) -> None:
     assert extended["episodes"] == long["episodes"]
     run = json.loads((tmp_path / "short/run.json").read_text())
     assert run["resumed"][0]["step"] == 2048
-    assert run["resumed"][0]["changes"] == {"steps": [2048, 4096], "schedule_steps": [None, 2048]}
+    assert run["resumed"][0]["changes"] == {"schedule.steps": [2048, 4096], "schedule.schedule_steps": [None, 2048]}
 
 
 def test_a_run_goes_on_in_another_runtime(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
     before = sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
     with pytest.raises(
-        ValueError, match=r"cannot change actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: .*\bsteps\b"
+        ValueError, match=r"cannot change placement.actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: .*\bsteps\b"
     ):
         api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
     with pytest.raises(ValueError, match=r"cannot change optimizer.name \('adam' -> 'rmsprop'\)"):

@@ -141,7 +141,7 @@ def test_weights_alone_ask_for_no_code(how: str, run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["evaluate", "run"], ["resume", "run"], ["collect", "run", "--dataset", "d"], ["replay", "c"]]
+    "words", [["evaluate", "run"], ["resume", "run"], ["collect", "run", "--dataset", "d"], ["reproduce", "c"]]
 )
 def test_every_command_that_opens_a_file_refuses_in_a_line(words: list[str], run: Path, capsys: Any) -> None:
     attack(run, "os:system")

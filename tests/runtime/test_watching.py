@@ -15,7 +15,7 @@ from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
-from equipoise.record.report import DETERMINISTIC
+from equipoise.record.report import DETERMINISTIC, Evaluation
 from equipoise.run import run as run_module
 from equipoise.runtime import blueprint
 
@@ -82,7 +82,7 @@ def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
     found = [r for r in told(on["reports"]) if r[0] in common]
     assert found and all(r[DETERMINISTIC.index("info")] == common[r[0]][DETERMINISTIC.index("info")] for r in found)
     assert on["info"] == long["info"] and on["params_sha256"] == long["params_sha256"]
-    with pytest.raises(ValueError, match="cannot change metrics"):
+    with pytest.raises(ValueError, match="cannot change source.metrics"):
         api.resume(short["path"], metrics=("place",), steps=8192)
 
 
@@ -171,10 +171,10 @@ def test_only_a_better_one_replaces_it_also_after_a_resume(tmp_path: Path, monke
     kept = files.best_checkpoint()
     assert kept is not None
     params, meta = checkpoint.load(kept)
-    files.save_best(7, params, meta | {"evaluation": {"mean": 1e9}})
+    files.save_best(7, params, meta | {"evaluation": Evaluation(mean=1e9, std=0.0, episodes=1, env_steps=7, version=1)})
     finish(api.resume(run["path"], steps=2048))
     assert files.best_mean() == 1e9
-    files.save_best(8, params, meta | {"evaluation": {"mean": -1.0}})
+    files.save_best(8, params, meta | {"evaluation": Evaluation(mean=-1.0, std=0.0, episodes=1, env_steps=8, version=1)})
     finish(api.resume(run["path"], steps=3072))
     assert files.best_mean() >= 0
 
@@ -183,7 +183,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path: Path) -> None:
     run = finish(api.train(program(steps=128), on="serial", out=tmp_path / "run"))
     with pytest.raises(FileNotFoundError, match="expected the weights of an evaluation, got none; train with --eval"):
         eq.load(run["path"], best=True)
-    with pytest.raises(ValueError, match="evaluate_every: expected evaluate_episodes of at least 1"):
+    with pytest.raises(ValueError, match="evaluation.every: expected evaluation.episodes of at least 1"):
         program(evaluate_every=100)
 
 
