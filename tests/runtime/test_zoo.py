@@ -54,7 +54,7 @@ def the_dtypes_are_kept(case: int, blue: Any) -> None:
     env = make(blue.program.env, streams=np.arange(1), seed=0)
     env.recv()
     for path, spec in tree.items(blue.roles["main"].row.obs):
-        space: Any = blue.spec.observation
+        space: Any = blue.spec.env.observation
         for key in branch(space, path):
             space = (tree.branches(space) or {})[key]
         assert spec.dtype == ("float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)), path
