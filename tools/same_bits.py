@@ -3,7 +3,8 @@
     python tools/same_bits.py OLD/src NEW/src [--only NAME ...]
 
 Every program runs in lockstep (``--max-lag 0``) once with each tree, side by side, on one machine. Lockstep makes a run a
-function of its program, so ``params_sha256`` of both summaries must be equal. Networks are built with one thread on both
+function of its program, so the weights of the last checkpoints must be equal, all but the statistics of rewards: they were
+buffers of the network before they were the learner's. Networks are built with one thread on both
 sides (``OMP_NUM_THREADS=1``), because orthogonal initialisation rounds by the number of threads.
 
 Exit status: 0 where all programs agree, 1 where one differs or fails.
@@ -12,7 +13,7 @@ Exit status: 0 where all programs agree, 1 where one differs or fails.
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 LIMIT_S = 900.0  # one run may take so long, also on a busy machine
 
 
@@ -32,6 +35,7 @@ class Case:
 
     name: str
     arguments: str
+    before: str = ""  # what ``rewards.normalize=true`` was in trees that do not know it
     kill_at: int | None = None  # env steps of the checkpoint after which the run is killed and resumed
 
 
@@ -47,7 +51,8 @@ def _cases() -> list[Case]:
         Case("ppo lstm serial", f"{cart} --algorithm ppo --on serial --set algorithm.core=lstm"),
         Case(
             "ppo normalised process",
-            f"{cart} --algorithm ppo --on process --set algorithm.normalize_obs=true --set algorithm.normalize_reward=true",
+            f"{cart} --algorithm ppo --on process --set algorithm.normalize_obs=true --set rewards.normalize=true",
+            before="algorithm.normalize_reward=true",
         ),
         Case("ppo central serial", f"{cart} --algorithm ppo --on serial --inference central"),
         Case("ppo central process", f"{cart} --algorithm ppo --on process --inference central"),
@@ -105,10 +110,24 @@ def _kill_after_checkpoint(process: subprocess.Popen[bytes], out: Path, step: in
     process.communicate()
 
 
-def params_sha256(source: Path, case: Case, out: Path) -> str:
-    """Run one program with one tree -> the hash of the parameters that it ends with."""
+def weights_sha256(out: Path) -> str:
+    """The hash of the weights in the newest checkpoint, by name, without the statistics of rewards."""
+    newest = max((out / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
+    digest = hashlib.sha256()
+    for name, tensor in sorted(load_file(newest / "weights.safetensors").items()):
+        if not name.startswith("returns."):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def last_weights(source: Path, case: Case, out: Path) -> str:
+    """Run one program with one tree -> the hash of the weights that it ends with."""
     common = ["--seed", "5", "--no-recipe", "--max-lag", "0", "--evaluate-episodes", "0", "--no-tensorboard", "--quiet"]
-    process = _start(source, ["train", *case.arguments.split(), *common, "--out", str(out)])
+    arguments = case.arguments
+    if case.before and not (source / "equipoise/rewards").exists():
+        arguments = arguments.replace("rewards.normalize=true", case.before)
+    process = _start(source, ["train", *arguments.split(), *common, "--out", str(out)])
     try:
         if case.kill_at is not None:
             _kill_after_checkpoint(process, out, case.kill_at)
@@ -118,7 +137,7 @@ def params_sha256(source: Path, case: Case, out: Path) -> str:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return str(json.loads((out / "summary.json").read_text())["params_sha256"])
+    return weights_sha256(out)
 
 
 def main() -> int:
@@ -132,7 +151,7 @@ def main() -> int:
     with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory(prefix="equipoise-bits-") as place:
         for i, case in enumerate(cases):
             sides = [
-                pool.submit(params_sha256, source.resolve(), case, Path(place) / f"{i}-{side}")
+                pool.submit(last_weights, source.resolve(), case, Path(place) / f"{i}-{side}")
                 for side, source in (("old", args.old), ("new", args.new))
             ]
             try:

@@ -20,7 +20,7 @@ from typing import Any
 
 from equipoise.facts import Fact, facts, said
 from equipoise.programs.program import algorithm_class
-from equipoise.types import Algorithm, Learns, Optimizer
+from equipoise.types import Algorithm, Learns, Optimizer, Rewards
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
@@ -43,7 +43,7 @@ def table(cls: type[Any], pattern: str = "*") -> str:
     """The settings that a class declares, or declares again with another default."""
     own = inspect.get_annotations(cls)
     shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
-    rows = [row(fact, kept=issubclass(cls, Learns | Optimizer)) for fact in shown]
+    rows = [row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards)) for fact in shown]
     if issubclass(cls, Algorithm) and "default_optimizer" in vars(cls):
         rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])

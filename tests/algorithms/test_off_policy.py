@@ -46,12 +46,6 @@ def test_ahead_is_the_nstep_return_of_row_0(seed: int, n: int) -> None:
     torch.testing.assert_close(reward + discount * obs.squeeze(-1), expected)
 
 
-def test_rewards_are_clipped_before_they_are_summed() -> None:
-    data = trajectory(torch.zeros(3, 1, 3), torch.zeros(2, 1), [[5.0], [-3.0]])
-    assert ahead(data, 0.5, 2, 1.0).reward.item() == pytest.approx(1.0 - 0.5)
-    assert ahead(data, 0.5, 1, 2.0).reward.item() == 2.0
-
-
 def constant(net: Any, critic: Any) -> None:
     """Every value is VALUE."""
     for p in critic.parameters():

@@ -102,7 +102,7 @@ def test_no_ops_are_drawn():
         ({"sticky": 0.1}, "takes no argument 'sticky'"),
         ({"frame_skip": 2}, "did you mean 'frameskip'"),
         ({"frameskip": 0}, "frameskip: expected at least 1, got 0"),
-        ({"reward_clipping": True}, "set algorithm.clip_reward=1 instead"),
+        ({"reward_clipping": True}, "set rewards.clip=1 instead"),
         ({"repeat_action_probability": 1.0}, "expected 0 to below 1"),
         ({"stack_padding": "black"}, "expected one of zero, first, got 'black'"),
         ({"stack_padding": "frist"}, "got 'frist'; did you mean 'first'?"),

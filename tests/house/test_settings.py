@@ -94,6 +94,7 @@ def test_every_setting_has_help(cls: type[Any]) -> None:
         "kwargs",
         "algorithm",
         "optimizer",
+        "rewards",
         "replay",
     }
     assert {name for name, fact in facts(cls).items() if not fact.help} <= parts

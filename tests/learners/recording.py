@@ -18,21 +18,23 @@ BATCHES: list[dict[str, Any]] = []  # copies of what came; how far the policy th
 @dataclass(frozen=True, kw_only=True)
 class Recording(ActorCriticAlgorithm):
     normalize_obs: bool = True
-    normalize_reward: bool = True
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         out = net.unroll(data.obs, data.first, data.state)[0]
         gap = out.policy[: data.shape[0]].logp(data.action) - data.behaviour["logp"]
-        fields = {"obs": data.obs, "first": data.first, "reward": data.reward, "mask": data.mask, **data.context}
+        fields = {"obs": data.obs, "first": data.first, "scaled": data.reward, "mask": data.mask, **data.context}
         BATCHES.append({name: x.numpy().copy() for name, x in fields.items()})
         BATCHES[-1] |= {"gap": float(gap[data.mask].abs().max()), "counts": {float(net.norm.count)}}
-        BATCHES[-1] |= {"scaled": self.rewards(net, data).numpy().copy(), "factor": float(net.returns.factor)}
         return super().targets(net, target_net, data, rng=rng, pool=pool)
+
+    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+        BATCHES[-1]["reward"] = data.reward.numpy().copy()
+        super().absorb(net, data, pool=pool)
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
-        BATCHES[-1]["counts"] |= {float(net.norm.count), float(net.returns.count)}
+        BATCHES[-1]["counts"] |= {float(net.norm.count)}
         return super().loss(net, target_net, batch, group=group, step=step, rng=rng)  # type: ignore[safe-super]
 
 

@@ -17,7 +17,8 @@ from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, standardized
 from equipoise.learners.pool import ALONE
 from equipoise.programs.program import algorithm_class, algorithm_names
-from equipoise.types import TRAJECTORY_STREAMS, EnvSpec, Trajectory
+from equipoise.rewards import RewardStep
+from equipoise.types import TRAJECTORY_STREAMS, EnvSpec, Rewards, Trajectory
 from tests.algorithms import items
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -85,7 +86,7 @@ def part_of(data: Trajectory, streams: slice) -> Trajectory:
 def made(name: str) -> tuple[Any, Any, Any, Trajectory]:
     """An algorithm with everything on that is a statistic, its network and target network, and a batch."""
     cls = algorithm_class(name)
-    statistics = {"normalize_obs": True, "normalize_reward": True} if issubclass(cls, ActorCriticAlgorithm) else {}
+    statistics = {"normalize_obs": True} if issubclass(cls, ActorCriticAlgorithm) else {}
     algorithm = cls(**statistics, **OPTIONS.get(name, {}))
     spec = CONTINUOUS if name == "td3" else DISCRETE
     net, target_net = items.network(algorithm, spec, 0), algorithm.followed(items.network(algorithm, spec, 1))
@@ -121,22 +122,32 @@ def test_targets_of_two_parts_are_those_of_the_whole(name: str) -> None:
 def test_two_parts_leave_the_statistics_of_the_whole(name: str) -> None:
     algorithm, net, _, data = made(name)
     nets: list[Any] = [copy.deepcopy(net) for _ in range(2)]
-    memory: list[Any] = [{}, {}]
 
     def absorb(part: int, pool: Any) -> None:
-        memory[part] = algorithm.absorb(nets[part], part_of(data, PARTS[part]), memory[part], pool=pool)
+        algorithm.absorb(nets[part], part_of(data, PARTS[part]), pool=pool)
 
     for _ in range(2):  # the second on top of the first
         halves(absorb)
-    kept: Any = {}
     with torch.no_grad():
         for _ in range(2):
-            kept = algorithm.absorb(net, data, kept, pool=ALONE)
+            algorithm.absorb(net, data, pool=ALONE)
     for part in nets:
         for name_, buffer in net.named_buffers():
             torch.testing.assert_close(dict(part.named_buffers())[name_], buffer, rtol=1e-6, atol=1e-6)
-    if "return" in kept:
-        assert all(torch.equal(kept["return"][streams], m["return"][streams]) for streams, m in zip(PARTS, memory, strict=True))
+
+
+def test_two_parts_leave_the_reward_statistics_of_the_whole() -> None:
+    data = made("ppo")[3]
+    whole, *parts = [RewardStep(Rewards(normalize=True), 0.9) for _ in range(3)]
+    for _ in range(2):
+        halves(lambda part, pool: parts[part].absorb(part_of(data, PARTS[part]), pool))
+        whole.absorb(data, ALONE)
+    kept: Any = whole.state()
+    for streams, part in zip(PARTS, parts, strict=True):
+        its: Any = part.state()
+        for name, value in kept["statistics"].items():
+            torch.testing.assert_close(its["statistics"][name], value, rtol=1e-6, atol=1e-6)
+        assert torch.equal(kept["return"][streams], its["return"][streams])
 
 
 def test_a_learner_alone_has_its_own_moments_to_the_bit() -> None:

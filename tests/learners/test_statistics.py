@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from equipoise import api
-from equipoise.algorithms._actor_critic import carry
-from equipoise.record.checkpoint import load as load_checkpoint
+from equipoise.record import checkpoint, statefile
+from equipoise.rewards import carry
 from equipoise.types import Trajectory
 from tests.learners import recording
 
@@ -39,16 +39,20 @@ class Wandering(gymnasium.Env[Any, Any]):
 
 
 def train(algorithm: str, path: Any, **options: Any) -> dict[str, torch.Tensor]:
+    """Train with normalised observations and rewards -> the buffers of both."""
     recording.BATCHES.clear()
     given: dict[str, Any] = {
         "actors": 2, "envs_per_actor": 3, "unroll": 6, "steps": 2000, "max_lag": 0, "evaluate_episodes": 0, "recipe": False,
+        "settings": ["rewards.normalize=true"],
     }  # fmt: skip
     made = api.program(f"{__name__}:wandering", f"tests.learners.recording:{algorithm}", **{**given, **options})
     run = api.train(made, on="serial", out=path / "run")
     for _ in run:
         pass
-    checkpoint = max((path / "run/checkpoints").glob("step_*"), key=lambda p: int(p.name.split("_")[1]))
-    return load_checkpoint(checkpoint)[0]
+    last = max((path / "run/checkpoints").glob("step_*"), key=lambda p: int(p.name.split("_")[1]))
+    learner = statefile.parse(checkpoint.read(last, checkpoint.LEARNER))["learners"]["main"]
+    buffers = {f"rewards.{name}": value for name, value in learner["rewards"]["statistics"].items()}
+    return {**checkpoint.load(last)[0], **buffers}
 
 
 @pytest.mark.parametrize("algorithm", ["RecordingPPO", "RecordingIMPALA"])
@@ -59,7 +63,7 @@ def test_statistics_are_those_of_all_real_rows(algorithm: str, batch: int, tmp_p
     obs = np.concatenate([b["obs"][:-1][b["mask"]] for b in batches]).astype(np.float32).astype(float)
     returns = np.array([r for stream in range(6) for r in running(batches, stream, 0.99)])
     assert len(obs) == len(returns) < sum(b["mask"].size for b in batches), "some rows are seams"
-    for name, rows in (("norm", obs), ("returns", returns[:, None])):
+    for name, rows in (("norm", obs), ("rewards", returns[:, None])):
         assert params[f"{name}.count"] == len(rows)
         np.testing.assert_allclose(params[f"{name}.mean"], rows.mean(0), rtol=1e-5)
         np.testing.assert_allclose(params[f"{name}.m2"] / len(rows), rows.var(0), rtol=1e-5)
@@ -92,8 +96,10 @@ def test_a_batch_is_judged_by_the_statistics_that_acted(algorithm: str, tmp_path
 
 def test_rewards_are_scaled_in_the_targets_and_nowhere_else(tmp_path: Any) -> None:
     train("RecordingPPO", tmp_path)
-    for b in recording.BATCHES:
-        np.testing.assert_allclose(b["scaled"], np.clip(b["reward"] * b["factor"], -10, 10), rtol=1e-6)
+    np.testing.assert_array_equal(recording.BATCHES[0]["scaled"], np.clip(recording.BATCHES[0]["reward"], -10, 10))
+    for i, b in enumerate(recording.BATCHES[1:], 1):
+        before = [r for stream in range(6) for r in running(recording.BATCHES[:i], stream, 0.99)]
+        np.testing.assert_allclose(b["scaled"], np.clip(b["reward"] / np.std(before), -10, 10), rtol=1e-4)
     last = recording.BATCHES[-1]
     assert abs(last["scaled"]).max() < 0.5 < 3 < abs(last["reward"]).max(), "the data keeps what the env gave"
 

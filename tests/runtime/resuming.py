@@ -21,7 +21,7 @@ SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episod
 
 def arguments(algorithm: str, core: str, env: str = "CartPole-v1", n: int = N, sizes: str = SIZES) -> list[str]:
     """``core``: that of the network; "normalised" is none, with running statistics of observations and returns."""
-    settings = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"] if core == "normalised" else []
+    settings = ["algorithm.normalize_obs=true", "rewards.normalize=true"] if core == "normalised" else []
     core = "none" if core == "normalised" else core
     settings += ["optimizer.schedule=linear", f"algorithm.core={core}"]
     if algorithm == "ppo":

@@ -45,7 +45,7 @@ def train(out: Path, updates: int, **options: Any) -> Any:
     run = api.train(
         "tests.runtime.test_begin:Round", "ppo", recipe=False, on="serial", out=out, steps=updates * UNROLL * ENVS,
         unroll=UNROLL, actors=1, envs_per_actor=ENVS, evaluate_episodes=0, checkpoint_every=UPDATES // 2 * UNROLL * ENVS,
-        settings=["algorithm.normalize_obs=true", "algorithm.normalize_reward=true", "algorithm.minibatches=2"], **options,
+        settings=["algorithm.normalize_obs=true", "rewards.normalize=true", "algorithm.minibatches=2"], **options,
     )  # fmt: skip
     for _ in run:
         pass
@@ -84,7 +84,7 @@ def test_what_cannot_be_begun_from_is_refused(whole: tuple[Path, str], tmp_path:
         api.train(
             "tests.runtime.test_begin:Round", "ppo", recipe=False, out=tmp_path / "a", on="serial", actors=1, init_from=path,
             init_what="learner", settings=[
-                "algorithm.normalize_obs=true", "algorithm.normalize_reward=true", "optimizer.name=rmsprop"
+                "algorithm.normalize_obs=true", "rewards.normalize=true", "optimizer.name=rmsprop"
             ],
         )  # fmt: skip
     assert not (tmp_path / "a").exists()
@@ -102,7 +102,7 @@ def test_the_command_line_begins_from_a_learner(whole: tuple[Path, str], tmp_pat
     answer = CliRunner().invoke(cli.app, [
         "train", "tests.runtime.test_begin:Round", "--no-recipe", "--on", "serial", "--out", str(tmp_path / "a"), "--steps",
         str(UPDATES // 2 * UNROLL * ENVS), "--unroll", str(UNROLL), "--actors", "1", "--envs-per-actor", str(ENVS),
-        "--evaluate-episodes", "0", "--set", "algorithm.normalize_obs=true", "--set", "algorithm.normalize_reward=true",
+        "--evaluate-episodes", "0", "--set", "algorithm.normalize_obs=true", "--set", "rewards.normalize=true",
         "--set", "algorithm.minibatches=2", "--init-from", str(half), "--init-what", "learner", "--quiet",
     ])  # fmt: skip
     assert answer.exit_code == 0, answer.output

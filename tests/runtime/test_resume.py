@@ -166,12 +166,12 @@ def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytes
     assert go_on(tmp_path / "half", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 
-NORMALISED = ["algorithm.normalize_obs=true", "algorithm.normalize_reward=true"]
+NORMALISED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 
 
-@pytest.mark.parametrize("lost", ["memory", "buffers"])
+@pytest.mark.parametrize("lost", ["rewards", "buffers"])
 def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the running returns of the streams, or the statistics themselves, begin anew with the resume."""
+    """Planted: the statistics of rewards, or those of observations, begin anew with the resume."""
     whole = train(program(steps=2048, settings=NORMALISED), tmp_path / "whole")
     train(program(steps=1024, schedule_steps=2048, settings=NORMALISED), tmp_path / "half")
     shutil.copytree(tmp_path / "half", tmp_path / "other")

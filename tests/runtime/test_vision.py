@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from equipoise import api
-from equipoise.algorithms.impala import IMPALA
-from equipoise.algorithms.ppo import PPO
 from equipoise.nets.vision import Vision
 from equipoise.runtime.blueprint import network
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, RunSpec, Schedule
@@ -78,22 +76,11 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
         api.program(PIXELS, "ppo", precision="fp16", **SMALL)
 
 
-@pytest.mark.parametrize("cls", [PPO, IMPALA])
-def test_clipped_rewards_are_learned_from_and_not_told(cls: Any) -> None:
-    class Data:
-        reward = torch.tensor([[-7.0, 0.5], [0.0, 200.0]])
-
-    data: Any = Data
-    assert cls().rewards(None, data) is Data.reward
-    assert cls(clip_reward=1.0).rewards(None, data).tolist() == [[-1.0, 0.5], [0.0, 1.0]]
-    assert Data.reward[1, 1] == 200
-
-
 def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
     """Catch pays 1, so a bound of 1 says nothing and one of 0.1 does."""
     hashes = {
         train(
-            PIXELS, name, "serial", tmp_path / f"{name}{bound}", steps=200, settings=[f"algorithm.clip_reward={bound}"], **SMALL
+            PIXELS, name, "serial", tmp_path / f"{name}{bound}", steps=200, settings=[f"rewards.clip={bound}"], **SMALL
         )["params_sha256"]
         for name in ("ppo", "impala")
         for bound in (1, 0.1)

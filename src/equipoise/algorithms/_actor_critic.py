@@ -1,4 +1,4 @@
-"""The shared base of actor-critics: the network's shape, sampling from its policy, running statistics, sums over real rows."""
+"""The shared base of actor-critics: the network's shape, sampling from its policy, observation statistics, sums."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets import ActorCritic, RunningNorm
-from equipoise.returns import running_returns
-from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, NonNegative, Pool, Positive, Share, Trajectory, Tree
-
-NORMALIZED_REWARD = 10.0  # the bound of a normalised reward, in deviations of the return
+from equipoise.nets import ActorCritic
+from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +33,12 @@ class ActorCriticAlgorithm(Algorithm):
         Help("Bound of a normalised observation, in deviations."),
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
-    normalize_reward: Annotated[
-        bool, Help("Divide rewards by the running deviation of the discounted return, in the targets; reports stay raw."), KEPT
-    ] = False
-    clip_reward: Annotated[
-        NonNegative, Help("Learn from rewards within this of 0, after they are normalised. 0: off, but 10 where they are.")
-    ] = 0.0
 
     def network(self, spec: EnvSpec) -> nn.Module:
-        net = ActorCritic(
+        return ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
             torso=self.torso, squash=self.squash, log_std=self.log_std, clip_obs=self.clip_obs if self.normalize_obs else None,
         )  # fmt: skip
-        if self.normalize_reward:
-            net.returns = RunningNorm(1, clip=self.clip_reward or NORMALIZED_REWARD)
-        return net
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)
@@ -61,46 +49,9 @@ class ActorCriticAlgorithm(Algorithm):
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
 
-    def rewards(self, net: Any, data: Trajectory) -> Tensor:
-        """Return the rewards [T, B] to learn from; the data keeps the env's own, so that reported returns are the env's."""
-        reward: Tensor = data.reward
-        if self.normalize_reward:
-            return net.returns.scale(reward)  # type: ignore[no-any-return]
-        return reward.clamp(-self.clip_reward, self.clip_reward) if self.clip_reward > 0 else reward
-
-    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
-        """Let real rows enter the statistics. ``memory["return"]`` [streams]: the discounted return of each stream so far."""
+    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
         if self.normalize_obs:
             net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
-        if not self.normalize_reward:
-            return memory
-        returns, carried = carry(data, self.gamma, memory.get("return"))
-        net.returns.absorb(returns.unsqueeze(-1), data.mask, pool)
-        return {"return": carried}
-
-
-def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Carry running returns through every window, from the end of its stream's last one -> [T, B], [streams] for the next
-    batch.
-
-    A batch may hold several windows of a stream; they are taken in the order of their rows, one of each stream at a time.
-    """
-    stream, start = data.context["stream"], data.context["start"]
-    streams = int(stream.max()) + 1
-    carried = data.reward.new_zeros(max(streams, 0 if before is None else len(before)))
-    if before is not None:
-        carried[: len(before)] = before
-    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)  # [B] windows of its stream before it
-    returns = data.reward.new_empty(data.shape)
-    for i in range(int(turn.max()) + 1):
-        now = turn == i
-        ids = stream[now]
-        part = running_returns(
-            reward=data.reward[:, now], first=data.first[:-1, now], gamma=gamma, before=carried[ids], mask=data.mask[:, now]
-        )
-        returns[:, now] = part
-        carried[ids] = part[-1]
-    return returns, carried
 
 
 def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:

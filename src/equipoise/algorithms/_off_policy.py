@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.facts import KEPT, Help
 from equipoise.nets.q import any_of, greedy
-from equipoise.types import Algorithm, Array, Count, LossOutput, NonNegative, Optimizer, Range, Share, Trajectory, Tree
+from equipoise.types import Algorithm, Array, Count, LossOutput, Optimizer, Range, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,6 @@ class OffPolicyAlgorithm(Algorithm):
     n_step: Annotated[
         Count, Help("Rewards of the return before it goes on with a value; it ends where the episode does."), KEPT
     ] = 1
-    clip_reward: Annotated[NonNegative, Help("Learn from rewards within this of 0; reports stay raw. 0: off.")] = 0.0
     epochs: Annotated[int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")] = 1
     minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
 
@@ -39,7 +38,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def ahead(self, data: Trajectory) -> Ahead:
         """The n-step return of row 0 and where it ends."""
-        return ahead(data, self.gamma, self.n_step, self.clip_reward)
+        return ahead(data, self.gamma, self.n_step)
 
 
 class Ahead(NamedTuple):
@@ -50,7 +49,7 @@ class Ahead(NamedTuple):
     obs: Tree  # [B, ...] k rows after the first
 
 
-def ahead(data: Trajectory, gamma: float, n: int, clip_reward: float = 0.0) -> Ahead:
+def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
     """Compute ``returns.nstep`` for row 0 alone: only one observation an item then needs a value.
 
         R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
@@ -58,7 +57,7 @@ def ahead(data: Trajectory, gamma: float, n: int, clip_reward: float = 0.0) -> A
     obs_k of an episode that a clock cut is its true final observation, which stands at the seam; one that terminated has the
     discount 0. Row 0 is real.
     """
-    reward = data.reward[:n].clamp(-clip_reward, clip_reward) if clip_reward > 0 else data.reward[:n]
+    reward = data.reward[:n]
     rows, items = reward.shape
     if rows == 1:
         return Ahead(reward[0], data.bootstrap[0] * gamma, tree.index(data.obs, 1))

@@ -42,7 +42,7 @@ class A3C(ActorCriticAlgorithm):
         out = net.unroll(data.obs, data.first, data.state)[0]
         policy, value = out.policy[:rows], out.value
         returns = lambda_returns(
-            reward=self.rewards(net, data),
+            reward=data.reward,
             discount=data.discount(self.gamma),
             value=value,
             lambda_=self.lambda_,

@@ -55,7 +55,7 @@ class APPO(ActorCriticAlgorithm):
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
         corrected = vtrace(
-            reward=self.rewards(net, data), discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
+            reward=data.reward, discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
             log_rho=logp - acted, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
         )  # fmt: skip
         advantage = corrected.target - out.value[:-1]

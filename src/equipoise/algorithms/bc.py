@@ -40,6 +40,7 @@ from equipoise.types import (
 class BC(Algorithm):
     needs_replay: ClassVar[bool] = True
     needs_dataset: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = False
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8)
 
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the hidden layers."), KEPT] = (256, 256)
@@ -77,9 +78,8 @@ class BC(Algorithm):
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
+    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
         net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
-        return memory
 
     def loss(
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator

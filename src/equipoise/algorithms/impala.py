@@ -39,7 +39,7 @@ class IMPALA(ActorCriticAlgorithm):
         logp = policy.logp(data.action)
         log_rho = logp.detach() - data.behaviour["logp"]
         corrected = vtrace(
-            reward=self.rewards(net, data), discount=data.discount(self.gamma), value=value, log_rho=log_rho,
+            reward=data.reward, discount=data.discount(self.gamma), value=value, log_rho=log_rho,
             lambda_=self.lambda_, clip_rho=self.clip_rho, clip_c=self.clip_c, clip_pg_rho=self.clip_pg_rho, mask=data.mask,
         )  # fmt: skip
         policy_loss = -corrected.advantage * logp

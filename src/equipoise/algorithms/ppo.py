@@ -36,8 +36,7 @@ class PPO(ActorCriticAlgorithm):
 
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         value = net.unroll(data.obs, data.first, data.state)[0].value
-        reward = self.rewards(net, data)
-        out = gae(reward=reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
+        out = gae(reward=data.reward, discount=data.discount(self.gamma), value=value, lambda_=self.lambda_, mask=data.mask)
         advantage = standardized(out.advantage, data.mask, pool) if self.normalize_advantage else out.advantage
         return {"advantage": advantage, "target": out.target, "value": value[:-1]}
 

@@ -116,8 +116,6 @@ class R2D2(OffPolicyAlgorithm):
         """
         rows = slice(self.burn_in, self.item_rows - 1)
         reward, discount, mask = data.reward[rows], data.discount(self.gamma)[rows], data.mask[rows]
-        if self.clip_reward > 0:
-            reward = reward.clamp(-self.clip_reward, self.clip_reward)
         if self.rescale:
             q, value = unscale(q), unscale(value)
         if self.target == "nstep":

@@ -26,7 +26,7 @@ from equipoise.programs.settings import (
     pairs,
     setting_types,
 )
-from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, Replay, learning
+from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, Replay, Rewards, learning
 
 __all__ = ["check", "measurable", "program", "read_fields"]
 
@@ -110,7 +110,7 @@ def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = 
     kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {name: settable[name] for name in also}
     kinds |= {name: field_types(Program)[name] for name in ("policies", "route")}
     for name in sorted(fields.keys() - kinds.keys()):
-        for room in ("algorithm", "optimizer"):
+        for room in ("algorithm", "optimizer", "rewards"):
             if (key := f"{room}.{name}") in settable:
                 raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
         raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
@@ -172,7 +172,7 @@ def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | 
         if algorithm_class(given) is type(like.algorithm):  # the recipe's settings fit
             return like
         given = algorithm_class(given)()
-    return dataclasses.replace(like, algorithm=given, optimizer=given.default_optimizer)
+    return dataclasses.replace(like, algorithm=given, optimizer=given.default_optimizer, rewards=Rewards())
 
 
 def check(

@@ -17,7 +17,8 @@ from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
-from equipoise.types import Batch, Learns, Optimizer, Pool, Precision, Tree
+from equipoise.rewards import RewardStep
+from equipoise.types import Batch, Learns, Optimizer, Pool, Precision, Rewards, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,12 @@ class Learner:
     """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
 
     def __init__(
-        self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, device: str = "cpu",
-        precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int, pool: Pool = ALONE,
+        self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
+        device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int, pool: Pool = ALONE,
     ) -> None:  # fmt: skip
-        """``optimizer``: None for the algorithm's default; ``schedule_updates``: versions until the schedules end; ``batch``:
-        windows of a batch (to check the minibatches); ``pool``: the learners that share the batches.
+        """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``schedule_updates``: versions
+        until the schedules end; ``batch``: windows of a batch (to check the minibatches); ``pool``: the learners that share the
+        batches.
         """
         self.algorithm, self.device = algorithm, torch.device(device)
         self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
@@ -63,7 +65,7 @@ class Learner:
         self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
         self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
         self._rng = torch.Generator(self.device).manual_seed(seed)
-        self._memory: Tree = {}  # the algorithm's memory of the streams
+        self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
 
     @property
     def progress(self) -> float:
@@ -91,8 +93,9 @@ class Learner:
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
         with torch.no_grad(), self._autocast:
-            targets = algorithm.targets(self.net, target_net, batch.data, rng=self._rng, pool=self.pool)
-        batch = replace(batch, targets=targets)
+            raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
+            targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
+        batch = replace(batch, data=data, targets=targets)
         metrics: dict[str, tuple[Tensor, Tensor]] = {}
         priority = None
         doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) still to be checked
@@ -115,7 +118,8 @@ class Learner:
         if doubtful:
             self._look(doubtful)  # on a device: one wait a step, before the new version is published
         with torch.no_grad():
-            self._memory = algorithm.absorb(self.net, batch.data, self._memory, pool=self.pool)
+            algorithm.absorb(self.net, raw, pool=self.pool)
+            self._rewards.absorb(raw, self.pool)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.updates)
@@ -132,7 +136,7 @@ class Learner:
             },
             "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
             "target": {} if self._target is None else self._target.state(),
-            "memory": self._memory,
+            "rewards": self._rewards.state(),
         }
 
     def load(self, state: Tree) -> None:
@@ -155,7 +159,7 @@ class Learner:
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
                 self._target.load(state["target"])
-        self._memory = tree.to(state["memory"], self.device)
+            self._rewards.load(state["rewards"])
         self.version, self.before = state["version"], state["before"]
         if state["rng"].shape == self._rng.get_state().shape:
             self._rng.set_state(state["rng"])

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import Fact, Read, facts, said
-from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, Replay
+from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, Replay, Rewards
 
-PARTS = ("algorithm", "optimizer", "replay")  # of a policy; each has settings of its own
+PARTS = ("algorithm", "optimizer", "rewards", "replay")  # of a policy; each has settings of its own
 
 __all__ = [
     "PARTS",
@@ -56,7 +56,7 @@ def classes(kind: Any) -> list[type[Any]]:
 def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
     besides = [("replay.", Replay)] if replay else []
-    return [*_below("", Program), ("policy.", Policy), ("optimizer.", Optimizer), *besides]
+    return [*_below("", Program), ("policy.", Policy), ("optimizer.", Optimizer), ("rewards.", Rewards), *besides]
 
 
 def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
@@ -125,7 +125,7 @@ def valued(program: Program, key: str) -> Any:
 
 
 def settings(program: Program) -> Iterator[Setting]:
-    """All of them: the run's, then each policy's, its algorithm's, its optimizer's and its replay's."""
+    """All of them: the run's, then each policy's, its algorithm's, its optimizer's, its rewards' and its replay's."""
     for room, part in parts(program):
         yield from of(part, room)
     several = len(program.policies) > 1
@@ -137,6 +137,7 @@ def settings(program: Program) -> Iterator[Setting]:
             continue
         yield from _of(policy.algorithm, f"{room}algorithm.", ("algorithm.",), otherwise="free")
         yield from _of(policy.optimizer, f"{room}optimizer.", ("optimizer.",), otherwise="free")
+        yield from _of(policy.rewards, f"{room}rewards.", ("rewards.",), otherwise="free")
         if policy.replay is not None:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
 

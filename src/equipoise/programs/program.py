@@ -14,9 +14,9 @@ from equipoise import algorithms
 from equipoise.envs.hints import hidden, looked
 from equipoise.facts import Fact, facts
 from equipoise.hints import hint
-from equipoise.programs.fields import classes
+from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.settings import convert, field_types
-from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay
+from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay, Rewards
 
 __all__ = [
     "algorithm_class",
@@ -113,9 +113,8 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     data = _fields(policy)
     if isinstance(policy, Frozen):
         return data
-    data["optimizer"] = {
-        name: to_plain(value, f"{where}.optimizer.{name}") for name, value in _fields(policy.optimizer).items()
-    }
+    for part in ("optimizer", "rewards"):
+        data[part] = {name: to_plain(value, f"{where}.{part}.{name}") for name, value in _fields(getattr(policy, part)).items()}
     data["replay"] = None if policy.replay is None else _fields(policy.replay)
     data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
@@ -136,7 +135,7 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
     return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
 
 
-def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Replay) -> dict[str, Any]:
+def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | Replay) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -184,13 +183,10 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
     return Policy(
         optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
+        rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
         replay=_read(Replay, data.get("replay"), f"{where}.replay"),
         algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
-        **{
-            key: convert(value, kinds[key], f"{where}.{key}")
-            for key, value in data.items()
-            if key not in ("algorithm", "optimizer", "replay")
-        },
+        **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key not in PARTS},
     )
 
 
@@ -231,7 +227,8 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
 def differences(old: Program, new: Program) -> dict[str, list[Any]]:
     """{key: [old, new]} of everything that differs.
 
-    Keys are ``algorithm.*``, ``optimizer.*``, ``replay.*``, ``policy.*`` and ``env.*``, and paths such as ``schedule.steps``.
+    Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and ``env.*``, and paths such as
+    ``schedule.steps``.
     Where there are several policies: ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
     """
     a, b = _flat(old), _flat(new)
@@ -248,7 +245,7 @@ def _flat(program: Program) -> dict[str, Any]:
     several = len(data["policies"]) > 1
     for name, policy in data["policies"].items():
         room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
-        for part in ("optimizer", "replay"):
+        for part in ("optimizer", "rewards", "replay"):
             if (fields := policy.pop(part, None)) is not None:
                 flat |= {f"{room}{part}.{key}": value for key, value in fields.items()}
         if algorithm is not None:

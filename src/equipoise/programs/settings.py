@@ -44,7 +44,8 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
     Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run, ``algorithm.*`` for
-    hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``replay.*`` for a replay's settings,
+    hyper-parameters, ``optimizer.*`` for the learning rate and what goes with it, ``rewards.*`` for what is learned from the
+    env's rewards, ``replay.*`` for a replay's settings,
     ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument of the env,
     ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where
     there are several policies ``policies.NAME.*`` is one's, and without that it is that of all that learn.

@@ -16,7 +16,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "policy.unroll": 128, "policy.batch": 16,
         "algorithm.gamma": 0.98, "algorithm.lambda_": 0.92, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
-        "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
+        "algorithm.normalize_obs": True, "rewards.normalize": True,
         "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     # The SAC of rl-baselines3-zoo (256-256, lr 3e-4, batch 256, tau 0.005, 1e4 random steps); a round is four steps.
@@ -38,14 +38,14 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "policy.unroll": 128, "policy.batch": 16,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
-        "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
+        "algorithm.normalize_obs": True, "rewards.normalize": True,
         "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     ("Walker2d-v5", "ppo"): {
         "policy.unroll": 128, "policy.batch": 16,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
         "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
-        "algorithm.normalize_obs": True, "algorithm.normalize_reward": True,
+        "algorithm.normalize_obs": True, "rewards.normalize": True,
         "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
 }  # fmt: skip

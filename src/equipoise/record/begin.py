@@ -30,7 +30,7 @@ def new_learner(
     """The learner of a policy, on the program's device; ``batch``: windows of a batch."""
     policy = learning(program)[name]
     return Learner(
-        policy.algorithm, net, optimizer=policy.optimizer, device=program.placement.device,
+        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=program.placement.device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates, seed=seed, batch=batch,
     )  # fmt: skip

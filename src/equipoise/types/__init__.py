@@ -1,7 +1,7 @@
 """Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the Program."""
 
 from equipoise.facts import Count, Fraction, NonNegative, Positive, Range, Rate, Share, Whole
-from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer
+from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
 from equipoise.types.program import (
     LONG,
     OUT,
@@ -114,6 +114,7 @@ __all__ = [
     "RecordedSource",
     "Replay",
     "Resume",
+    "Rewards",
     "RunSpec",
     "SaveEnd",
     "Schedule",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from equipoise.facts import KEPT, Count, Fraction, Help, NonNegative, Rate, Read, Share, Whole
+from equipoise.facts import KEPT, Count, Fraction, Help, NonNegative, Positive, Rate, Read, Share, Whole
 from equipoise.types.protocols import Pool
 from equipoise.types.rows import Array, Batch, EnvSpec, Trajectory, Tree
 
@@ -64,6 +64,24 @@ class Optimizer:
         return base * (1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """What becomes of the env's rewards before an algorithm learns from them, whichever it is. Reports stay raw."""
+
+    scale: Annotated[
+        Positive,
+        Help("Rewards are learned from times this."),
+        Read("normalize", False, why="rewards are normalised"),
+    ] = 1.0
+    clip: Annotated[
+        NonNegative,
+        Help("Learn from rewards within this of 0, scaled or normalised. 0: off, but 10 where normalised."),
+    ] = 0.0
+    normalize: Annotated[
+        bool, Help("Divide rewards by the running deviation of the discounted return. Not with a replay."), KEPT
+    ] = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Learns(ABC):
     """The learner's half of an algorithm: from rows to a gradient. A learner needs no more, so what never acts has this alone.
@@ -75,6 +93,7 @@ class Learns(ABC):
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
+    reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
 
     epochs: Annotated[Count, Help("Passes over a batch.")] = 1
@@ -114,18 +133,17 @@ class Learns(ABC):
     def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
         """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
 
-        What is a statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part of it.
+        The rewards are those to learn from: scaled, normalised and clipped (``Rewards``). What is a statistic of the whole
+        batch goes through ``pool``, since ``data`` may be one learner's part of it.
         """
         return {}
 
-    def absorb(self, net: Any, data: Trajectory, memory: Tree, *, pool: Pool) -> Tree:
+    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:  # noqa: B027  # most keep no statistics
         """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
 
         So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
-        ``memory`` is what this method returned last, {} at first: what goes on from window to window and is no weight. The
-        learner keeps it and saves it. No gradient is recorded.
+        No gradient is recorded.
         """
-        return memory
 
     @abstractmethod
     def loss(

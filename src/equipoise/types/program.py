@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from equipoise.facts import FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
-from equipoise.types.algorithm import Algorithm, Optimizer
+from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import Acting, Inference, OnNonfinite, Precision
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Replay:
 class Policy:
     algorithm: Algorithm
     optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
+    rewards: Rewards = field(default_factory=Rewards)
     unroll: Annotated[Count, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")]  # T
     batch: Annotated[
         Count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from equipoise.experience.replay.sharded import Sharded
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
+from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Trajectory, learning
 from equipoise.workers.acting import compile_torso
@@ -133,6 +135,9 @@ def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
 
 def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
     """The priority of items as they enter, where the algorithm says one and the selector reads it."""
-    algorithm, settings = blue.policies[name].algorithm, blue.policies[name].replay
+    policy = blue.policies[name]
+    algorithm, settings, rewards = policy.algorithm, policy.replay, policy.rewards
     says: Any = type(algorithm).priority is not Algorithm.priority
-    return algorithm.priority if says and settings is not None and settings.selector == "prioritized" else None
+    if not says or settings is None or settings.selector != "prioritized":
+        return None
+    return lambda data: algorithm.priority(replace(data, reward=scaled(rewards, data.reward)))

@@ -5,7 +5,7 @@
 observation, reward and ends for the same seed and actions, sticky ones included; only the number of no-ops is drawn from
 another generator (``noop_max=1`` draws none). Gymnasium's bare env, with its own arguments, is ``ale_py:ALE/Pong-v5``.
 
-Rewards are raw, so that returns are the game's: to learn from clipped ones, set the algorithm's ``clip_reward``.
+Rewards are raw, so that returns are the game's: to learn from clipped ones, set ``rewards.clip``.
 
 The order of things is ALE's: a reset of the console, FIRE for one frame where the game has it, no-ops, one screen. A step:
 the action for ``frameskip`` frames, their rewards added, the maximum of the last two grey screens, shrunk by area to
@@ -36,7 +36,7 @@ from equipoise.types import Array, EnvSpec, Stack
 
 Padding = Literal["zero", "first"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-CLIP = "rewards are never clipped by the env, so that returns are the game's: set algorithm.clip_reward=1 instead"
+CLIP = "rewards are never clipped by the env, so that returns are the game's: set rewards.clip=1 instead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

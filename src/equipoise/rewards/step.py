@@ -1,0 +1,91 @@
+"""The step from the env's rewards to the learned ones, and the running statistics that it needs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.nets.normalize import RunningNorm
+from equipoise.returns import running_returns
+from equipoise.types import Pool, Rewards, Trajectory, Tree
+
+NORMALIZED = 10.0  # the bound of a normalised reward, in deviations of the return
+
+
+def scaled(settings: Rewards, reward: Tensor) -> Tensor:
+    """Scale and clip rewards of any shape; the same memory where the settings change nothing."""
+    if settings.scale != 1.0:
+        reward = reward * settings.scale
+    return reward.clamp(-settings.clip, settings.clip) if settings.clip > 0 else reward
+
+
+class RewardStep:
+    """Rewards of a batch -> rewards to learn from. With ``normalize`` it keeps running statistics, else it has no state.
+
+    A normalised reward is divided by the running deviation of the discounted return, as VecNormalize does ("reward scaling" in
+    Engstrom et al. 2020, arXiv:2005.12729), and clipped. The statistics are the learner's: nothing that acts needs them.
+    """
+
+    def __init__(self, settings: Rewards, gamma: float | None, device: torch.device | str = "cpu") -> None:
+        """``gamma``: the algorithm's discount; ValueError where it has none and rewards are to be normalised."""
+        self._settings = settings
+        self._gamma = 0.0 if gamma is None else gamma
+        self._norm: RunningNorm | None = None
+        self._so_far: Tensor | None = None  # [streams] the discounted return of each stream so far
+        if settings.normalize:
+            if gamma is None:
+                raise ValueError("rewards.normalize: expected an algorithm with a discount (a field gamma), got one without")
+            self._norm = RunningNorm(1, clip=settings.clip or NORMALIZED).to(device)
+
+    def __call__(self, data: Trajectory) -> Tensor:
+        """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
+        reward: Tensor = data.reward
+        return scaled(self._settings, reward) if self._norm is None else self._norm.scale(reward)
+
+    def absorb(self, data: Trajectory, pool: Pool) -> None:
+        """Let the env's rewards of a batch enter the statistics; after its last optimiser step, once."""
+        if self._norm is not None:
+            returns, self._so_far = carry(data, self._gamma, self._so_far)
+            self._norm.absorb(returns.unsqueeze(-1), data.mask, pool)
+
+    def state(self) -> Tree:
+        """The statistics, and the return of each stream so far; {} without ``normalize``."""
+        if self._norm is None:
+            return {}
+        so_far = {} if self._so_far is None else {"return": self._so_far}
+        return {"statistics": dict(self._norm.named_buffers()), **so_far}
+
+    def load(self, state: Tree) -> None:
+        """Load a state; ValueError where only one side has statistics."""
+        if bool(state) != (self._norm is not None):
+            had, has = ("statistics" if state else "none"), self._settings.normalize
+            raise ValueError(f"rewards: expected a state saved with rewards.normalize={str(has).lower()}, got {had}")
+        if self._norm is not None:
+            for name, buffer in self._norm.named_buffers():
+                buffer.copy_(state["statistics"][name])
+            self._so_far = tree.to(state["return"], self._norm.mean.device) if "return" in state else None
+
+
+def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Carry running returns through every window, from the end of its stream's last one -> [T, B], [streams] for the next
+    batch.
+
+    A batch may hold several windows of a stream; they are taken in the order of their rows, one of each stream at a time.
+    """
+    stream, start = data.context["stream"], data.context["start"]
+    streams = int(stream.max()) + 1
+    carried = data.reward.new_zeros(max(streams, 0 if before is None else len(before)))
+    if before is not None:
+        carried[: len(before)] = before
+    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)  # [B] windows of its stream before it
+    returns = data.reward.new_empty(data.shape)
+    for i in range(int(turn.max()) + 1):
+        now = turn == i
+        ids = stream[now]
+        part = running_returns(
+            reward=data.reward[:, now], first=data.first[:-1, now], gamma=gamma, before=carried[ids], mask=data.mask[:, now]
+        )
+        returns[:, now] = part
+        carried[ids] = part[-1]
+    return returns, carried
