@@ -259,14 +259,14 @@ def worse(node: Any) -> Any:
 DRIVERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "everything": (worse, "driver.json: "),
     "version": (
-        lambda d: d["scribe"]["record"].update(version=10**30),
-        "scribe.record.version: expected a whole number",
+        lambda d: d["reporter"]["record"].update(version=10**30),
+        "reporter.record.version: expected a whole number",
     ),
-    "later": (lambda d: d["scribe"]["record"].update(version=10**6), "scribe.record.version: expected a whole number"),
-    "notes": (lambda d: d["scribe"].update(notes=[7]), r"scribe.notes\[0\]: expected a text"),
-    "wall": (lambda d: d["scribe"].update(wall_s=-1), "scribe.wall_s: expected a number from 0"),
-    "missing": (lambda d: d["scribe"].pop("lag") and None, "scribe.lag: expected a value, got none"),
-    "exam": (lambda d: d["exam"].update(taken="3"), "exam.taken: expected a whole number"),
+    "later": (lambda d: d["reporter"]["record"].update(version=10**6), "reporter.record.version: expected a whole number"),
+    "notes": (lambda d: d["reporter"].update(notes=[7]), r"reporter.notes\[0\]: expected a text"),
+    "wall": (lambda d: d["reporter"].update(wall_s=-1), "reporter.wall_s: expected a number from 0"),
+    "missing": (lambda d: d["reporter"].pop("lag") and None, "reporter.lag: expected a value, got none"),
+    "exam": (lambda d: d["evaluations"].update(taken="3"), "evaluations.taken: expected a whole number"),
     "list": (lambda d: [d], "driver.json: expected a JSON object"),
 }
 

@@ -22,7 +22,6 @@ from equipoise.learners.learner import Learner
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
-from equipoise.run import run as run_module
 from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
@@ -366,7 +365,7 @@ def test_a_state_that_does_not_fit_ends_the_run_in_processes_too(tmp_path: Path)
 
 
 def test_a_run_saves_itself_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "CHECKPOINT_S", 0.0)
+    monkeypatch.setattr("equipoise.run.keeping.CHECKPOINT_S", 0.0)
     seen = []
     with api.train(program(steps=2048), on="serial", out=tmp_path / "run") as run:
         for report in run:

@@ -22,7 +22,8 @@ from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.report import step_of
 from equipoise.run.measure import choose
-from equipoise.run.run import On, Run
+from equipoise.run.run import Run
+from equipoise.run.starting import On
 from equipoise.types import AskedInference, Program
 
 InitWhat = Literal["weights", "learner"]

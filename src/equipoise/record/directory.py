@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from equipoise import trust
 from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
-from equipoise.hints import hint
 from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
@@ -29,7 +28,8 @@ from equipoise.record.events import Events, scalars
 from equipoise.record.origin import host, versions
 from equipoise.record.paths import RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
-from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS, SUMMARY_SCHEMA
+from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
+from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
 from equipoise.types import Program
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-METRICS, SUMMARY, CHECKPOINTS, VIDEOS = "metrics.jsonl", "summary.json", "checkpoints", "videos"
+METRICS, CHECKPOINTS, VIDEOS = "metrics.jsonl", "checkpoints", "videos"
 CAPSULES = "capsules"
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -257,32 +257,12 @@ class RunDirectory:
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """summary.json with exactly the keys of ``SUMMARY_KEYS``; returns it as it was written."""
-        for key in summary:
-            if key not in SUMMARY_KEYS:
-                raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
-        if missing := [key for key in SUMMARY_KEYS if key not in summary]:
-            raise ValueError(f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}")
-        if summary["status"] not in STATUSES:
-            raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
-        data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-        if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and of each policy
-            keys = ("mean", "std", "episodes", *(("policies",) if data["evaluation"].get("policies") else ()))
-            data["evaluation"] = {key: data["evaluation"][key] for key in keys}
-        write_atomic(self.path / SUMMARY, json_bytes(data))
-        return data
+        """Write summary.json -> what was written."""
+        return write_summary(self.path, summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
-        file = self.path / SUMMARY
-        if not file.is_file():
-            return None
-        try:
-            data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
-        except (OSError, ValueError) as error:
-            warnings.warn(f"{error}; the file is not needed, and is left out of account", RuntimeWarning, stacklevel=2)
-            return None
-        return data
+        """What summary.json says; None while the run has not ended, and with a warning where the file is damaged."""
+        return read_summary(self.path)
 
     def close(self) -> None:
         if self._metrics is not None:

@@ -6,82 +6,53 @@ import inspect
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from equipoise.deaths import Streak
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
-from equipoise.experience.recorded.dataset import Dataset
-from equipoise.files import parse_json, plain
+from equipoise.files import parse_json
 from equipoise.nets.precision import emulated
 from equipoise.programs.limits import check_processes
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check
 from equipoise.record import checkpoint, playable
-from equipoise.record.checkpoint import Entry, Source
-from equipoise.record.directory import RunDirectory, params_sha256
+from equipoise.record.checkpoint import Source
+from equipoise.record.directory import RunDirectory
 from equipoise.record.report import Report, step_of
-from equipoise.run import forward_choice as acting
+from equipoise.run import forward_choice, recorded_rows
 from equipoise.run.evaluation_schedule import EvaluationSchedule
+from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, Saving
+from equipoise.run.saving import RunState
 from equipoise.run.session import SESSION, Interrupt
+from equipoise.run.starting import On, Runtime, start
 from equipoise.runtime import blueprint
-from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Cut, Message, Note, Record
 from equipoise.runtime.process import forkserver
-from equipoise.runtime.stats import RunStats
 from equipoise.schema import check as check_schema
-from equipoise.types import EnvSpec, Program, WeightStore, learning
+from equipoise.types import EnvSpec, Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
 
-On = Literal["serial", "process"]
 X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
-CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
-class Runtime(Protocol):
-    """What the driver asks of a runtime; it reads nothing of a runtime's memory."""
-
-    @property
-    def done(self) -> bool: ...  # learned to the end, and saved
-    def poll(self, timeout_s: float) -> list[Message]: ...  # what workers said: records, notes and cuts; may raise WorkerFailed
-    def hold(self) -> None: ...  # ask for a cut after the next version
-    def release(self, cut: Cut) -> None: ...  # the run goes on
-    def stats(self) -> RunStats: ...  # also after ``stop``
-    def weights(self, policy: str) -> WeightStore: ...
-    def stop(self) -> None: ...  # end every worker
-
-
-def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS) -> Runtime:
-    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or instead, of ours."""
-    if on == "serial":
-        from equipoise.runtime.serial import SerialRuntime
-
-        return SerialRuntime(blue, kinds)
-    if on == "process":
-        from equipoise.runtime.process.process import ProcessRuntime
-
-        return ProcessRuntime(blue, kinds)
-    raise ValueError(f"expected on='serial' or 'process', got {on!r}")
-
-
 @dataclass(slots=True)
-class _Ring:
-    """The workers that run now and what the driver knows of them; a new one after a failure of the learner."""
+class _Attempt:
+    """The workers that run now and what the driver knows of them; another attempt follows a failure of the learner."""
 
     runtime: Runtime
-    scribe: Reporter
-    exam: EvaluationSchedule
-    furthest: int = 0  # version that any ring of the run had come to when it failed
-    streak: Streak = field(default_factory=Streak)  # of rings; progress is a version that none before had come to
+    reporter: Reporter
+    evaluations: EvaluationSchedule
+    furthest: int = 0  # version that any attempt had come to when it failed
+    streak: Streak = field(default_factory=Streak)  # of attempts; progress is a version that none before had come to
 
 
 class Run:
@@ -121,37 +92,40 @@ class Run:
             blue = blueprint.blueprint(program, weights=weights, learner=learner)
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
-            forward = acting.chosen(blue)
+            forward = forward_choice.chosen(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
-                extra=_recorded(blue.dataset) | {acting.KEY: forward} | dict(chosen or {}), spec=playable.to_json(blue),
+                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {}),
+                spec=playable.to_json(blue),
             )  # fmt: skip
         else:
             assert self._source is not None
             blue = blueprint.blueprint(program, resume=self._source)
-            _same(resume.run, blue.dataset)
+            recorded_rows.check_same(resume.run, blue.dataset)
             self.changes = differences(resume.program, program)
-            forward = acting.chosen(blue, resume.run, self.changes)
+            forward = forward_choice.chosen(blue, resume.run, self.changes)
             resume.go_on(
-                program, on=on, step=step_of(self._source.meta), changes=self.changes, extra={acting.KEY: forward},
+                program, on=on, step=step_of(self._source.meta), changes=self.changes, extra={forward_choice.KEY: forward},
                 spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
-        self._warnings += _doubts(program, blue.dataset)
+        self._warnings += recorded_rows.doubts(program, blue.dataset)
         self._warnings += emulated(program.placement.precision, program.placement.acting, program.placement.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=acting.forwards(forward),
+            forward=forward_choice.forwards(forward),
         )  # fmt: skip
-        self.summary: dict[str, Any] | None = None
         self._inbox: deque[Message] = deque()
-        self._kept = -1  # the version of the newest whole checkpoint
-        self._parts: tuple[dict[str, Entry], Any] | None = None  # of one whose rest is written: files, the driver's state
-        self._saved_at = 0.0
-        self._save = Saving()
+        self._keeping = Keeping(self._blue, self._files)
+        self._save = self._keeping.asked
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What ``summary.json`` says; None before the run has ended."""
+        return self._keeping.summary
 
     @property
     def directory(self) -> Path:
@@ -193,7 +167,7 @@ class Run:
 
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
-        saved = self._blue.pace.steps(self._kept) if self._kept >= 0 else None
+        saved = self._blue.pace.steps(self._keeping.version) if self._keeping.version >= 0 else None
         ended = "" if self.summary is None else str(self.summary["status"])
         return replace(self._known, status=ended or self._known.status, saved=saved)
 
@@ -227,54 +201,54 @@ class Run:
         except Damaged as error:  # found by a worker that is built here
             self._fall_back(str(error))
             return self._begin(began)
-        scribe = Reporter(blue, runtime.stats, began, self.on)
-        exam = EvaluationSchedule(blue, runtime.weights)
+        reporter = Reporter(blue, runtime.stats, began, self.on)
+        evaluations = EvaluationSchedule(blue, runtime.weights)
         if source is not None:
-            self._kept, file = source.version, source.path / checkpoint.DRIVER
+            kept = self._keeping.version = source.version
+            file = source.path / checkpoint.DRIVER
             driver = parse_json(source.read(checkpoint.DRIVER), file)
             source.kept.clear()
-            check_schema(driver, {"scribe": scribe.schema(self._kept), "exam": exam.schema(self._kept)}, str(file))
-            scribe.load(driver["scribe"], self._files.best_evaluation())
-            exam.load(driver["exam"])
-            scribe.note(f"resumed at step {blue.pace.steps(self._kept):,}: {promise(blue.spec.env)}")
-        done = (blue.before or 0) + max(self._kept, 0)
+            check_schema(driver, {"reporter": reporter.schema(kept), "evaluations": evaluations.schema(kept)}, str(file))
+            reporter.load(driver["reporter"], self._files.best_evaluation())
+            evaluations.load(driver["evaluations"])
+            reporter.note(f"resumed at step {blue.pace.steps(self._keeping.version):,}: {promise(blue.spec.env)}")
+        done = (blue.before or 0) + max(self._keeping.version, 0)
         changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())
         if done and changes and done >= blue.schedule_updates:
-            scribe.note(
+            reporter.note(
                 "warning: the schedules have come to their end, so the learning rate is 0; "
                 "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
             )
-        return runtime, scribe, exam
+        return runtime, reporter, evaluations
 
-    def _again(self, ring: _Ring, error: WorkerFailed) -> _Ring:
-        """After a failure that no replacement of one worker mends: the whole ring, from the newest checkpoint."""
+    def _again(self, attempt: _Attempt, error: WorkerFailed) -> _Attempt:
+        """After a failure that no replacement of one worker mends: the whole attempt, from the newest checkpoint."""
         if error.death.cause == Damaged.__name__ and self._source is not None:
-            self._end(ring)
+            self._end(attempt)
             self._fall_back(error.traceback_text.rstrip().rpartition("\n")[2].partition(": ")[2])
-            return _Ring(*self._begin(time.monotonic()))
-        reached = ring.runtime.stats().version  # what fails at one version would fail there for ever
-        ring.streak.add(error.death, progress=reached > ring.furthest)
-        hopeless = ring.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.placement.give_up_s)
+            return _Attempt(*self._begin(time.monotonic()))
+        reached = attempt.runtime.stats().version  # what fails at one version would fail there for ever
+        attempt.streak.add(error.death, progress=reached > attempt.furthest)
+        hopeless = attempt.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.placement.give_up_s)
         if not error.vital or error.final:
             raise error
         if hopeless:
             raise WorkerFailed(error.worker, f"{error.reason}, {hopeless}", error.traceback_text, death=error.death) from error
-        self._end(ring)
+        self._end(attempt)
         self._source = self._files.newest_whole(self._damaged)
-        runtime, scribe, exam = self._begin(time.monotonic() if self._source else ring.scribe.began)
+        runtime, reporter, evaluations = self._begin(time.monotonic() if self._source else attempt.reporter.began)
         self._files.rewind(0 if self._source is None else step_of(self._source.meta), self._source)
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
-        scribe.note(f"warning: {error.worker} {error.reason}; the run goes on from step {scribe.step:,}{said}")
-        furthest = max(reached, ring.furthest)
-        return _Ring(runtime, scribe, exam, furthest=furthest, streak=ring.streak)
+        reporter.note(f"warning: {error.worker} {error.reason}; the run goes on from step {reporter.step:,}{said}")
+        furthest = max(reached, attempt.furthest)
+        return _Attempt(runtime, reporter, evaluations, furthest=furthest, streak=attempt.streak)
 
-    def _end(self, ring: _Ring) -> None:
-        """Stop a ring that another takes the place of, and forget what it said."""
-        ring.runtime.stop()
-        ring.exam.close()
+    def _end(self, attempt: _Attempt) -> None:
+        """Stop a attempt that another takes the place of, and forget what it said."""
+        attempt.runtime.stop()
+        attempt.evaluations.close()
         self._inbox.clear()
-        self._parts = None
-        self._save.lost()
+        self._keeping.lost()
 
     def _fall_back(self, why: str) -> None:
         """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed`` where there is none."""
@@ -289,185 +263,127 @@ class Run:
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
         status = "failed"
         try:
-            runtime, scribe, exam = self._begin(time.monotonic())
+            runtime, reporter, evaluations = self._begin(time.monotonic())
         except (OSError, MemoryError) as error:
             if (told := CannotStart.of(error)) is None:
                 raise
             if self._source is None:
                 self._files.discard()
             raise told from error
-        ring = _Ring(runtime, scribe, exam)
+        attempt = _Attempt(runtime, reporter, evaluations)
         for warning in self._warnings:
-            scribe.note(warning)
-        self._saved_at = time.monotonic()
+            reporter.note(warning)
+        self._keeping.begin()
         try:
-            while not ring.runtime.done and not ring.exam.solved:
+            while not attempt.runtime.done and not attempt.evaluations.solved:
                 interrupt.check()
-                if self._save.due(busy=self._parts is not None):
-                    ring.runtime.hold()
+                if self._keeping.due():
+                    attempt.runtime.hold()
                 try:
-                    self._inbox.extend(ring.runtime.poll(0.0 if ring.exam.running and self.on == "process" else SLICE_S))
+                    self._inbox.extend(
+                        attempt.runtime.poll(0.0 if attempt.evaluations.running and self.on == "process" else SLICE_S)
+                    )
                 except WorkerFailed as error:
                     interrupt.check()
-                    ring = self._again(ring, error)
+                    attempt = self._again(attempt, error)
                 while self._inbox:
-                    if (report := self._handle(self._inbox.popleft(), ring)) is not None:
+                    if (report := self._handle(self._inbox.popleft(), attempt)) is not None:
                         yield report
-                if ring.exam.waits:
-                    ring.exam.consider(ring.scribe.step, ring.runtime.stats().recent_return)
-                yield from self._examine(ring, interrupt, beside=self.on == "process")
-                if self.program.schedule.checkpoint_every is None and time.monotonic() - self._saved_at >= CHECKPOINT_S:
-                    self._saved_at = time.monotonic()
-                    ring.runtime.hold()
-                if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
-                    yield ring.scribe.report(None, evaluating=ring.exam.progress)
-            status = "solved" if ring.exam.solved else "completed"
+                if attempt.evaluations.waits:
+                    attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
+                yield from self._examine(attempt, interrupt, beside=self.on == "process")
+                if time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
+                    yield attempt.reporter.report(None, evaluating=attempt.evaluations.progress)
+            status = "solved" if attempt.evaluations.solved else "completed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
         finally:
-            whole = status in ("interrupted", "solved") and self._last_cut(ring)
-            ring.scribe.settle()
+            whole = status in ("interrupted", "solved") and self._last_cut(attempt)
+            attempt.reporter.settle()
             if status != "solved":
-                ring.exam.snapshot()
-            ring.runtime.stop()
-            ring.exam.close()
-            self._finish(status, ring, whole=whole or self._kept == ring.exam.version)
+                attempt.evaluations.snapshot()
+            attempt.runtime.stop()
+            attempt.evaluations.close()
+            self._keeping.ended(
+                status,
+                attempt.reporter,
+                attempt.evaluations,
+                whole=whole or self._keeping.version == attempt.evaluations.version,
+            )
         if status == "completed" and self.program.evaluation.episodes:
-            yield from self._last_exam(ring, interrupt)
-        last = self._recorded(ring.scribe.report(None, final=True), ring)
+            yield from self._last_evaluation(attempt, interrupt)
+        last = self._recorded(attempt.reporter.report(None, final=True), attempt)
         self._files.close()
         yield last
 
-    def _handle(self, message: Message, ring: _Ring) -> Report | None:
+    def _handle(self, message: Message, attempt: _Attempt) -> Report | None:
         """A record becomes a report, a cut a checkpoint, a note is told."""
         if isinstance(message, Cut):
-            self._keep(message, ring)
-            ring.runtime.release(message)
+            self._keeping.keep(message, attempt.reporter, attempt.evaluations)
+            attempt.runtime.release(message)
             return None
         if isinstance(message, Note):
-            ring.scribe.note(message.text)
+            attempt.reporter.note(message.text)
             return None
         assert isinstance(message, Record), message  # what else workers say is for the runtime
-        return self._recorded(ring.scribe.report(message), ring)
+        return self._recorded(attempt.reporter.report(message), attempt)
 
-    def _recorded(self, report: Report, ring: _Ring) -> Report:
+    def _recorded(self, report: Report, attempt: _Attempt) -> Report:
         if report.recorded:
             try:
                 self._files.confirm()
                 self._files.write_report(report)
             except OSError as error:
-                ring.scribe.note(f"warning: a report was not written: {error}")
+                attempt.reporter.note(f"warning: a report was not written: {error}")
         return report
 
-    def _keep(self, cut: Cut, ring: _Ring) -> bool:
-        """The driver's part of a checkpoint, and its name once all is written. A full disk costs a checkpoint, not the run.
-
-        Whether the run goes on is for the caller: after the last one it does not, so that what is summed up is what was saved.
-        """
-        if cut.late and self._parts is None:  # given up before
-            return False
-        self._saved_at = time.monotonic()
-        # As it is now, while the run holds still: plain() copies.
-        files, driver = self._parts or ({}, plain({"scribe": ring.scribe.state(), "exam": ring.exam.state()}))
-        self._parts, error = (cut.files, driver) if cut.more else None, cut.error
-        if cut.more:
-            return True
-        if error is None:
-            try:
-                path = self._files.complete_checkpoint(
-                    cut.step, files | cut.files, cut.segments, driver, self._meta(cut.version)
-                )
-                self._kept = cut.version
-                self._save.done(path)
-            except OSError as problem:
-                error = str(problem)
-        if error is not None:
-            self._save.done(error)
-            checkpoint.abandon(self._files.checkpoints, cut.step)
-            ring.scribe.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
-        return error is None
-
-    def _last_cut(self, ring: _Ring) -> bool:
+    def _last_cut(self, attempt: _Attempt) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
-        if ring.runtime.stats().version == 0:
+        if attempt.runtime.stats().version == 0:
             return False
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
-            ring.runtime.hold()
+            attempt.runtime.hold()
             # What is being written has no limit: a second Ctrl-C ends that.
-            while (self._parts is not None or time.monotonic() < until) and not ring.runtime.done:
+            while (self._keeping.writing or time.monotonic() < until) and not attempt.runtime.done:
                 while self._inbox:
                     message = self._inbox.popleft()
                     if isinstance(message, Cut) and (holds or not message.late):
-                        kept, holds = self._keep(message, ring), True
+                        kept, holds = self._keeping.keep(message, attempt.reporter, attempt.evaluations), True
                         if not message.more:
                             return kept
                     else:
-                        self._handle(message, ring)
-                self._inbox.extend(ring.runtime.poll(SLICE_S))
+                        self._handle(message, attempt)
+                self._inbox.extend(attempt.runtime.poll(SLICE_S))
         except Exception as error:  # whatever it is, the weights and the summary are still to be written
-            ring.scribe.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
+            attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
-        if not ring.runtime.done:
-            ring.scribe.note(f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved")
+        if not attempt.runtime.done:
+            attempt.reporter.note(
+                f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved"
+            )
         return False
 
-    def _examine(self, ring: _Ring, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
+    def _examine(self, attempt: _Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
         """Go on with an evaluation: ``beside`` training for a moment, or to its end, with reports of how far it is."""
-        while ring.exam.running and not interrupt.asked:
-            self._advance_exam(ring)
+        while attempt.evaluations.running and not interrupt.asked:
+            self._keeping.evaluated(attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S)
             if beside:
                 return
-            if time.monotonic() - ring.scribe.reported_at >= LIVE_S:
-                yield ring.scribe.report(None, evaluating=ring.exam.progress)
+            if time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
+                yield attempt.reporter.report(None, evaluating=attempt.evaluations.progress)
 
-    def _advance_exam(self, ring: _Ring) -> None:
-        """A slice of an evaluation; where it ended with the best mean so far its weights are kept."""
-        evaluation = ring.exam.advance(time.monotonic() + SLICE_S)
-        ring.scribe.evaluated(evaluation, ring.exam.solved)
-        if evaluation is not None and evaluation.mean > self._files.best_mean():
-            meta = self._meta(evaluation.version) | {"status": "best"}
-            self._save_weights(self._files.save_best, ring, meta | {"evaluation": evaluation})
-
-    def _finish(self, status: str, ring: _Ring, *, whole: bool) -> None:
-        """What is still to be saved of the weights, and the summary, also of a run that ended early."""
-        meta = self._meta(ring.exam.version) | {"status": status, "evaluation": ring.exam.last}
-        if status == "solved" or not whole:
-            self._save_weights(self._files.save_best if status == "solved" else self._files.save_checkpoint, ring, meta)
-        self._sum_up(status, ring)
-
-    def _last_exam(self, ring: _Ring, interrupt: Interrupt) -> Generator[Report]:
+    def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for who does not want to wait."""
         try:
-            ring.exam.begin_final(self.program.evaluation.episodes)
-            yield from self._examine(ring, interrupt, beside=False)
+            attempt.evaluations.begin_final(self.program.evaluation.episodes)
+            yield from self._examine(attempt, interrupt, beside=False)
         finally:
-            ring.exam.close()
-        status = "solved" if ring.exam.solved else "completed"
-        if ring.exam.solved:  # the last weights are the first that reach the goal, or that there was time to evaluate
-            meta = self._meta(ring.exam.version) | {"status": status, "evaluation": ring.exam.last}
-            self._save_weights(self._files.save_best, ring, meta)
-        self._sum_up(status, ring)
-
-    def _meta(self, version: int) -> dict[str, Any]:
-        """What a checkpoint says of itself."""
-        schedule = self.program.schedule.schedule_steps or self.program.schedule.steps
-        return {"version": version, "env_steps": self._blue.pace.env_steps(version), "schedule_steps": schedule}
-
-    def _save_weights(self, save: Callable[..., Path], ring: _Ring, meta: dict[str, Any]) -> None:
-        try:
-            save(step_of(meta), ring.exam.params(), meta)
-        except OSError as error:
-            ring.scribe.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
-
-    def _sum_up(self, status: str, ring: _Ring) -> None:
-        summary = ring.scribe.summary(status, ring.exam.version) | {"params_sha256": params_sha256(ring.exam.params())}
-        try:
-            self.summary = self._files.write_summary(summary)
-        except OSError as error:
-            ring.scribe.note(f"warning: the summary was not written: {error}")
-            self.summary = plain(summary)
+            attempt.evaluations.close()
+        # The last weights may be the first that reach the goal, or that there was time to evaluate.
+        status = "solved" if attempt.evaluations.solved else "completed"
+        self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=True)
 
 
 def promise(spec: EnvSpec) -> str:
@@ -478,52 +394,3 @@ def promise(spec: EnvSpec) -> str:
         "restart": "envs cannot be restored: their episodes begin anew",
     }[spec.resume]
     return f"weights, optimisers, experience and random generators are exact; {envs}"
-
-
-def _recorded(dataset: Dataset | None) -> dict[str, Any]:
-    """What ``run.json`` says of a data set that is learned from."""
-    if dataset is None:
-        return {}
-    facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
-    return {"dataset": {"name": dataset.name} | facts}
-
-
-def _doubts(program: Program, dataset: Dataset | None) -> list[str]:
-    """What is odd about learning from a data set in this way, though it can be done."""
-    if dataset is None:
-        return []
-    policy, found = next(iter(learning(program).values())), []
-    assert policy.replay is not None
-    alone = program.actors == 0
-    if (
-        alone
-        and program.source.env
-        and not program.evaluation.episodes
-        and dataset.env
-        and _id(dataset.env) != _id(program.name)
-    ):
-        found.append(
-            f"warning: {dataset.name} is of {dataset.env}, not of {program.name}, which is never made: "
-            "there are neither actors nor evaluations"
-        )
-    items = policy.batch if alone else policy.replay.recorded(policy.batch)
-    if items > dataset.steps:
-        found.append(
-            f"warning: batch: {items:,} items of a batch are of {dataset.name}, which has {dataset.steps:,} "
-            "rows: each comes again and again in one batch"
-        )
-    return found
-
-
-def _id(target: str) -> str:
-    """Without what says where it is found."""
-    return target.rpartition(":")[2]
-
-
-def _same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
-    """ValueError where a run would go on with other rows: a checkpoint counts on those that it was saved with."""
-    if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
-        raise ValueError(
-            f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
-            f"({got[:12]}...) in {dataset.path}"
-        )

@@ -1,0 +1,45 @@
+"""The last word of a run: ``summary.json``, with exactly the keys of ``SUMMARY_KEYS``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import json_bytes, plain, read_json, write_atomic
+from equipoise.hints import hint
+from equipoise.record.schemas import STATUSES, SUMMARY_KEYS, SUMMARY_SCHEMA
+from equipoise.schema import check
+
+SUMMARY = "summary.json"
+
+
+def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Write it into a run directory -> the summary as it was written; ValueError for another set of keys."""
+    for key in summary:
+        if key not in SUMMARY_KEYS:
+            raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
+    if missing := [key for key in SUMMARY_KEYS if key not in summary]:
+        raise ValueError(f"summary: expected the keys {list(SUMMARY_KEYS)}, got none named {missing}")
+    if summary["status"] not in STATUSES:
+        raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
+    data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
+    if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and of each policy
+        keys = ("mean", "std", "episodes", *(("policies",) if data["evaluation"].get("policies") else ()))
+        data["evaluation"] = {key: data["evaluation"][key] for key in keys}
+    write_atomic(directory / SUMMARY, json_bytes(data))
+    return data
+
+
+def read_summary(directory: Path) -> dict[str, Any] | None:
+    """None while the run has not ended, and with a warning where the file is damaged: nothing depends on it."""
+    file = directory / SUMMARY
+    if not file.is_file():
+        return None
+    try:
+        data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
+    except (OSError, ValueError) as error:
+        warnings.warn(f"{error}; the file is not needed, and is left out of account", RuntimeWarning, stacklevel=3)
+        return None
+    return data

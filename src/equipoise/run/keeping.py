@@ -1,0 +1,130 @@
+"""The driver's part of checkpoints: workers hand in theirs, the driver adds its own and gives the whole its name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import plain
+from equipoise.record import checkpoint
+from equipoise.record.checkpoint import Entry
+from equipoise.record.directory import RunDirectory, params_sha256
+from equipoise.record.report import step_of
+from equipoise.run.evaluation_schedule import EvaluationSchedule
+from equipoise.run.reporter import Reporter
+from equipoise.run.saving import Saving
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.messages import Cut
+
+CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
+
+
+class Keeping:
+    """What is saved of a run, whole or weights alone. A full disk costs a checkpoint, not the run."""
+
+    def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
+        self._blue, self._files = blue, files
+        self.version = -1  # of the newest whole checkpoint
+        self.asked = Saving()
+        self.summary: dict[str, Any] | None = None
+        self._began: tuple[dict[str, Entry], Any] | None = None  # a checkpoint whose rest is written: files, the driver's state
+        self._at = time.monotonic()
+
+    @property
+    def writing(self) -> bool:
+        """Is a part of a checkpoint there, whose rest is still to come?"""
+        return self._began is not None
+
+    def begin(self) -> None:
+        """The run begins: the time until its first checkpoint runs from now on."""
+        self._at = time.monotonic()
+
+    def due(self) -> bool:
+        """Are the workers to be asked for a checkpoint: did the user want one, or has the last one grown old?"""
+        if self.asked.due(busy=self.writing):
+            return True
+        old = self._blue.program.schedule.checkpoint_every is None and time.monotonic() - self._at >= CHECKPOINT_S
+        if old:
+            self._at = time.monotonic()
+        return old
+
+    def lost(self) -> None:
+        """The workers that were asked are gone, and what they handed in with them."""
+        self._began = None
+        self.asked.lost()
+
+    def keep(self, cut: Cut, reporter: Reporter, evaluations: EvaluationSchedule) -> bool:
+        """Add the driver's part to a cut, and name the checkpoint once all is written -> False where it could not be.
+
+        Whether the run goes on is for the caller: after the last one it does not, so that what is summed up is what was saved.
+        """
+        if cut.late and self._began is None:  # given up before
+            return False
+        self._at = time.monotonic()
+        # As it is now, while the run holds still: plain() copies.
+        files, driver = self._began or ({}, plain({"reporter": reporter.state(), "evaluations": evaluations.state()}))
+        self._began, error = (cut.files, driver) if cut.more else None, cut.error
+        if cut.more:
+            return True
+        if error is None:
+            try:
+                path = self._files.complete_checkpoint(
+                    cut.step, files | cut.files, cut.segments, driver, self.meta(cut.version)
+                )
+                self.version = cut.version
+                self.asked.done(path)
+            except OSError as problem:
+                error = str(problem)
+        if error is not None:
+            self.asked.done(error)
+            checkpoint.abandon(self._files.checkpoints, cut.step)
+            reporter.note(f"warning: no checkpoint at step {cut.step:,}: {error}")
+        return error is None
+
+    def meta(self, version: int) -> dict[str, Any]:
+        """What a checkpoint says of itself."""
+        schedule = self._blue.program.schedule
+        return {
+            "version": version,
+            "env_steps": self._blue.pace.env_steps(version),
+            "schedule_steps": schedule.schedule_steps or schedule.steps,
+        }
+
+    def weights(
+        self, save: Callable[..., Path], reporter: Reporter, evaluations: EvaluationSchedule, meta: dict[str, Any]
+    ) -> None:
+        """Save the weights that were evaluated last, or that the run ended with."""
+        try:
+            save(step_of(meta), evaluations.params(), meta)
+        except OSError as error:
+            reporter.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
+
+    def evaluated(self, reporter: Reporter, evaluations: EvaluationSchedule, until: float) -> None:
+        """Go on with an evaluation; where it ended with the best mean so far its weights are kept."""
+        evaluation = evaluations.advance(until)
+        reporter.evaluated(evaluation, evaluations.solved)
+        if evaluation is not None and evaluation.mean > self._files.best_mean():
+            meta = self.meta(evaluation.version) | {"status": "best"}
+            self.weights(self._files.save_best, reporter, evaluations, meta | {"evaluation": evaluation})
+
+    def ended(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule, *, whole: bool) -> None:
+        """Save what is still to be saved of the weights, and the summary, also of a run that ended early.
+
+        ``whole``: the last weights are in a whole checkpoint already.
+        """
+        if status == "solved" or not whole:
+            meta = self.meta(evaluations.version) | {"status": status, "evaluation": evaluations.last}
+            save = self._files.save_best if status == "solved" else self._files.save_checkpoint
+            self.weights(save, reporter, evaluations, meta)
+        self.sum_up(status, reporter, evaluations)
+
+    def sum_up(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
+        """Write the summary, which ``summary`` keeps."""
+        summary = reporter.summary(status, evaluations.version) | {"params_sha256": params_sha256(evaluations.params())}
+        try:
+            self.summary = self._files.write_summary(summary)
+        except OSError as error:
+            reporter.note(f"warning: the summary was not written: {error}")
+            self.summary = plain(summary)

@@ -1,0 +1,54 @@
+"""What a run says of the data set that it learns from, and whether it is still the one that it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.experience.recorded.dataset import Dataset
+from equipoise.types import Program, learning
+
+
+def described(dataset: Dataset | None) -> dict[str, Any]:
+    """What ``run.json`` says of the data set; {} without one."""
+    if dataset is None:
+        return {}
+    facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
+    return {"dataset": {"name": dataset.name} | facts}
+
+
+def doubts(program: Program, dataset: Dataset | None) -> list[str]:
+    """Warnings of what is odd about learning from a data set in this way, though it can be done."""
+    if dataset is None:
+        return []
+    found = []
+    alone = program.actors == 0
+    played = program.source.env is not None and not program.evaluation.episodes
+    if alone and played and dataset.env and _id(dataset.env) != _id(program.name):
+        found.append(
+            f"warning: {dataset.name} is of {dataset.env}, not of {program.name}, which is never made: "
+            "there are neither actors nor evaluations"
+        )
+    for policy in learning(program).values():
+        assert policy.replay is not None
+        items = policy.batch if alone else policy.replay.recorded(policy.batch)
+        if items > dataset.steps:
+            found.append(
+                f"warning: batch: {items:,} items of a batch are of {dataset.name}, which has {dataset.steps:,} "
+                "rows: each comes again and again in one batch"
+            )
+    return found
+
+
+def _id(target: str) -> str:
+    """Without what says where it is found."""
+    return target.rpartition(":")[2]
+
+
+def check_same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
+    """ValueError where a run would go on with other rows: a checkpoint counts on those that it was saved with."""
+    if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
+        raise ValueError(
+            f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "
+            f"({got[:12]}...) in {dataset.path}"
+        )

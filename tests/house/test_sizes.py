@@ -1,0 +1,24 @@
+"""The package stays small to read: no long file, and a README in every room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src/equipoise"
+LINES = 400  # of a file at most
+
+
+def too_long(files: dict[str, str]) -> list[str]:
+    return [f"{name}: {len(text.splitlines())} lines" for name, text in files.items() if len(text.splitlines()) > LINES]
+
+
+def test_no_file_is_long() -> None:
+    files = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
+    assert too_long(files) == []
+    assert too_long({"a.py": "\n" * LINES, "b.py": "\n" * (LINES + 1)}) == [f"b.py: {LINES + 1} lines"]
+
+
+def test_every_room_has_a_readme() -> None:
+    rooms = [path.parent for path in SOURCE.glob("*/__init__.py")]
+    assert len(rooms) > 15
+    assert [room.name for room in rooms if not (room / "README.md").is_file()] == []
