@@ -59,7 +59,10 @@ class CannotResume(ValueError):
 
     @classmethod
     def of(cls, file: Path, error: Exception) -> CannotResume:
-        return cls(f"{file}: this run cannot go on from it: {type(error).__name__}: {error}")
+        return cls(
+            f"{file}: this run cannot go on from it: {type(error).__name__}: {error}; nothing was changed, and without "
+            f"{file.parent.name} it goes on from the checkpoint before"
+        )
 
 
 class Damaged(CannotResume):

@@ -19,6 +19,7 @@ import numpy as np
 
 FILE = re.compile(r"\.(json|jsonl|safetensors)(, line \d+)?$")  # what a place within a file begins with
 LARGEST = sys.float_info.max
+MOST = 1 << 53  # of a count: a version, a step, a row
 LONGEST = 200  # letters of a value that an error shows
 Schema = Any  # one of these classes, or a dict of schemas by key
 
@@ -116,6 +117,7 @@ class Array:
     low: float = -math.inf
     high: float = math.inf
     tensor: bool = False
+    finite: bool = False  # neither nan nor an infinity
 
     def problem(self, value: Any) -> str | None:
         if isinstance(value, np.ndarray | np.generic) if self.tensor else not isinstance(value, np.ndarray | np.generic):
@@ -127,6 +129,8 @@ class Array:
         bounded = math.isfinite(self.low) or math.isfinite(self.high)
         if bounded and math.prod(shape) and not (self.low <= value.min() and value.max() <= self.high):
             return f"{self.words} from {self.low:,} to {self.high:,}"
+        if self.finite and math.prod(shape) and not (-math.inf < value.min() and value.max() < math.inf):
+            return f"{self.words} of finite numbers"
         return None
 
     @property
@@ -158,10 +162,13 @@ def check(value: Any, schema: Schema, where: str) -> Any:
     return value
 
 
-def like(template: Any) -> Schema:
-    """The schema of a tree of arrays, numbers and texts: the same keys, types and shapes, and any values."""
+def like(template: Any, *, finite: bool = False) -> Schema:
+    """The schema of a tree of arrays, numbers and texts: the same keys, types and shapes, and any values.
+
+    ``finite``: an array of floats has neither nan nor an infinity.
+    """
     if isinstance(template, Mapping):
-        return {key: like(value) for key, value in template.items()}
+        return {key: like(value, finite=finite) for key, value in template.items()}
     if template is None:
         return Maybe(Anything())
     if isinstance(template, bool):
@@ -171,7 +178,13 @@ def like(template: Any) -> Schema:
     if isinstance(template, str):
         return Text()
     tensor = not isinstance(template, np.ndarray | np.generic)
-    return Array(tuple(template.shape), str(template.dtype).removeprefix("torch."), tensor=tensor)
+    dtype = str(template.dtype).removeprefix("torch.")
+    return Array(tuple(template.shape), dtype, tensor=tensor, finite=finite and "float" in dtype)
+
+
+def count(value: int = 0) -> Number:
+    """The schema of a count of at least ``value``."""
+    return Number(value, MOST, whole=True)
 
 
 def _check_object(value: Any, schema: Mapping[str, Schema], where: str) -> None:

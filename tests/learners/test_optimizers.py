@@ -56,13 +56,3 @@ def test_a_loaded_one_goes_on_as_the_first(kind: str) -> None:
     for one in made:
         one.step(0.1)
     assert torch.equal(*flats)
-
-
-def test_slots_of_another_optimiser_are_refused_and_nothing_is_taken() -> None:
-    made = ours("adam", nn.Parameter(torch.ones(5)))
-    good = {"exp_avg": torch.ones(5), "exp_avg_sq": torch.ones(5), "step": torch.ones(())}
-    with pytest.raises(ValueError, match=r"expected 'exp_avg' of shape \(5,\), got only \['square_avg'\]"):
-        made.load({"square_avg": torch.ones(5)})
-    with pytest.raises(ValueError, match=r"expected 'exp_avg_sq' of shape \(5,\), got \(6,\)"):
-        made.load({**good, "exp_avg_sq": torch.ones(6)})
-    assert not any(slot.any() for slot in made.slots.values())

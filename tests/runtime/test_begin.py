@@ -80,7 +80,7 @@ def test_what_cannot_be_begun_from_is_refused(whole: tuple[Path, str], tmp_path:
         train(tmp_path / "a", 2, init_from=path, init_what="all")
     with pytest.raises(ValueError, match="init_what=learner: expected init_from"):
         train(tmp_path / "a", 2, init_what="learner")
-    with pytest.raises(ValueError, match=r"learner.safetensors: expected a learner that this run can begin from; optimiser"):
+    with pytest.raises(ValueError, match=r"learner.safetensors: expected a learner that this run can begin from; groups.all"):
         api.train(
             "tests.runtime.test_begin:Round", "ppo", recipe=False, out=tmp_path / "a", on="serial", actors=1, init_from=path,
             init_what="learner", settings=[

@@ -15,7 +15,7 @@ import pytest
 
 from equipoise import api
 from equipoise.files import parse_json, read_json
-from equipoise.record import checkpoint
+from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
@@ -300,3 +300,89 @@ def test_a_manifest_with_a_wrong_size_is_named(size: Any, run: Path) -> None:
     (place / "manifest.json").write_bytes(change(place / "manifest.json", lambda m: m["files"]["meta.json"].update(size=size)))
     with pytest.raises(ValueError, match=r"manifest.json: meta.json: size: expected a whole number"):
         checkpoint.load(place)
+
+
+# ------------------------------------------------------------------------------------------------------ states of workers
+
+
+def tampered(state: Any, path: str, value: Any) -> None:
+    *rooms, last = path.split("/")
+    for room in rooms:
+        state = state[room]
+    if value is None:
+        del state[last]
+    elif callable(value):
+        state[last] = value(state[last])
+    else:
+        state[last] = value
+
+
+def replayed(tmp_path: Path) -> Path:
+    made = api.program(
+        "CartPole-v1", "dqn", actors=1, envs_per_actor=2, unroll=4, batch=8, steps=256, max_lag=0, evaluate_episodes=0,
+        settings=["replay.starts_at=64", "replay.selector=prioritized", "replay.capacity=1000"], recipe=False,
+    )  # fmt: skip
+    for _ in api.train(made, on="serial", out=tmp_path / "dqn"):
+        pass
+    return tmp_path / "dqn"
+
+
+STATES: dict[str, tuple[str, str, Any, str]] = {
+    "version": ("learner", "learners/main/version", 10**30, r"version: expected a whole number from 0"),
+    "nan": ("learner", "learners/main/groups/all/params", lambda x: x * float("nan"), r"params: expected .* finite numbers"),
+    "shape": ("learner", "learners/main/groups/all/params", lambda x: x[:5], r"params: expected a tensor float32 \[\d+\]"),
+    "dtype": (
+        "learner",
+        "learners/main/groups/all/optimizer/exp_avg",
+        lambda x: x.double(),
+        r"exp_avg: expected a tensor float32",
+    ),
+    "text": ("learner", "learners/main/groups/all/params", "seven", r"params: expected a tensor float32"),
+    "missing": ("learner", "learners/main/rng", None, r"rng: expected a value, got none"),
+    "lag": ("learner", "lag/sum", -1.0, r"lag.sum: expected a number from 0"),
+    "queue": ("experience", "word", lambda x: x - 10**9, r"queue.word: expected an array int64 .* from 0"),
+    "ready": ("experience", "ready", "now", r"queue.ready: expected an array int64"),
+    "start": ("actor_0", "agent/main/start", lambda x: x - 10**9, r"start: expected an array int64 .* from 0"),
+    "first": ("actor_0", "agent/main/carry/first", lambda x: x[:1], r"carry.first: expected an array bool"),
+    "obs": ("actor_0", "agent/main/carry/obs", lambda x: x[:1], r"carry.obs.*: expected rows of 4 streams"),
+    "ticks": ("actor_0", "agent/main/episodes/shared/ticks", lambda x: x * 0 - 1, r"ticks: expected an array int64 .* from 0"),
+    "rows": ("actor_0", "env/rows/reward", lambda x: x.astype("float64"), r"state of reward: expected float32"),
+    "phase": ("actor_0", "env/phase", lambda x: x * 0 + 7, r"state of phase: expected 1 or 2, got 7"),
+}
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_every_state_of_a_worker_is_looked_at_before_the_run_begins(what: str, run: Path) -> None:
+    """Nothing is lost: the checkpoints and the reports are as they were."""
+    file, path, value, said = STATES[what]
+    refused(run, file, path, value, said)
+
+
+REPLAYS: dict[str, tuple[str, Any, str]] = {
+    "rounds": ("replay/rounds", -3, r"replay.rounds: expected a whole number from 0"),
+    "mass": ("replay/selector/mass", lambda x: x * float("nan"), r"selector.mass: expected an array float64"),
+    "in": ("replay/selector/in", lambda x: x.astype("int64"), r"selector.in: expected an array bool"),
+    "blocks": ("replay/ring/blocks", lambda x: x * 0 - 1, r"blocks: expected an array int64 .* from 0"),
+    "window": ("replay/ring/window", 77, r"replay, window: expected 1 as in this program, got 77"),
+    "age": ("replay/ring/age", lambda x: x.astype("float32"), r"replay.age: expected an array"),
+}
+
+
+@pytest.mark.parametrize("what", REPLAYS)
+def test_every_state_of_a_replay_is_looked_at_before_the_run_begins(what: str, tmp_path: Path) -> None:
+    path, value, said = REPLAYS[what]
+    refused(replayed(tmp_path), "replay", path, value, said)
+
+
+def refused(run: Path, file: str, path: str, value: Any, said: str) -> None:
+    place = newest(run)
+    state = statefile.parse((place / f"{file}.safetensors").read_bytes())
+    tampered(state, path, value)
+    rewrite(place, f"{file}.safetensors", statefile.dump(state))
+    before = sorted(str(one) for one in run.rglob("*")), (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=rf"{file}.safetensors: this run cannot go on from it: .*{said}"):
+        go_on(run, steps=8192)
+    after = sorted(str(one) for one in run.rglob("*")), (run / "metrics.jsonl").read_bytes()
+    assert [one for one in before[0] if "summary" not in one and "events" not in one] == [
+        one for one in after[0] if "summary" not in one and "events" not in one
+    ]

@@ -131,6 +131,18 @@ def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
     assert eq.evaluate(run["path"], episodes=3).env_steps == 4096, "without best the newest"
 
 
+def test_every_evaluation_is_written_also_where_reports_of_the_moment_lie_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
+    made = program(steps=4096, evaluate_every=512, evaluate_episodes=2, metrics=())
+    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    told = {r.evaluation.env_steps for r in run["reports"] if r.evaluation is not None}
+    lines = RunDirectory.open(run["path"]).metrics()
+    assert {line["evaluation"]["env_steps"] for line in lines if line["evaluation"] is not None} == told
+    assert len(told) > 4
+
+
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_last_evaluation_whose_episodes_never_end_says_how_far_it_is(
     on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

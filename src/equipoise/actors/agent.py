@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward, Row
 from equipoise.actors.forward.noise import uniform
@@ -134,11 +134,21 @@ class LocalAgent:
         return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys or shapes differ."""
+        """Load a state; ValueError where keys, types or shapes differ, or a number makes no sense."""
+        first = schema.Array((len(self.streams),), "bool")
+        wanted = {
+            "start": schema.Array(self._start.shape, "int64", 0, schema.MOST), "recurrent": schema.like(self._state),
+            "carry": {"obs": schema.Anything(), "first": first}, "episodes": self._episodes.schema(),
+            "rounding?": schema.Anything(),
+        }  # fmt: skip
+        schema.check(state, wanted, "")
+        for path, leaf in tree.items(state["carry"]["obs"]):
+            if not isinstance(leaf, np.ndarray) or len(leaf) != len(self.streams):
+                raise ValueError(
+                    f"carry.obs.{path}: expected rows of {len(self.streams)} streams, got {schema.described(leaf)}"
+                )
         self._carry = tree.map(np.array, state["carry"])
         tree.copy({"start": self._start}, {"start": state["start"]})
-        if (wanted := tree.spec(self._state)) != (got := tree.spec(state["recurrent"])):
-            raise ValueError(f"recurrent state: expected {wanted}, got {got}")
         self._state = tree.to(state["recurrent"], self._forward.device)
         self._episodes.load(state["episodes"])
         if self._rounding is not None and "rounding" in state:  # weights may be rounded only since then

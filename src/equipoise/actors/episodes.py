@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.envs.failures.causes import Causes
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
@@ -108,6 +108,12 @@ class Episodes:
 
     def state(self) -> Tree:
         return {"shared": tree.map(np.array, self._views), "running": dict(self._running)}
+
+    def schema(self) -> schema.Schema:
+        """What a saved state is."""
+        counts = {name: schema.Array((1,), "int64", 0, schema.MOST) for name in ("ticks", "count", "next_row")}
+        shared = schema.like(self._views) | counts
+        return {"shared": shared, "running": schema.like(self._running)}
 
     def load(self, state: Tree) -> None:
         tree.copy(self._views, state["shared"])

@@ -18,6 +18,7 @@ from equipoise.envs.failures.capsule import Capsule, Failures
 from equipoise.envs.failures.row_checks import Checks, WrongValue
 from equipoise.envs.infos import Infos
 from equipoise.envs.spaces import ActionForm, observation_spec, timestep
+from equipoise.schema import described
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
 RESET, ANSWERED, SENT = 0, 1, 2  # the reset is still to be told; waiting for an action; an action was sent
@@ -122,10 +123,12 @@ class SyncEnv:
             return
         if self._phase == RESET:
             self._first()  # some arrays exist only after it
+        if (phase := int(state["phase"])) not in (ANSWERED, SENT):
+            raise ValueError(f"state of phase: expected {ANSWERED} or {SENT}, got {phase}")
         fill({key: getattr(self.ts, key) for key in ROWS}, state["rows"])
         fill({"action": self.action}, state)
         self._report(*self._restore(state["env"]))
-        self._phase, self._unsaid = int(state["phase"]), bool(self.restarted.any())
+        self._phase, self._unsaid = phase, bool(self.restarted.any())
         if self._unsaid and self._phase == SENT:
             self._end_restarted()
 
@@ -247,7 +250,7 @@ def fill(target: Tree, source: Tree) -> None:
         value = source[key]
         if isinstance(array, dict):
             fill(array, value)
-        elif array.shape != np.shape(value):
-            raise ValueError(f"state of {key}: expected shape {array.shape}, got {np.shape(value)}")
+        elif array.shape != np.shape(value) or array.dtype != getattr(value, "dtype", None):
+            raise ValueError(f"state of {key}: expected {array.dtype} {list(array.shape)}, got {described(value)}")
         else:
             np.copyto(array, value)

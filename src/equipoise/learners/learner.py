@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
@@ -146,14 +146,10 @@ class Learner:
             raise ValueError(f"target network: expected a state saved with what target_every={has} asks for, got {had}")
         if (wanted := set(self._flat)) != (got := set(state["groups"])):
             raise ValueError(f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}")
+        schema.check(state, self._schema(), "")
         with torch.no_grad():
             for name, group in state["groups"].items():
-                flat = self._flat[name]
-                if flat.shape != group["params"].shape:
-                    raise ValueError(
-                        f"group {name!r}: expected {flat.numel()} parameters, got a state of {group['params'].numel()}"
-                    )
-                flat.copy_(group["params"])
+                self._flat[name].copy_(group["params"])
                 self._optimizers[name].load(group["optimizer"])
             for name, buffer in self.net.named_buffers():
                 buffer.copy_(state["buffers"][name])
@@ -165,6 +161,12 @@ class Learner:
             self._rng.set_state(state["rng"])
         else:  # of another kind of device
             self._rng.manual_seed(self._rng.initial_seed() + self.version)
+
+    def _schema(self) -> schema.Schema:
+        """What a saved state is: of these types and shapes, and every number finite."""
+        wanted: dict[str, schema.Schema] = schema.like(self.state(), finite=True)
+        rng = schema.Array((None,), "uint8", tensor=True)  # another kind of device has another size
+        return wanted | {"version": schema.count(), "before": schema.count(), "rng": rng, "rewards": self._rewards.schema()}
 
     def begin_from(self, state: Tree) -> None:
         """Go on where another learner was saved, as version 0 of another run; ValueError as for ``load``.

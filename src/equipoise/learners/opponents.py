@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from equipoise import schema
 from equipoise.types import Frozen, Tree, WeightStore
 
 
@@ -45,6 +46,10 @@ class OpponentPool:
 
     def load(self, state: Tree) -> None:
         """Load a state; the caller that loads the run's weights publishes the playing ones."""
+        params, rng = schema.like(dict(self._pool[0][1]), finite=True), schema.like(self._rng.get_state())
+        schema.check(state, {"rng": rng, "playing": schema.count(), "pool": schema.Each(params, self.frozen.pool)}, "")
+        if not (all(version.isdecimal() for version in state["pool"]) and state["playing"] < len(state["pool"])):
+            raise ValueError(f"expected versions, one of which plays, got {list(state['pool'])} and {state['playing']}")
         self._rng.set_state(state["rng"])
         self._playing = state["playing"]
         self._pool = [(int(version), params) for version, params in state["pool"].items()]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.learners.learner import Learner
 from equipoise.learners.opponents import OpponentPool
 from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
@@ -197,6 +197,18 @@ class LearnerWorker:
         }
 
     def _load(self, state: Tree) -> None:
+        kinds = ("float32", "float64", "int64")
+        number = schema.Either(tuple(schema.Array((), kind, tensor=True) for kind in kinds))
+        schema.check(
+            state,
+            {
+                "learners": {name: schema.Anything() for name in self.lines},
+                "past": {name: schema.Anything() for name in self.past},
+                "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
+                "sums": schema.Each({"total": number, "count": number}),
+            },
+            "",
+        )
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
         for name, past in self.past.items():

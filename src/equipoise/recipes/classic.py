@@ -19,8 +19,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     # task is solved every advantage is near 0, and Adam would follow what is left at the full rate: so epsilon is larger.
     ("CartPole-v1", "impala"): {
         "policy.unroll": 20, "policy.batch": 16,
-        "algorithm.gamma": 0.98, "optimizer.learning_rate": 0.0015, "optimizer.epsilon": 1e-3,
-        "algorithm.entropy": 0.001,
+        "algorithm.gamma": 0.98, "algorithm.minibatches": 4, "algorithm.entropy": 0.001, "rewards.scale": 0.1,
+        "optimizer.learning_rate": 0.00075, "optimizer.epsilon": 1e-4,
         "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 1, "schedule.steps": 500_000,
     },
     # Found here; the figures of CartPole's PPO where the two are alike.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.nets.normalize import RunningNorm
 from equipoise.returns import running_returns
 from equipoise.types import Pool, Rewards, Trajectory, Tree
@@ -55,6 +55,13 @@ class RewardStep:
             return {}
         so_far = {} if self._so_far is None else {"return": self._so_far}
         return {"statistics": dict(self._norm.named_buffers()), **so_far}
+
+    def schema(self) -> schema.Schema:
+        """What a saved state is; the number of streams is not known before the first batch."""
+        if self._norm is None:
+            return {"statistics?": schema.Anything(), "return?": schema.Anything()}  # ``load`` says what is wrong with them
+        statistics = schema.like(dict(self._norm.named_buffers()), finite=True)
+        return {"statistics": statistics, "return?": schema.Array((None,), "float32", tensor=True, finite=True)}
 
     def load(self, state: Tree) -> None:
         """Load a state; ValueError where only one side has statistics."""

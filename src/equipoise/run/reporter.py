@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -36,7 +37,7 @@ class Reporter:
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
         self._evaluations = Evaluations()
-        self._fresh: Evaluation | None = None
+        self._fresh: deque[Evaluation] = deque()  # that no recorded report has told of yet
         self._solved_at: float | None = None
         self._ended: float | None = None
         self._notes: list[str] = []
@@ -54,7 +55,7 @@ class Reporter:
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
         if evaluation is not None and evaluation.episodes:
-            self._fresh = evaluation
+            self._fresh.append(evaluation)
             if (warning := self._evaluations.enter(evaluation)) is not None:
                 self.note(warning)
         elif evaluation is not None:
@@ -123,7 +124,10 @@ class Reporter:
             balance = shares
         elif record is not None:
             self._balance = shares
-        fresh, self._fresh = self._fresh, None
+        # A report of the moment is not written: what it tells of is told again by the next one that is.
+        fresh = self._fresh[0] if self._fresh else None
+        if record is not None and self._fresh:
+            self._fresh.popleft()
         notes, self._fresh_notes = tuple(self._fresh_notes), []
         self.reported_at = now
         r, pace = self._record, self._blue.pace

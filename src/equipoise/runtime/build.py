@@ -12,6 +12,7 @@ from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.rounding import Rounding
 from equipoise.actors.inference.exchange import Exchange
+from equipoise.errors import CannotResume
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.tokens import Channel
 from equipoise.experience.replay.mailbox import ShardMailbox
@@ -81,6 +82,10 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
             policy.weights.publish(0, initial[name])
         return
     source, file = blue.resume, checkpoint.EXPERIENCE
-    shared.queue.load(statefile.parse(source.read(file), source.path / file))
+    state = statefile.parse(source.read(file), source.path / file)
+    try:
+        shared.queue.load(state)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CannotResume.of(source.path / file, error) from error
     for name, mine in tree.parted(source.params(), shared.policies).items():
         shared.policies[name].weights.publish(source.version, mine)

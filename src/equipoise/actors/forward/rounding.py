@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.actors.forward.forward import Forward, Row
 from equipoise.memory import Memory
 from equipoise.nets import ActorCritic
@@ -72,6 +72,7 @@ class Rounding:
         return tree.map(np.array, self._views)
 
     def load(self, state: Tree) -> None:
+        schema.check(state, schema.like(self._views), "rounding")
         tree.copy(self._views, state)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.experience.layout import RowSpec, columns, trajectory_specs
 from equipoise.experience.queue.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
 from equipoise.memory import Memory
@@ -281,11 +281,14 @@ class Queue:
 
     def load(self, state: Tree) -> None:
         """Load a state, instead of ``fill``, into an unused queue of the same plan."""
-        arrays = {"word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next}
-        arrays["restarted"] = self._restarted
+        arrays = {
+            "word": self._word, "sampled": self._sampled, "dropped": self._dropped, "next": self._next,
+            "restarted": self._restarted,
+        }  # fmt: skip
+        counts = {name: schema.Array(array.shape, str(array.dtype), 0, schema.MOST) for name, array in arrays.items()}
+        blocks = {f"{place}?": schema.like(fields) for place, fields in enumerate(self._blocks)}
+        schema.check(state, counts | {"ready": schema.Array((None,), "int64", 0, schema.MOST), "blocks": blocks}, "queue")
         for name, array in arrays.items():
-            if array.shape != state[name].shape:
-                raise ValueError(f"queue {name}: expected shape {array.shape}, got a state of {state[name].shape}")
             array[:] = state[name]
         for place, fields in state["blocks"].items():
             tree.copy(self._blocks[int(place)], fields)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
@@ -113,6 +113,9 @@ class Offline:
         return {"done": self._done + 1, "rng": generator_state(self._rng), "selector": self.shelf.state()}
 
     def load(self, state: Tree) -> None:
+        schema.check(
+            state, {"done": schema.count(), "rng": schema.Array((None,), "uint8"), "selector": schema.Anything()}, "replay"
+        )
         self._done, self._rng = state["done"], generator(state["rng"])
         self.shelf.load(state["selector"])
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise import schema
 from equipoise.experience.recorded.offline import RecordedRows, beside
 from equipoise.experience.replay.feed import Replayed, ReplayFeed
 from equipoise.experience.replay.hindsight import Goals
@@ -125,6 +126,7 @@ class Replay(Replayed, Store):
 
     def load(self, state: Tree) -> None:
         """Load a state into a replay of the same plan, after its queue; the journal loads the rows afterwards."""
+        schema.check(state, {"rounds": schema.count(), "*": schema.Anything()}, "replay")
         Store.load(self, state)
         self._rounds.taken = state["rounds"]
         if self.shelf is not None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.experience.replay.leaves import Cursor, Leaf, Packed, Plain, fill, memory
 from equipoise.experience.replay.row_layout import Layout, _field, smallest
 from equipoise.experience.replay.selectors import Where
@@ -38,20 +38,9 @@ class Ring:
     """A ring: rows in, windows of ``window`` rows out; the choice of windows is the selector's."""
 
     def __init__(
-        self,
-        layout: Layout,
-        *,
-        slots: int,
-        block: int,
-        actors: int,
-        unroll: int,
-        window: int,
-        folder: str = "",
-        codecs: Mapping[str, str] = MappingProxyType({}),
-        threads: int = 1,
-        pinned: bool = False,
-        numbers: Ints | None = None,
-    ) -> None:
+        self, layout: Layout, *, slots: int, block: int, actors: int, unroll: int, window: int, folder: str = "",
+        codecs: Mapping[str, str] = MappingProxyType({}), threads: int = 1, pinned: bool = False, numbers: Ints | None = None,
+    ) -> None:  # fmt: skip
         """``slots``: a multiple of ``unroll``; ``block``: streams of an actor; ``folder``: directory for a file of the rows;
         ``codecs``: codecs of large leaves by path, decoded by ``threads`` threads; ``pinned``: windows are gathered into memory
         that a GPU reads by itself; ``numbers``: the number of the stream in each column, None: that of the column.
@@ -290,11 +279,13 @@ class Ring:
 
     def load(self, state: Tree) -> None:
         """Load a state, after which the blocks are to be loaded; ValueError where a size differs."""
+        mine = self.state()
+        blocks = schema.Array(self.blocks.shape, str(self.blocks.dtype), 0, schema.MOST)
+        schema.check(state, schema.like(mine) | {"blocks": blocks}, "replay")
         saved: dict[str, Any] = dict(tree.items(state))
-        for path, mine in tree.items(self.state()):
-            wanted, got = ((x.shape if isinstance(x, np.ndarray) else x) for x in (mine, saved.get(path)))
-            if got != wanted:
-                raise ValueError(f"replay, {path}: expected {wanted} as in this program, got {got}")
+        for path in ("slots", "unroll", "block", "window"):
+            if saved[path] != mine[path]:
+                raise ValueError(f"replay, {path}: expected {mine[path]} as in this program, got {saved[path]}")
         for path, array in (("blocks", self.blocks), ("expected", self._expected), ("since", self._since), ("age", self._age)):
             array[:] = saved[path]
         self._records[self._edge()] = saved["records"]

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from equipoise import schema
 from equipoise.experience.replay.sumtree import SumTree
 from equipoise.types import Array, Tree
 
@@ -123,7 +124,8 @@ class Uniform:
         return {"in": self._in.copy()}
 
     def load(self, state: Tree) -> None:
-        _copy(state["in"], self._in)
+        schema.check(state, {"in": schema.like(self._in)}, "selector")
+        self._in[:] = state["in"]
         self._n = int(np.count_nonzero(self._in))
 
 
@@ -280,7 +282,10 @@ class Prioritized:
         return {"mass": self._tree.mass.copy(), "in": self._in.copy(), "highest": np.array([self._highest])}
 
     def load(self, state: Tree) -> None:
-        _copy(state["in"], self._in)
+        mass, most = self._tree.mass, schema.LARGEST
+        wanted = {"mass": schema.Array(mass.shape, str(mass.dtype), 0, most), "highest": schema.Array((1,), "float64", 0, most)}
+        schema.check(state, wanted | {"in": schema.like(self._in)}, "selector")
+        self._in[:] = state["in"]
         self._tree.load(state["mass"])
         self._highest, self._n = float(state["highest"][0]), int(np.count_nonzero(self._in))
 
@@ -289,12 +294,6 @@ def _shape(slots: int, streams: int) -> tuple[int, int]:
     if slots < 1 or streams < 1:
         raise ValueError(f"expected at least 1 slot and 1 stream, got {slots} and {streams}")
     return slots, streams
-
-
-def _copy(saved: Array, into: Array) -> None:
-    if saved.shape != into.shape:
-        raise ValueError(f"expected a state of {into.shape} slots and streams, got {saved.shape}")
-    into[...] = saved
 
 
 def _within(places: Array, count: int) -> Array:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import tree
+from equipoise import schema, tree
 from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.replay.feed import Replayed, ReplayFeed
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
@@ -192,6 +192,8 @@ class Sharded(Replayed):
 
     def load(self, state: Tree) -> None:
         """Load a state; the shards load their own."""
+        counts = {name: schema.count() for name in ("rounds", "overwritten", "lost")}
+        schema.check(state, counts | {"rng": schema.Array((None,), "uint8"), "blocks": schema.like(self._blocks)}, "replay")
         self._rounds.taken, self._rng, self._overwritten = state["rounds"], generator(state["rng"]), state["overwritten"]
         self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
         self._count()
