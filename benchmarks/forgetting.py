@@ -1,7 +1,8 @@
 """Does an algorithm keep what it has learned: forgetting.py [--algorithm impala] [--seeds 20] [--out PAGE]
 
 Each run goes on to twice the steps that usually solve its env, with evaluations of fresh episodes beside training. Two numbers
-tell: the last evaluation, and the worst one after the first success. Without ``--out`` the page is printed.
+tell: the last evaluation, and the worst one after the first success. Without ``--out`` the page is printed; a page that is there
+already keeps what stands above its figures.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+FIGURES = "## Figures"  # where the part of the page begins that this script writes
 ENVS = {"CartPole-v1": (475.0, 400_000), "Acrobot-v1": (-95.0, 1_000_000)}  # success, and the steps of a run
 
 
@@ -66,13 +69,7 @@ def trained(a: argparse.Namespace, env: str, on: str, lag: int, seed: int, out: 
 
 def page(runs: list[Run], command: str) -> Iterator[str]:
     """Markdown: a row for each env, runtime and lag, then one for each run."""
-    yield from (
-        "# Forgetting",
-        "",
-        "What runs are worth after they have solved their task. `worst`: from the first success on.",
-        "",
-    )
-    yield from (f"    {command}", "")
+    yield from (FIGURES, "", "`worst`: from the first success on.", "", f"    {command}", "")
     yield from (
         "| env | on | lag | runs | solved | last: median | last: worst | worst after success: median | worst |",
         "|---" * 9 + "|",
@@ -97,21 +94,25 @@ def main() -> int:
     parser.add_argument("--on", nargs="*", choices=("serial", "process"), default=["serial", "process"])
     parser.add_argument("--lags", nargs="*", type=int, default=[0, 1])
     parser.add_argument("--seeds", type=int, default=20, help="seeds 0 to N - 1")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings besides the recipe's")
     parser.add_argument("--out", type=Path, help="the page to write")
     a = parser.parse_args()
     runs = []
-    with tempfile.TemporaryDirectory(prefix="equipoise-forgetting-") as place:
-        for i, (env, on, lag, seed) in enumerate(product(a.envs, a.on, a.lags, range(a.seeds))):
-            runs.append(run := trained(a, env, on, lag, seed, Path(place) / str(i)))
+    with tempfile.TemporaryDirectory(prefix="equipoise-forgetting-") as place, ThreadPoolExecutor(a.jobs) as pool:
+        todo = list(product(a.envs, a.on, a.lags, range(a.seeds)))
+        for run in pool.map(lambda i: trained(a, *todo[i], Path(place) / str(i)), range(len(todo))):
+            runs.append(run)
             print(
-                f"{env} {on} lag {lag} seed {seed}: solved at {run.solved}, worst {run.worst}, last {run.last}", file=sys.stderr
-            )
+                f"{run.env} {run.on} lag {run.lag} seed {run.seed}: solved at {run.solved}, worst {run.worst}, last {run.last}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
     text = "\n".join([*page(runs, "python benchmarks/forgetting.py " + shlex.join(sys.argv[1:])), ""])
     if a.out is None:
         print(text)
     else:
-        a.out.write_text(text, encoding="utf-8")
+        above = a.out.read_text(encoding="utf-8").partition(FIGURES)[0] if a.out.exists() else "# Forgetting\n\n"
+        a.out.write_text(above + text, encoding="utf-8")
     return 0
 
 
