@@ -1,8 +1,8 @@
 """Does an algorithm keep what it has learned: forgetting.py [--algorithm impala] [--seeds 20] [--out PAGE]
 
 Each run goes on to twice the steps that usually solve its env, with evaluations of fresh episodes beside training. Two numbers
-tell: the last evaluation, and the worst one after the first success. Without ``--out`` the page is printed; a page that is there
-already keeps what stands above its figures.
+tell: the last evaluation, and the worst one after the first success. Without ``--out`` the page is printed. A page that is
+there already keeps what stands above its figures.
 """
 
 from __future__ import annotations
