@@ -31,7 +31,7 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.replay import Replay
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Stack, Trajectory
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 
 ROWS, STREAMS, BATCH, FRAMES, SIDE = 100_000, 16, 256, 4, 84
 CODECS = ("none", "lz4", "zstd", "delta")

@@ -34,7 +34,7 @@ from equipoise.experience.replay.replay import Replay
 from equipoise.record import checkpoint, statefile
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Stack, Trajectory, stream_ids
 
 UNROLL, STREAMS, BATCH = 16, 8, 256

@@ -55,7 +55,7 @@ def ours():
     from equipoise.experience.replay.replay import Replay
     from equipoise.experience.replay.feed import ReplayFeed
     from equipoise.tree import ArraySpec
-    from equipoise.types import Replay as Settings
+    from equipoise.types import ReplaySettings as Settings
     from equipoise.types import Stack, Trajectory
 
     steps = ROWS // STREAMS

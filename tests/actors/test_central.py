@@ -1,4 +1,4 @@
-"""Acting together is acting alone, side by side: logits agree, and so do actions."""
+"""ActingPrecision together is acting alone, side by side: logits agree, and so do actions."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.replay import Replay
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Stack
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from tests.algorithms.items import network, target
 from tests.algorithms.test_off_policy import GAMMA, KINDS, REWARD, VALUE, constant
 from tests.experience.alone import POLICY, Alone, rounds

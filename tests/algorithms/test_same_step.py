@@ -25,7 +25,7 @@ from equipoise.types import (
     Placement,
     Policy,
     Program,
-    Replay,
+    ReplaySettings,
     Schedule,
 )
 from tests.envs.same import ENDS, PAY
@@ -94,7 +94,7 @@ class ConstantSAC(SAC):
 def test_the_truth_table(kind: Any, n: int, mode: str, tmp_path: Any) -> None:
     ITEMS.clear()
     algorithm = kind(hidden=(8,), gamma=GAMMA, n_step=n)
-    policy = Policy(algorithm=algorithm, unroll=6, batch=64, replay=Replay(capacity=1200, starts_at=600, updates=4))
+    policy = Policy(algorithm=algorithm, unroll=6, batch=64, replay=ReplaySettings(capacity=1200, starts_at=600, updates=4))
     program = Program(
         source=EnvSource(env=EnvFactory(target="tests.envs.same:clocked", kwargs={"mode": mode, "box": kind is ConstantSAC})),
         policies={"main": policy},

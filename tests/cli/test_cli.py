@@ -232,8 +232,8 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --maxlag 2", "equipoise train: no such option '--maxlag'; did you mean '--max-lag'? See"),
         ("train A --norecipe", "equipoise train: no such option '--norecipe'; did you mean '--no-recipe'? See"),
         (
-            "train A --acting bf16",
-            "equipoise train: no such option '--acting'; it is a setting: --set placement.acting=... See",
+            "train A --acting-precision bf16",
+            "equipoise train: no such option '--acting-precision'; it is a setting: --set placement.acting_precision=... See",
         ),
         (
             "train A --inference-workers 2",

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from equipoise.envs import make
 from equipoise.envs.failures import capsule as capsules
 from equipoise.envs.failures.capsule import COUNTED, LIMIT, EnvFailed, Failures, read
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.loop import Log
 from equipoise.envs.toys.ruler import Ledger, verify
@@ -194,7 +194,7 @@ def test_a_failure_names_itself_and_its_capsule_replays(
         assert (got.kind, got.key) == (kind, key) and said in got.message
         assert key is None or re.match(rf"<?Faulty[^,]*, stream {got.stream}: {key}: expected", got.message), got.message
         assert got.step <= len(got.actions) and len(got.observations) == min(got.step, 32)
-        played = replay(got)
+        played = reproduce(got)
         assert played.same and played.steps == len(got.actions), (path, played)
         starts.add(got.start.kind)
     assert starts == ({"seed", "generator"} if span < 1000 else {"seed"})
@@ -206,7 +206,7 @@ def test_keys_of_dicts_are_named(how: str, key: str, tmp_path: Path) -> None:
     got = play(env, 60)
     assert got["obs"]["which"].min() >= 1 and got["obs"]["which"].max() <= 3
     for path in written(tmp_path):
-        assert read(path).key == key and set(read(path).observations) <= {"box", "which"} and replay(read(path)).same
+        assert read(path).key == key and set(read(path).observations) <= {"box", "which"} and reproduce(read(path)).same
     assert written(tmp_path)
 
 
@@ -216,7 +216,7 @@ def test_only_the_tenth_reset_is_wrong(how: str, span: int, tmp_path: Path, monk
     env = env_of("Faulty", 1, how=how, on_reset=10, length=2, path=tmp_path)
     play(env, 29)
     (path,) = written(tmp_path)
-    assert read(path).step == 0 and read(path).start.resets == {1: 10, 10: 9, 1000: 1}[span] and replay(read(path)).same
+    assert read(path).step == 0 and read(path).start.resets == {1: 10, 10: 9, 1000: 1}[span] and reproduce(read(path)).same
 
 
 def test_a_list_that_can_be_cast_is_no_failure(tmp_path: Path) -> None:
@@ -230,14 +230,16 @@ def test_a_reset_that_gives_a_list_once_is_told(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*said once"):
         play(env, 200)
     (path,) = written(tmp_path)
-    assert counts(env) == {"aborted": 0, "clamped": 0, "outside": 3} and read(path).kind == "cast" and replay(read(path)).same
+    assert (
+        counts(env) == {"aborted": 0, "clamped": 0, "outside": 3} and read(path).kind == "cast" and reproduce(read(path)).same
+    )
 
 
 def test_a_reset_out_of_its_box_is_always_told(tmp_path: Path) -> None:
     env = env_of("Faulty", 3, how="outside", on_reset=30, length=4, path=tmp_path)
     with pytest.warns(RuntimeWarning, match="got 1.5 at"):
         play(env, 200)
-    assert counts(env)["outside"] == 3 and all(replay(read(path)).same for path in written(tmp_path))
+    assert counts(env)["outside"] == 3 and all(reproduce(read(path)).same for path in written(tmp_path))
 
 
 @pytest.mark.parametrize("every", [1, 16])
@@ -250,7 +252,7 @@ def test_a_value_out_of_its_box_is_told_and_the_episode_goes_on(every: int, tmp_
     found = int((got["obs"] > 1).sum())
     assert len(warned) == 1 and counts(env)["aborted"] == counts(env)["clamped"] == 0
     assert counts(env)["outside"] == found > 30 if every == 1 else 0 < counts(env)["outside"] < found / 3
-    assert all(replay(read(path)).same for path in written(tmp_path)[:3])
+    assert all(reproduce(read(path)).same for path in written(tmp_path)[:3])
 
 
 def test_a_capsule_is_json_and_arrays(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_long_episodes_keep_what_fits(tmp_path: Path, monkeypatch: pytest.Monkey
     play_on(env, 2)
     (path,) = written(tmp_path)
     with pytest.raises(ValueError, match="holds all actions"):
-        replay(read(path))
+        reproduce(read(path))
 
 
 def test_logs_forget_what_is_over() -> None:
@@ -316,7 +318,7 @@ def test_stop_ends_the_run(how: str, target: str, tmp_path: Path) -> None:
     with pytest.raises(WrongValue, match=rf"stream \d: {key}: expected a finite number, got (nan|-?inf)") as error:
         play(env, 100)
     (path,) = written(tmp_path)
-    assert error.value.__notes__ == [f"capsule: {path}"] and replay(read(path)).same
+    assert error.value.__notes__ == [f"capsule: {path}"] and reproduce(read(path)).same
 
 
 @pytest.mark.parametrize("how", ["nan", "inf", "reward nan", "reward inf"])
@@ -357,7 +359,7 @@ def test_drop_masks_a_vector_envs_stream_until_its_next_episode(how: str, mode: 
             assert hidden == bool(masked[t, stream]), "masked up to the next episode, no gap"
     for name, value in (("reward", 0), ("terminated", F), ("truncated", F), ("first", T)):
         assert (got[name][masked] == value).all(), name
-    assert np.isfinite(got["obs"]).all() and all(replay(read(path)).same for path in written(tmp_path))
+    assert np.isfinite(got["obs"]).all() and all(reproduce(read(path)).same for path in written(tmp_path))
 
 
 @pytest.mark.parametrize("what", ["nan", "reward"])
@@ -422,7 +424,7 @@ def test_a_native_envs_capsule_replays_however_old_it_is(step: int, tmp_path: Pa
     (path,) = written(tmp_path)
     got = read(path)
     assert got.start.kind == ("birth" if step <= 256 else "state") and len(got.actions) <= 257
-    assert replay(got).same
+    assert reproduce(got).same
 
 
 @pytest.mark.parametrize("at", [7, 300])
@@ -431,7 +433,7 @@ def test_a_vector_envs_exception_is_raised_and_replays(at: int, tmp_path: Path) 
     with pytest.raises(RuntimeError, match="all at once") as error:
         play(env, 400)
     (path,) = written(tmp_path)
-    assert str(path) in error.value.__notes__[0] and read(path).stream is None and replay(read(path)).same
+    assert str(path) in error.value.__notes__[0] and read(path).stream is None and reproduce(read(path)).same
 
 
 def test_a_state_keeps_who_is_waiting() -> None:
@@ -535,12 +537,12 @@ def test_objects_links_and_garbage_are_refused(one: Path, tmp_path: Path) -> Non
 
 def test_a_generator_state_that_is_none_is_a_failed_replay(one: Path) -> None:
     broken = dataclasses.replace(read(one), start=capsules.Start(kind="generator", generator={"bit_generator": "PCG64"}))
-    played = replay(broken)
+    played = reproduce(broken)
     assert not played.same and "PCG64" in str(played.error)
 
 
 def test_an_env_that_was_put_right_does_not_reproduce(one: Path) -> None:
     mended = dataclasses.replace(read(one), env=EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "none"}))
-    assert replay(mended).error is None
+    assert reproduce(mended).error is None
     other = dataclasses.replace(read(one), message="something else")
-    assert replay(other).error is not None and not replay(other).same
+    assert reproduce(other).error is not None and not reproduce(other).same

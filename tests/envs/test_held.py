@@ -16,7 +16,7 @@ from equipoise.envs import Ruler, adapter, final
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.failures import capsule
 from equipoise.envs.failures.capsule import Failures
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.masks import KEY, VectorInfoMask
 from equipoise.envs.toys import ruler
@@ -255,7 +255,7 @@ def test_a_capsule_has_what_reached_the_env(tmp_path):
     (path,) = tmp_path.iterdir()
     made = capsule.read(path)
     assert made.start.kind == "birth" and len(made.actions) == env.env.calls == made.step
-    again = replay(made)
+    again = reproduce(made)
     assert again.same and again.steps == env.env.calls
 
 
@@ -270,7 +270,7 @@ def test_a_capsule_from_a_state_on_has_what_reached_the_env(every, tmp_path, mon
         rows(env, np.random.default_rng(0).integers(0, 8, (200, 4)))
     (path,) = tmp_path.iterdir()
     made = capsule.read(path)
-    assert made.start.kind == "state" and replay(made).same
+    assert made.start.kind == "state" and reproduce(made).same
 
 
 def test_a_capsule_of_a_reset_that_was_held_back(tmp_path):
@@ -280,7 +280,7 @@ def test_a_capsule_of_a_reset_that_was_held_back(tmp_path):
     with pytest.raises(WrongValue, match="finite"):
         rows(env, np.zeros((200, 2), int))
     (path,) = tmp_path.iterdir()
-    assert replay(capsule.read(path)).same
+    assert reproduce(capsule.read(path)).same
 
 
 class Counted(gymnasium.Env[Any, Any]):

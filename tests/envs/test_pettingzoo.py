@@ -14,7 +14,7 @@ from equipoise.envs import make
 from equipoise.envs.check.check import check_env
 from equipoise.envs.failures import capsule
 from equipoise.envs.failures.capsule import EnvFailed, Failures
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint, blank, is_parallel, is_turns
 from equipoise.envs.families.pettingzoo import PettingZooEnv, deal, dealt
@@ -157,7 +157,7 @@ def test_an_exception_aborts_the_episodes_of_all_agents_of_its_env(tmp_path: Any
         assert not row["terminated"]["main"].any() and row["truncated"]["main"][:2].sum() == 0
     assert failures.counts[0] == 1
     (path,) = tmp_path.iterdir()
-    played = replay(capsule.read(path))
+    played = reproduce(capsule.read(path))
     assert played.same and played.steps == 6
 
 
@@ -350,7 +350,7 @@ def test_an_agent_that_may_do_nothing_costs_its_env_an_episode(tmp_path: Any) ->
         assert row["valid"]["main"].tolist() == [r % 3 > 0] * 4
         assert not row["terminated"]["main"].any() and not row["truncated"]["main"].any()
     assert failures.counts[0] == 6
-    played = replay(capsule.read(min(tmp_path.iterdir())))
+    played = reproduce(capsule.read(min(tmp_path.iterdir())))
     assert played.same and played.steps == 3
     with pytest.raises(EnvFailed, match="Masked.*, stream 0 failed 3 times in a row without one step that worked"):
         masked("obs/legal", Failures(), after=0).recv()

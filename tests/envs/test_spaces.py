@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from equipoise import tree
 from equipoise.envs import action_spec, observation_spec
 from equipoise.envs.failures.capsule import Failures, read
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import ActionForm
@@ -238,7 +238,7 @@ def test_a_capsule_keeps_nested_actions_and_replays(tmp_path):
     (path,) = tmp_path.iterdir()
     capsule = read(path)
     assert sorted(dict(tree.items(capsule.actions))) == ["0", "1/a", "1/z", "2", "3", "4"] and capsule.start.kind == "seed"
-    assert replay(capsule).same
+    assert reproduce(capsule).same
 
 
 @pytest.mark.parametrize("vector", [False, True])

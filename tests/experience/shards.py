@@ -11,7 +11,7 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.shard import Shard
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.experience.replay.store import Store
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Tick
 from tests.experience.alone import POLICY, rounds
 from tests.experience.history import History

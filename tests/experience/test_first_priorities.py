@@ -10,7 +10,7 @@ import torch
 
 from equipoise import tree
 from equipoise.experience.replay.rows import without_observations
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Stack, Trajectory
 from tests.experience.history import History
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, UNROLL, Writers, replay

@@ -17,7 +17,7 @@ from equipoise.experience.replay.feed import ReplayFeed
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.replay import Replay
 from equipoise.tree import ArraySpec
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Stack, Trajectory, stream_ids
 from tests.experience.alone import POLICY, rounds
 from tests.experience.history import History

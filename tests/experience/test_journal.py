@@ -14,7 +14,7 @@ import torch
 from equipoise.experience.replay import journal
 from equipoise.experience.replay.replay import Replay
 from equipoise.types import Batch
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from tests.experience.history import History
 from tests.experience.saving import content, end, load, members, on_disk, save
 from tests.experience.test_replay import ACTORS, BLOCK, CODED, ROUND, STACKS, UNROLL, Writers, replay

@@ -21,7 +21,7 @@ from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
 from equipoise.experience.recorded.offline import CHUNK, NOBODY, RecordedRows, look
 from equipoise.experience.replay.replay import Replay
 from equipoise.types import Batch, Stack, Trajectory
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from tests.experience.history import FRAMES, SIDE, STREAM, History
 from tests.experience.test_replay import ACTORS, BLOCK, ROUND, Writers, replay
 

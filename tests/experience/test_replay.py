@@ -15,7 +15,7 @@ from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.replay import Replay
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Stack, stream_ids
 from tests.experience.alone import POLICY, Alone, inbox_of, rounds
 from tests.experience.history import FRAMES, History

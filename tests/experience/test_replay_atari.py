@@ -10,8 +10,8 @@ import pytest
 from equipoise import tree
 from equipoise.envs import make, observation_spec
 from equipoise.experience.layout import RowSpec, trajectory_specs
+from equipoise.experience.replay.row_buffer import RowBuffer
 from equipoise.experience.replay.row_layout import Layout
-from equipoise.experience.replay.row_ring import Ring
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvFactory, Trajectory
 from tests.experience.history import STREAM
@@ -28,7 +28,7 @@ def test_stacks_are_those_of_the_env(target: str, padding: str, window: int, unr
         obs=observation_spec(env.spec.observation), action=ArraySpec((), "int64"), behaviour={}, state={}, context=STREAM
     )
     layout = Layout.of(row, env.spec.stacks)
-    ring = Ring(layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window)
+    ring = RowBuffer(layout, slots=30 // unroll * unroll, block=streams, actors=1, unroll=unroll, window=window)
     assert ring.layout.large["obs"].shape == (84, 84), "one frame of four is kept"
     rng, seen, firsts = np.random.default_rng(0), list[Any](), list[Any]()
     may = np.zeros((ring.slots, streams), bool)

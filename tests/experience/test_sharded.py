@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from equipoise.experience.replay.selectors import importance_weights
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Tick
 from tests.experience.history import History
 from tests.experience.shards import SHARDS, Shards

@@ -32,7 +32,7 @@ from equipoise.types import (
     Policy,
     Program,
     RecordedSource,
-    Replay,
+    ReplaySettings,
     Schedule,
     Source,
     learning,
@@ -75,7 +75,7 @@ def test_every_class_with_settings_has_a_table() -> None:
         EnvFactory,
         Policy,
         Frozen,
-        Replay,
+        ReplaySettings,
     ]
     assert {*algorithm_names(), *(f"{cls.__module__}:{cls.__name__}" for cls in shared)} <= names
 

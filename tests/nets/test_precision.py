@@ -67,7 +67,7 @@ def test_without_the_instructions_a_run_is_warned_and_a_recipe_takes_fp32(
     monkeypatch.setattr(recipes, "native_bf16", lambda: native)
     told = precision.emulated("bf16", "fp32", "cpu") + precision.emulated("fp32", "bf16", "cpu")
     assert [text.partition(" is emulated")[0] for text in told] == (
-        [] if native else ["warning: precision=bf16", "warning: acting=bf16"]
+        [] if native else ["warning: precision=bf16", "warning: acting_precision=bf16"]
     )
     assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated("bf16", "fp32", "cuda")
     settings = recipes.find("ALE/Pong-v5", "ppo")

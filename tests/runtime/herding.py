@@ -21,7 +21,7 @@ from equipoise.types import (
     Placement,
     Policy,
     Program,
-    Replay,
+    ReplaySettings,
     Schedule,
 )
 from tests.envs import herd
@@ -111,7 +111,7 @@ def replaying(
     common: dict[str, Any] = {"capacity": 400, "starts_at": 60, "updates": updates}
     kinds = {"goats": Replayed(rows=rows[0], fault=fault), "dog": Replayed(rows=rows[1], actions=5)}
     policies = {
-        name: Policy(algorithm=kinds[name], unroll=5, batch=batch, replay=Replay(**common | dict(given)))
+        name: Policy(algorithm=kinds[name], unroll=5, batch=batch, replay=ReplaySettings(**common | dict(given)))
         for (name, batch), given in zip({"goats": 16, "dog": 11}.items(), (goats, dog), strict=True)
     }
     return replace(made, policies=policies)

@@ -27,7 +27,7 @@ from equipoise.types import (
     Placement,
     Policy,
     Program,
-    Replay,
+    ReplaySettings,
     Schedule,
     Trajectory,
 )
@@ -191,7 +191,8 @@ def plant(data: Trajectory, fault: Fault) -> Trajectory:
 
 def program(
     *, target: str = "equipoise/Ruler-v0", actors: int = 2, envs: int = 8, unroll: int = 5, batch: int | None = None,
-    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None, replay: Replay | None = None, **env: Any,
+    max_lag: int | None = 0, steps: int = 4000, algorithm: Algorithm | None = None,
+    replay: ReplaySettings | None = None, **env: Any,
 ) -> Program:  # fmt: skip
     return Program(
         source=EnvSource(env=EnvFactory(target=target, kwargs=env)),

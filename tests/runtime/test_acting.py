@@ -44,7 +44,7 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads((tmp_path / "run/run.json").read_text())["forward"] == run["forward"]
     assert json.loads((tmp_path / "run/summary.json").read_text())["acting"]["forward"] == {"main": "lean"}
     with api.resume(
-        tmp_path / "run", on="serial", steps=8192, settings=["placement.acting=int8"]
+        tmp_path / "run", on="serial", steps=8192, settings=["placement.acting_precision=int8"]
     ) as going:  # others may be faster now
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["forward"]["main"]["why"] == "asked again"
@@ -54,7 +54,7 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path: Path) -> None:
     """In lockstep a report of a run that was resumed is that of a run that was not, its error included."""
-    program = made(acting="bf16", checkpoint_every=1024)
+    program = made(acting_precision="bf16", checkpoint_every=1024)
     _, whole, summary = ran(program, tmp_path / "whole")
     assert {"acting/p_error_mean", "acting/p_error_max"} <= set(whole[-1].metrics)
     assert 0 < whole[-1].metrics["acting/p_error_mean"] <= whole[-1].metrics["acting/p_error_max"] < 0.1
@@ -68,9 +68,12 @@ def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"acting": "fp16"}, "placement.acting: expected one of fp32, bf16, int8, got 'fp16'"),
-        ({"acting": "int8", "precision": "bf16"}, "placement.acting: expected fp32 with precision=bf16"),
-        ({"acting": "bf16", "precision": "medium"}, "placement.acting: expected fp32 with precision=medium"),
+        ({"acting_precision": "fp16"}, "placement.acting_precision: expected one of fp32, bf16, int8, got 'fp16'"),
+        ({"acting_precision": "int8", "precision": "bf16"}, "placement.acting_precision: expected fp32 with precision=bf16"),
+        (
+            {"acting_precision": "bf16", "precision": "medium"},
+            "placement.acting_precision: expected fp32 with precision=medium",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:

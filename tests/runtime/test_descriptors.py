@@ -18,7 +18,7 @@ from equipoise.run.run import Run
 from equipoise.runtime import blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
-from equipoise.types import Program, Replay
+from equipoise.types import Program, ReplaySettings
 from tests.runtime.ruling import Remembering, program
 
 PYTHONS_MOST = 251  # its forkserver says "too many fds" from 252 on
@@ -56,7 +56,7 @@ def made(actors: int, inference: Any, max_lag: int, workers: int, shards: int) -
     """``shards``: 0 without a replay."""
     kept: dict[str, Any] = {}
     if shards:
-        replay = Replay(capacity=10_000, shards=shards)
+        replay = ReplaySettings(capacity=10_000, shards=shards)
         kept = {"algorithm": Remembering(), "replay": replay, "batch": 32, "steps": 10_000}
     return alter(program(actors=actors, envs=2, max_lag=max_lag, **kept), inference=inference, inference_workers=workers)
 

@@ -21,7 +21,7 @@ import torch
 
 from equipoise import api
 from equipoise.envs.failures.capsule import EnvFailed, read
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
 from equipoise.record.checkpoint import load as load_checkpoint
@@ -96,7 +96,7 @@ def test_an_exception_now_and_then_costs_an_episode(on: Any, tmp_path: Path) -> 
     assert counted["actor 0"]["aborted"] == 9 and counted["actor 1"]["aborted"] == 0, counted
     assert 0 < run._files.metrics()[-1]["aborted"] <= counted["actor 0"]["aborted"]  # of the last record
     paths = sorted((run.directory / "capsules").iterdir())
-    assert len(paths) == counted["actor 0"]["aborted"] and all(replay(read(path)).same for path in paths)
+    assert len(paths) == counted["actor 0"]["aborted"] and all(reproduce(read(path)).same for path in paths)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_by_default_it_ends_the_run_and_says_where(on: Any, tmp_path: Path) -> N
         exhaust(run)
     (path, *_) = sorted((run.directory / "capsules").iterdir())
     text = "".join(traceback.format_exception(caught.value))
-    assert f"capsule: {path}" in text and replay(read(path)).same and run.summary["status"] == "failed"
+    assert f"capsule: {path}" in text and reproduce(read(path)).same and run.summary["status"] == "failed"
 
 
 def faulty(how: str, on: Any, path: Path, **options: Any) -> Any:

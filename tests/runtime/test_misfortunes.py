@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import api
 from equipoise.envs.failures.capsule import read
-from equipoise.envs.failures.reproduce import replay
+from equipoise.envs.failures.reproduce import reproduce
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -38,7 +38,7 @@ def test_one_step_in_5000_raises(tmp_path: Path) -> None:
     summary = train(tmp_path / "run", steps=300_000, how="raise", every=5_000)
     assert 30 <= counted(summary, "aborted") <= 90
     assert len(capsules(tmp_path / "run")) == 20, "the most that are kept of one cause"
-    assert all(replay(read(path)).same for path in capsules(tmp_path / "run"))
+    assert all(reproduce(read(path)).same for path in capsules(tmp_path / "run"))
 
 
 def test_one_step_in_50000_hangs(tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_one_step_in_100000_gives_nan(tmp_path: Path) -> None:
     summary = train(tmp_path / "run", steps=600_000, how="nan", every=100_000)
     assert 1 <= counted(summary, "aborted") <= 20
     assert len(capsules(tmp_path / "run")) == counted(summary, "aborted")
-    assert all(replay(read(path)).same for path in capsules(tmp_path / "run"))
+    assert all(reproduce(read(path)).same for path in capsules(tmp_path / "run"))
 
 
 def test_a_nan_ends_the_run_where_nobody_said_otherwise(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"obs: expected a finite number, got nan"):
         train(tmp_path / "run", steps=10**9, policy="stop", how="nan", every=100_000)
-    assert capsules(tmp_path / "run") and all(replay(read(path)).same for path in capsules(tmp_path / "run"))
+    assert capsules(tmp_path / "run") and all(reproduce(read(path)).same for path in capsules(tmp_path / "run"))
 
 
 def test_the_1000th_reset_gives_lists(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_1000th_reset_gives_lists(tmp_path: Path) -> None:
     assert len(others) <= 1, "each actor tells it once"
     capsule = read(one)
     assert capsule.kind == "cast" and "obs: expected float32 [2], got a list of float64" in capsule.message
-    assert replay(capsule).same
+    assert reproduce(capsule).same
 
 
 def test_files_that_leak_cost_a_process_each_time(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from equipoise.experience.replay.replay import Replay
 from equipoise.record import checkpoint, statefile
 from equipoise.record.directory import RunDirectory
 from equipoise.runtime.cut import Gate
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from tests.experience.history import History
 from tests.experience.saving import content
 from tests.experience.test_journal import learn

@@ -15,7 +15,17 @@ from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check
 from equipoise.programs.settings import apply_settings
 from equipoise.run.run import Run
-from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, Replay, Schedule, learning
+from equipoise.types import (
+    EnvFactory,
+    EnvSource,
+    EvaluationSettings,
+    Placement,
+    Policy,
+    Program,
+    ReplaySettings,
+    Schedule,
+    learning,
+)
 from tests.runtime.ruling import Remembering, program
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
@@ -31,7 +41,9 @@ def run(made: Program, on: Any, path: Any) -> dict[str, Any]:
 
 def remembering(*, rows: int = 1, steps: int = 4000, fault: Any = "none", **options: Any) -> Program:
     given = {"capacity": 1000, "starts_at": 300, "updates": 3} | options.pop("replay", {})
-    return program(algorithm=Remembering(rows=rows, fault=fault), replay=Replay(**given), steps=steps, batch=32, **options)
+    return program(
+        algorithm=Remembering(rows=rows, fault=fault), replay=ReplaySettings(**given), steps=steps, batch=32, **options
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
@@ -136,7 +148,7 @@ def test_a_capacity_takes_the_place_of_a_budget_that_a_program_had() -> None:
 
 
 def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> None:
-    def refused(algorithm: str, replay: Replay | None) -> str:
+    def refused(algorithm: str, replay: ReplaySettings | None) -> str:
         made = api.program("CartPole-v1", algorithm)
         policy = made.policies["main"]
         assert isinstance(policy, Policy)
@@ -146,7 +158,7 @@ def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> Non
         return str(error.value)
 
     assert "expected a replay, which DQN learns from, got none" in refused("dqn", None)
-    assert "expected none, since PPO learns from the newest" in refused("ppo", Replay())
+    assert "expected none, since PPO learns from the newest" in refused("ppo", ReplaySettings())
 
 
 SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=16"]
@@ -173,7 +185,7 @@ def test_the_agents_of_an_env_take_its_steps_together(tmp_path: Any, monkeypatch
         return explore(self, stream, streams, step)
 
     monkeypatch.setattr(DQN, "explore", noted)
-    replay = Replay(capacity=10_000, starts_at=100, updates=3)
+    replay = ReplaySettings(capacity=10_000, starts_at=100, updates=3)
     made = Program(
         source=EnvSource(env=EnvFactory(target="tests.envs.games:Duel")),
         policies={"main": Policy(algorithm=DQN(hidden=(8,)), unroll=4, batch=8, replay=replay)},

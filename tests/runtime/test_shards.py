@@ -16,7 +16,7 @@ from equipoise import api
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
 from equipoise.record import checkpoint
-from equipoise.types import Batch, LossOutput, Program, Replay
+from equipoise.types import Batch, LossOutput, Program, ReplaySettings
 from tests.conftest import descendants
 from tests.runtime.ruling import Remembering
 from tests.runtime.ruling import program as ruled
@@ -72,7 +72,7 @@ class Weighing(Remembering):
 
 
 def weighing(steps: int, **options: Any) -> Program:
-    replay = Replay(capacity=2000, starts_at=300, updates=3, selector="prioritized", shards=2)
+    replay = ReplaySettings(capacity=2000, starts_at=300, updates=3, selector="prioritized", shards=2)
     return ruled(algorithm=Weighing(rows=3, **options), replay=replay, steps=steps, batch=32, max_lag=1)
 
 

@@ -37,7 +37,7 @@ def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> N
 
 
 def test_bf16_is_what_learner_and_actors_compute_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acting, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
+    """ActingPrecision, PPO's targets and its loss; weights stay float32, and move about as they do with fp32."""
     settings = ["optimizer.learning_rate=1e-3", "optimizer.name=rmsprop", "optimizer.schedule=constant", "algorithm.epochs=1"]
     forward, seen, params = Vision.forward, set(), {}
 

@@ -26,7 +26,7 @@ from equipoise.programs.settings import (
     pairs,
     setting_types,
 )
-from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, Replay, Rewards, learning
+from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, ReplaySettings, Rewards, learning
 
 __all__ = ["check", "measurable", "program", "read_fields"]
 
@@ -216,6 +216,6 @@ REPLAY = {  # four streams, and an update a step
 def _default(target: str, algorithm: str) -> Program:
     """What a run without a recipe starts from: the defaults of the algorithm over those of its kind."""
     cls = algorithm_class(algorithm)
-    policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=Replay() if cls.needs_replay else None)
+    policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None)
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     return apply_settings(start, {**(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})

@@ -43,7 +43,7 @@ def reproduce(
         )
         say(f"failed    {capsule.error}: {capsule.message}")
         say(f"importing {imported(capsule.env.target)}")
-        from equipoise.envs.failures.reproduce import replay as play
+        from equipoise.envs.failures.reproduce import reproduce as play
 
         played = play(capsule)
     error = played.error

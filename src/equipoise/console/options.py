@@ -17,7 +17,7 @@ import typer
 from equipoise.console.help import Sections, plain_errors
 from equipoise.facts import Fact, facts, said
 from equipoise.programs.fields import rooms
-from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, Replay
+from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
 __all__ = ["TrainHelp", "read", "settings_options"]
 
@@ -150,7 +150,7 @@ def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
             for name, fact in facts(Optimizer).items()
         ]
     if cls.needs_replay:
-        listed["Settings of the replay"] = [(f"replay.{name}", fact) for name, fact in facts(Replay).items()]
+        listed["Settings of the replay"] = [(f"replay.{name}", fact) for name, fact in facts(ReplaySettings).items()]
     return listed
 
 

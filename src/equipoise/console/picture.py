@@ -56,7 +56,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         *_info(report),
         *(
             Text(f"acting {line}", overflow="crop", no_wrap=True)
-            for line in acting_lines(program.placement.acting, report.metrics)
+            for line in acting_lines(program.placement.acting_precision, report.metrics)
         ),
         *_evaluation(history.evaluation, report),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),

@@ -71,7 +71,7 @@ def native_bf16(flags: str | None = None) -> bool:
 
 def emulated(precision: Precision, acting: str, device: str) -> list[str]:
     """A warning for numbers that this processor has no instructions for, so that each product takes longer than in fp32."""
-    key = "acting" if acting == "bf16" else "precision"
+    key = "acting_precision" if acting == "bf16" else "precision"
     if "bf16" not in (precision, acting) or (key == "precision" and device != "cpu") or native_bf16():
         return []
     return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import Fact, Read, facts, said
-from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, Replay, Rewards
+from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, ReplaySettings, Rewards
 
 PARTS = ("algorithm", "optimizer", "rewards", "replay")  # of a policy; each has settings of its own
 
@@ -55,7 +55,7 @@ def classes(kind: Any) -> list[type[Any]]:
 
 def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``: a replay's as well."""
-    besides = [("replay.", Replay)] if replay else []
+    besides = [("replay.", ReplaySettings)] if replay else []
     return [*_below("", Program), ("policy.", Policy), ("optimizer.", Optimizer), ("rewards.", Rewards), *besides]
 
 

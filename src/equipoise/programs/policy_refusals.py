@@ -7,7 +7,7 @@ from typing import get_args
 from equipoise.facts import facts
 from equipoise.programs.limits import block_problems
 from equipoise.programs.settings import out_of_range
-from equipoise.types import Optimizer, Policy, Program, Replay, Rewards, learning
+from equipoise.types import Optimizer, Policy, Program, ReplaySettings, Rewards, learning
 
 __all__ = ["policy_problems"]
 
@@ -67,7 +67,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
     return problems
 
 
-def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -> list[str]:
     place = program.placement
     problems = [*out_of_range(replay, "replay."), *block_problems(program, policy)]
     if len(learning(program)) > 1:
@@ -111,7 +111,7 @@ def _replay_problems(program: Program, policy: Policy, replay: Replay) -> list[s
     return problems
 
 
-def _alone_problems(program: Program, replay: Replay) -> list[str]:
+def _alone_problems(program: Program, replay: ReplaySettings) -> list[str]:
     """What takes an env of one agent, which has one policy."""
     given = {"replay.dataset": replay.dataset, "replay.relabel": replay.relabel}
     learn = ", ".join(learning(program))
@@ -122,7 +122,7 @@ def _alone_problems(program: Program, replay: Replay) -> list[str]:
     ]
 
 
-def _shard_problems(program: Program, replay: Replay) -> list[str]:
+def _shard_problems(program: Program, replay: ReplaySettings) -> list[str]:
     problems = []
     if program.actors and replay.shards > program.actors:
         problems.append(
@@ -136,7 +136,7 @@ def _shard_problems(program: Program, replay: Replay) -> list[str]:
     return problems
 
 
-def _dataset_problems(program: Program, policy: Policy, replay: Replay) -> list[str]:
+def _dataset_problems(program: Program, policy: Policy, replay: ReplaySettings) -> list[str]:
     problems = []
     if replay.selector == "fifo":
         problems.append("replay.selector: expected uniform or prioritized with a data set, whose rows come again, got fifo")

@@ -16,7 +16,7 @@ from equipoise.facts import Fact, facts
 from equipoise.hints import hint
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.settings import convert, field_types
-from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, Replay, Rewards
+from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, ReplaySettings, Rewards
 
 __all__ = [
     "algorithm_class",
@@ -135,7 +135,7 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
     return cls(**{key: convert(value, kinds[key], f"{where}.fields.{key}") for key, value in fields.items()})
 
 
-def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | Replay) -> dict[str, Any]:
+def _fields(instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
@@ -184,7 +184,7 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     return Policy(
         optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
         rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
-        replay=_read(Replay, data.get("replay"), f"{where}.replay"),
+        replay=_read(ReplaySettings, data.get("replay"), f"{where}.replay"),
         algorithm=algorithm_from_json(data["algorithm"], f"{where}.algorithm"),
         **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items() if key not in PARTS},
     )

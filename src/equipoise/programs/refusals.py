@@ -14,7 +14,7 @@ from equipoise.programs.policy_refusals import policy_problems
 from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, differences, to_plain
 from equipoise.programs.settings import out_of_range
 from equipoise.types import (
-    Acting,
+    ActingPrecision,
     EnvFactory,
     Frozen,
     Inference,
@@ -63,15 +63,15 @@ def _run_problems(program: Program) -> list[str]:
         problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
     if place.inference == "central":
         problems += _central_problems(program)
-    if place.acting not in get_args(Acting):
-        problems.append(f"placement.acting: expected one of {', '.join(get_args(Acting))}, got {place.acting!r}")
-    elif place.acting != "fp32" and place.precision != "fp32":
+    key, rounded = "placement.acting_precision", place.acting_precision
+    if rounded not in get_args(ActingPrecision):
+        problems.append(f"{key}: expected one of {', '.join(get_args(ActingPrecision))}, got {rounded!r}")
+    elif rounded != "fp32" and place.precision != "fp32":
         problems.append(
-            f"placement.acting: expected fp32 with precision={place.precision}, whose products are rounded in actors already, "
-            f"got {place.acting!r}"
+            f"{key}: expected fp32 with precision={place.precision}, which rounds in actors already, got {rounded!r}"
         )
-    elif place.acting != "fp32" and not program.actors:
-        problems.append(f"placement.acting: expected fp32 without actors, since nobody acts, got {place.acting!r}")
+    elif rounded != "fp32" and not program.actors:
+        problems.append(f"{key}: expected fp32 without actors, since none acts, got {rounded!r}")
     names: Any = program.source.metrics
     if isinstance(names, str):
         problems.append(f"source.metrics: expected a tuple of names, such as ('success',), got the text {names!r}")

@@ -13,7 +13,7 @@ from equipoise.runtime.blueprint import Blueprint, network
 KEY = "forward"  # key of run.json
 ASKS_AGAIN = (
     "placement.precision",
-    "placement.acting",
+    "placement.acting_precision",
     "placement.compile",
 )  # settings that may make another forward the faster one
 
@@ -27,13 +27,13 @@ def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Colle
     found: dict[str, dict[str, Any]] = {}
     for name, role in blue.roles.items() if program.actors else ():
         net = network(program, blue.spec, name)
-        can_round(net, program.placement.acting)
+        can_round(net, program.placement.acting_precision)
         if name in known and known[name]["forward"] in FORWARDS and not set(changes) & set(ASKS_AGAIN):
             found[name] = known[name]
             continue
         acts = Acts(
             role.algorithm, net, row=role.row, streams=program.placement.envs_per_actor * len(role.places),
-            noise_columns=role.noise_columns, precision=program.placement.precision, acting=program.placement.acting,
+            noise_columns=role.noise_columns, precision=program.placement.precision, acting=program.placement.acting_precision,
         )  # fmt: skip
         choice = choose(
             acts,

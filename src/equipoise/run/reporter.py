@@ -179,7 +179,7 @@ class Reporter:
         program, metrics = self._blue.program, self._record.metrics
         said = {name: x for name, x in metrics.items() if name.startswith("acting/") or "/acting/" in name}
         forward = {name: self._blue.forward.get(name, "torch") for name in self._blue.roles} if program.actors else {}
-        return {"weights": program.placement.acting, "forward": forward, "error": said}
+        return {"weights": program.placement.acting_precision, "forward": forward, "error": said}
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""

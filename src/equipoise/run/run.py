@@ -110,7 +110,7 @@ class Run:
             )  # fmt: skip
             self._files = resume
         self._warnings += recorded_rows.doubts(program, blue.dataset)
-        self._warnings += emulated(program.placement.precision, program.placement.acting, program.placement.device)
+        self._warnings += emulated(program.placement.precision, program.placement.acting_precision, program.placement.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
             forward=forward_choice.forwards(forward),

@@ -36,7 +36,7 @@ def lay_out(
     ``share``: how whoever acts reaches memory of the learner's device; None: weights go through the memory of the host.
     """
     program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
-    rounds = [name for name, role in blue.roles.items() if program.placement.acting != "fp32" and role.frozen is None]
+    rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(titles)), plan.nbytes]

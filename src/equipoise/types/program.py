@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from equipoise.facts import FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
-from equipoise.types.rows import Acting, Inference, OnNonfinite, Precision
+from equipoise.types.rows import ActingPrecision, Inference, OnNonfinite, Precision
 
 if TYPE_CHECKING:
     pass
@@ -73,7 +73,7 @@ class RecordedSource(Source):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplaySettings:
     """The settings of a replay: how many rows are kept, and how much is learned from them.
 
     A round is ``unroll`` fresh rows of every stream; ``updates`` updates of ``batch`` items follow it. Both together are the
@@ -152,7 +152,7 @@ class Policy:
         Help("Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a replay: sampled items."),
         Flag(WHAT, "B"),
     ]
-    replay: Replay | None = None  # None: a queue, and every row is learned from once
+    replay: ReplaySettings | None = None  # None: a queue, and every row is learned from once
     publish_every: Annotated[Count, Help("Updates from one published version to the next; with a replay: rounds.")] = 1
 
     def __post_init__(self) -> None:
@@ -230,9 +230,9 @@ class Placement:
         Flag(WHERE, "fp32|medium|bf16"),
         FREE,
     ] = "fp32"
-    acting: Annotated[Acting, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE] = (
-        "fp32"
-    )
+    acting_precision: Annotated[
+        ActingPrecision, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE
+    ] = "fp32"
     compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
     threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE), FREE] = 1
     deadline_s: Annotated[

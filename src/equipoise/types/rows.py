@@ -21,7 +21,7 @@ Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
 Inference = Literal["local", "central"]
 AskedInference = Literal["local", "central", "auto"]  # auto: whichever is measured to be faster
-Acting = Literal["fp32", "bf16", "int8"]
+ActingPrecision = Literal["fp32", "bf16", "int8"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.actors.worker import ActorWorker
 from equipoise.types import stream_ids
-from equipoise.workers.acting import agents, compile_torso
+from equipoise.workers.agents import agents, compile_torso
 from equipoise.workers.env import env_seed, rows, say_what_was_restored, unrolls
 from equipoise.workers.kind import Job, Kind, Queue, Site
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.actors.inference.central import InferenceWorker
 from equipoise.actors.inference.joint import JointForward
-from equipoise.workers.acting import agents, forward_parts
+from equipoise.workers.agents import agents, forward_parts
 from equipoise.workers.env import rows, unrolls
 from equipoise.workers.kind import Job, Kind, Queue, Site
 
@@ -30,7 +30,7 @@ class InferenceKind(Kind):
         blue, shared, program = job.blueprint, job.shared, job.blueprint.program
         assert shared.exchange is not None
         forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
-        weights = {name: shared.policies[name].acting.handle() for name in blue.roles}
+        weights = {name: shared.policies[name].actor_weights.handle() for name in blue.roles}
         groups = self.groups(blue, job.index)
         routed = [agents(blue, group, shared, site.queue, forwards, weights) for group in groups]
         bells = [site.bell(_env_worker(blue, group)) for group in groups]

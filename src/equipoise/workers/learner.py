@@ -21,7 +21,7 @@ from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Trajectory, learning
-from equipoise.workers.acting import compile_torso
+from equipoise.workers.agents import compile_torso
 from equipoise.workers.kind import Job, Kind, Site
 from equipoise.workers.shared import Shared
 
@@ -88,7 +88,7 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
     policy, core = learning(blue.program)[name], blue.learner(name, net)
     memory = shared.policies[name]
     return PolicyLearner(
-        learner=core, experience=experience, batch=blue.batch(name), weights=memory.acting,
+        learner=core, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
         publish_every=policy.publish_every * blue.pace.updates, host=None if memory.device is None else memory.weights,
     )  # fmt: skip
 

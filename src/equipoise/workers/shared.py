@@ -29,7 +29,7 @@ class PolicyMemory:
     device: DeviceWeights | None = None  # the weights that are acted with, where they lie on the learner's device
 
     @property
-    def acting(self) -> Weights | DeviceWeights:
+    def actor_weights(self) -> Weights | DeviceWeights:
         """The weights that are acted with."""
         return self.weights if self.device is None else self.device
 
@@ -68,7 +68,7 @@ class Shared:
     @property
     def version(self) -> int:
         """The newest; -1 before the first."""
-        return self._one.acting.version
+        return self._one.actor_weights.version
 
     @property
     def _one(self) -> PolicyMemory:

@@ -14,7 +14,7 @@ from equipoise.actors.forward.forward import Forward, LeanForward, Row
 from equipoise.actors.forward.lean import Refused
 from equipoise.nets.threads import one_thread
 from equipoise.nets.torso import MLP
-from equipoise.types import Acting, Algorithm, Precision, Tree
+from equipoise.types import ActingPrecision, Algorithm, Precision, Tree
 
 ROUNDS = 7  # rounds in which both take turns
 ROUND_S = 0.005  # seconds of one forward in a round
@@ -37,7 +37,7 @@ class Acts:
 
     def __init__(
         self, algorithm: Algorithm, net: Any, *, row: Any, streams: int, noise_columns: int, precision: Precision = "fp32",
-        acting: Acting = "fp32",
+        acting: ActingPrecision = "fp32",
     ) -> None:  # fmt: skip
         """``row``: the specs ``obs``, ``action`` and ``behaviour`` of one stream."""
         self.net, self._algorithm, self.precision, self._acting = net, algorithm, precision, acting

@@ -24,7 +24,7 @@ from equipoise import tree
 from equipoise.actors.forward.lean import Step, Tape
 from equipoise.nets.precision import autocast
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
-from equipoise.types import Acting, Algorithm, Precision, Trajectory, Tree, WeightStore
+from equipoise.types import ActingPrecision, Algorithm, Precision, Trajectory, Tree, WeightStore
 
 KEPT_ROWS, KEPT_SLOTS = 1 << 14, 16  # most entries of each cache
 
@@ -47,7 +47,13 @@ class Forward:
     """The forward by torch."""
 
     def __init__(
-        self, algorithm: Algorithm, net: Any, *, precision: Precision = "fp32", acting: Acting = "fp32", device: str = "cpu"
+        self,
+        algorithm: Algorithm,
+        net: Any,
+        *,
+        precision: Precision = "fp32",
+        acting: ActingPrecision = "fp32",
+        device: str = "cpu",
     ) -> None:
         """``device``: the network's device, where recurrent state stays; rows are on the CPU."""
         self.device = torch.device(device)
@@ -225,7 +231,7 @@ def _copies(to: Tree, of: Tree) -> Iterator[Step]:
 FORWARDS: dict[str, type[Forward]] = {"torch": Forward, "lean": LeanForward}
 
 
-def can_round(net: nn.Module, acting: Acting) -> None:
+def can_round(net: nn.Module, acting: ActingPrecision) -> None:
     """Raise ValueError where there is nothing to round."""
     if acting == "int8" and not layer_weights(net):
         raise ValueError("acting: expected fp32 or bf16 for a network without layers to quantise, got int8")

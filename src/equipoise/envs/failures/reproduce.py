@@ -1,7 +1,7 @@
 """Reproduce a capsule's failure: the env is made, brought to where the episode began, and given the same actions.
 
 What Gymnasium's generator carries from one episode to the next is restored. An env that counts resets
-is reset as often before. Anything else that it keeps is lost, and ``Replay`` then says that nothing was raised.
+is reset as often before. Anything else that it keeps is lost, and ``Reproduction`` then says that nothing was raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_RESETS = 100_000  # most resets before the episode, so that a foreign capsu
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Reproduction:
     """The outcome: the exception, if there was one, and whether it equals the capsule's."""
 
     error: Exception | None
@@ -31,7 +31,7 @@ class Replay:
     steps: int  # steps done, the failing one included
 
 
-def replay(capsule: Capsule) -> Replay:
+def reproduce(capsule: Capsule) -> Reproduction:
     """Play the capsule in this process; where the episode alone raises nothing, once more with the resets before it."""
     if capsule.start.kind == "lost":
         raise ValueError(
@@ -45,7 +45,7 @@ def replay(capsule: Capsule) -> Replay:
     return again if again.same else attempt
 
 
-def play(capsule: Capsule) -> Replay:
+def play(capsule: Capsule) -> Reproduction:
     steps = 0
     env: SyncEnv | None = None
     try:
@@ -67,11 +67,11 @@ def play(capsule: Capsule) -> Replay:
             env.send(action, env.ts.stream)
             receive(env, action)
     except Exception as error:
-        return Replay(error, is_same(capsule, error), steps)
+        return Reproduction(error, is_same(capsule, error), steps)
     finally:
         if env is not None:
             env.close()
-    return Replay(None, False, steps)
+    return Reproduction(None, False, steps)
 
 
 def receive(env: SyncEnv, action: Tree) -> None:

@@ -20,11 +20,11 @@ from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset, Episode, Faulty
 from equipoise.experience.replay.codec import chosen
+from equipoise.experience.replay.row_buffer import RowBuffer
 from equipoise.experience.replay.row_layout import Layout, smallest
-from equipoise.experience.replay.row_ring import Ring
 from equipoise.experience.replay.selectors import Prioritized, Uniform, importance_weights
 from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 
 CHUNK = 256  # rows that are inserted together
 NOBODY = -1  # the acting version: none of this run
@@ -52,7 +52,7 @@ class RecordedRows:
         chunk = max(CHUNK, window + layout.history)
         rows = -(-(dataset.steps + dataset.episodes + window) // chunk) * chunk  # a seam an episode, room for the last window
         slots = max(rows + 2 * chunk, smallest(layout, unroll=chunk, window=window))
-        self.ring = Ring(
+        self.ring = RowBuffer(
             layout, slots=slots, block=1, actors=1, unroll=chunk, window=window, folder=settings.file,
             codecs=chosen(settings.codec, layout.large, layout.small), threads=settings.decode_threads, pinned=pinned,
         )  # fmt: skip

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.replay.row_ring import Ints, Ring
-from equipoise.types import Replay, Trajectory
+from equipoise.experience.replay.row_buffer import Ints, RowBuffer
+from equipoise.types import ReplaySettings, Trajectory
 
 PER_PLACE = 20  # bytes
 ACHIEVED = "obs/achieved_goal"
@@ -31,7 +31,7 @@ class Goals(Protocol):
 
 
 class Hindsight:
-    def __init__(self, ring: Ring, goals: Goals, settings: Replay) -> None:
+    def __init__(self, ring: RowBuffer, goals: Goals, settings: ReplaySettings) -> None:
         """Raise ValueError for rows without a desired goal that can be replaced."""
         if stacked := [path for path in ring.layout.stacks if path in (ACHIEVED, "obs/desired_goal")]:
             raise ValueError(f"replay.relabel: expected goals that are no stacks of frames, got {', '.join(stacked)}")

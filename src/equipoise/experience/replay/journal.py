@@ -29,8 +29,8 @@ from equipoise.types import LateSave, StateReader, StateWriter, Tree
 from equipoise.types import SaveEnd as Saved
 
 if TYPE_CHECKING:
-    from equipoise.experience.replay.row_ring import (
-        Ring,  # it imports torch, which an env worker that reads checkpoints must not
+    from equipoise.experience.replay.row_buffer import (
+        RowBuffer,  # it imports torch, which an env worker that reads checkpoints must not
     )
 
 SEGMENT = 64 << 20  # bytes after which a segment is full
@@ -55,7 +55,7 @@ class _Segment:
 class Journal:
     """The journal of one ring. All calls come from the thread that inserts."""
 
-    def __init__(self, ring: Ring, folder: Path) -> None:
+    def __init__(self, ring: RowBuffer, folder: Path) -> None:
         self._ring, self._folder, self._block = ring, folder, ring.block_nbytes
         # The last successful save: the segments that it named, their content, and for each actor the first block not in them.
         self._segments: dict[str, Entry] = {}

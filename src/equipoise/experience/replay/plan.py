@@ -12,7 +12,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.replay import hindsight
 from equipoise.experience.replay.codec import chosen
 from equipoise.experience.replay.row_layout import Layout, smallest
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 from equipoise.types import Stack
 
 PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes a place of a selector, about

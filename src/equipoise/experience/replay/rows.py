@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.experience.replay.row_ring import Ring
+from equipoise.experience.replay.row_buffer import RowBuffer
 from equipoise.types import Trajectory, Tree
 
 
-def without_observations(ring: Ring, places: Any) -> Trajectory:
+def without_observations(ring: RowBuffer, places: Any) -> Trajectory:
     """Copy the windows that begin at ``places`` [N]: rows [window, N] without observations and recurrent state."""
     rows = (places + np.arange(ring.window)[:, None] * ring.streams) % ring.places
 

@@ -12,11 +12,11 @@ from equipoise.experience.layout import columns
 from equipoise.experience.replay.hindsight import Goals, Hindsight
 from equipoise.experience.replay.journal import Journal
 from equipoise.experience.replay.plan import ReplayPlan
-from equipoise.experience.replay.row_ring import Ring
+from equipoise.experience.replay.row_buffer import RowBuffer
 from equipoise.experience.replay.rows import without_observations
 from equipoise.experience.replay.selectors import Fifo, Prioritized, Selector, Uniform
 from equipoise.types import Array, Trajectory, Tree
-from equipoise.types import Replay as Settings
+from equipoise.types import ReplaySettings as Settings
 
 
 class Store:
@@ -36,7 +36,7 @@ class Store:
             plan.block,
             plan.span * plan.settings.shards,
         )  # streams of an actor; distance to the shard's next actor
-        self.ring = Ring(
+        self.ring = RowBuffer(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
             window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
             pinned=pinned, numbers=plan.numbers(shard),
@@ -116,7 +116,7 @@ class Store:
             self._hindsight.goals.close()
 
 
-def _selector(settings: Settings, ring: Ring) -> Selector:
+def _selector(settings: Settings, ring: RowBuffer) -> Selector:
     if settings.selector == "prioritized":
         return Prioritized(ring.slots, ring.streams, alpha=settings.alpha, epsilon=settings.epsilon)
     return Uniform(ring.slots, ring.streams) if settings.selector == "uniform" else Fifo(ring.slots, ring.streams)

@@ -27,7 +27,7 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
     program = blue.program
     return {
         "algorithm": blue.roles[name].algorithm, "net": blue.network(name), "precision": program.placement.precision,
-        "acting": program.placement.acting, "device": program.placement.device if blue.inferences else "cpu",
+        "acting": program.placement.acting_precision, "device": program.placement.device if blue.inferences else "cpu",
     }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _agent(
     streams = role.streams(stream_ids(group, program.placement.group_envs))
     return LocalAgent(
         forward=forward or FORWARDS[blue.forward.get(name, "torch")](**forward_parts(blue, name)),
-        weights=weights or memory.acting.handle(),
+        weights=weights or memory.actor_weights.handle(),
         experience=Discard(role.row, blue.unroll, len(streams)) if places is None else places,
         episodes=memory.episodes[group], streams=streams,
         total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),

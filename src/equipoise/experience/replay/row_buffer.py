@@ -1,4 +1,4 @@
-"""A ring of rows: the rows of all streams, each kept once, and windows cut out of them.
+"""A buffer of rows, filled round and round: the rows of all streams, each kept once, and windows cut out of them.
 
 Place ``slot * streams + column`` holds one row of one stream; slot ``s`` of a stream is followed by ``s + 1``, and the last by
 the first. All that is small lies side by side in a record, so that a row costs one copy to read. An image has memory of its
@@ -34,8 +34,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]  # [slots, streams]
 
 
-class Ring:
-    """A ring: rows in, windows of ``window`` rows out; the choice of windows is the selector's."""
+class RowBuffer:
+    """A ring buffer: rows in, windows of ``window`` rows out; the choice of windows is the selector's."""
 
     def __init__(
         self, layout: Layout, *, slots: int, block: int, actors: int, unroll: int, window: int, folder: str = "",
@@ -301,7 +301,7 @@ class Ring:
 class _Window:
     """The memory of a batch of N windows, and the trajectory over it."""
 
-    def __init__(self, ring: Ring, n: int) -> None:
+    def __init__(self, ring: RowBuffer, n: int) -> None:
         self._ring, self._n, layout, rows = ring, n, ring.layout, ring.window + 1
         self._places = np.empty((rows, n), np.int64)
         records = self._empty((rows, n, layout.record), "uint8")
@@ -384,7 +384,7 @@ class _Window:
         return ring.leaf(path, index).swapaxes(0, 1)
 
 
-def _padded(places: Ints, steps: Ints, age: Ints, ring: Ring, stack: Stack) -> Ints:
+def _padded(places: Ints, steps: Ints, age: Ints, ring: RowBuffer, stack: Stack) -> Ints:
     """The places of the frames ``steps`` rows from ``places``, black before the first frame of an episode ``age`` rows old."""
     if stack.padding == "first":
         return (places + np.maximum(steps, -age) * ring.streams) % ring.places  # type: ignore[no-any-return]
