@@ -40,7 +40,7 @@ Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("en
 
 
 class Untrusted(ValueError):
-    """A file that names code which nobody vouched for."""
+    """A file that names code for which the user did not vouch."""
 
 
 def of_program(program: Any) -> tuple[Names, Any]:

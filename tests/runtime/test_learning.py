@@ -65,7 +65,7 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("on", "max_lag"), [("process", 1)])  # lockstep forgets still (docs/results/forgetting.md)
+@pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("process", 1)])
 def test_impala_keeps_what_it_has_learned(on: Any, max_lag: int, tmp_path: Any) -> None:
     """Five seeds, each trained to twice the steps that solve CartPole: the last evaluation, and the worst after a success."""
     last, worst = [], []
@@ -79,7 +79,7 @@ def test_impala_keeps_what_it_has_learned(on: Any, max_lag: int, tmp_path: Any) 
         last.append(summary["evaluation"]["mean"])
         worst.append(min(means[next(i for i, mean in enumerate(means) if mean >= 475.0) :]))
     print("last", last, "worst after success", worst)
-    assert statistics.median(last) >= 475.0 and statistics.median(worst) >= 250.0
+    assert min(last) >= 475.0 and statistics.median(worst) >= 300.0  # docs/results/forgetting.md
 
 
 @pytest.mark.slow

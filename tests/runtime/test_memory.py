@@ -112,6 +112,16 @@ def test_the_nearest_setting_that_fits_is_told(
         blueprint.blueprint(made(wide(fits + max(step, fits // 50))))
 
 
+def test_of_two_policies_the_one_with_the_large_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=None))
+    program = api.program(
+        "tests.envs.games:Signal", policies={"speaker": "dqn", "listener": "dqn"},
+        route={"speaker": "speaker", "listener": "listener"}, settings=["policies.listener.replay.capacity=500M"],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"^policies\.listener\.replay\.capacity: expected a run that fits"):
+        blueprint.blueprint(program)
+
+
 def test_what_is_free_now_counts_for_what_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     program = api.program("CartPole-v1", recipe=False, envs_per_actor=10_000)
     monkeypatch.setattr(memory, "machine", lambda: Machine(total=GIB, free=GIB // 20))

@@ -18,7 +18,7 @@ def verdict(
     Under central inference an actor only steps envs; the workers that act for them say whether they wait for the learner.
 
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
-    runtime), so nobody waits and the only question is where the time goes. ``offline``: there are no actors.
+    runtime), so no worker waits and the only question is where the time goes. ``offline``: there are no actors.
     ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
     """
     workers = list(balance.values())

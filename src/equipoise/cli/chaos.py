@@ -26,7 +26,7 @@ def chaos(
     faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
     seconds: Annotated[str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")] = "4",
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")] = None,
-    inference: Annotated[str, typer.Option(metavar="local|central", help="Who acts in those runs.")] = "local",
+    inference: Annotated[str, typer.Option(metavar="local|central", help="Where actions are chosen in those runs.")] = "local",
     list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
     debug: Debug = False,
 ) -> None:

@@ -24,7 +24,7 @@ from gymnasium import spaces
 from equipoise.envs.hints import UnsupportedSpace
 
 DEPTH = 32  # of spaces within spaces
-MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a file of somebody else's
+MOST_NUMBERS = 1 << 24  # of a Box; the shape that is read may come from a foreign file
 KINDS = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
 FLOATS, WHOLE = ("float16", "float32", "float64"), tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 DTYPES = {"Box": (*FLOATS, *WHOLE, "bool"), "Discrete": WHOLE, "MultiDiscrete": WHOLE}

@@ -1,7 +1,7 @@
 """Action distributions: a few tensor operations each, no argument checks, noise handed in. Parts of a joint are independent.
 
 Noise is uniform in (0, 1), float32 [..., k] with k >= ``action_dims(space)``; a head uses its first columns and the same
-noise gives the same action whoever batches it. Actions are in the env's own terms. Timings: one CPU thread, 1024 rows.
+noise gives the same action however it is batched. Actions are in the env's own terms. Timings: one CPU thread, 1024 rows.
 """
 
 from __future__ import annotations

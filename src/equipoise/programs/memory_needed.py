@@ -306,7 +306,7 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
 
     The weight orders them: what was set to a large number is what a person meant to be told of.
     """
-    name, policy = next(iter(learning(program).items()))
+    policy, *_ = learning(program).values()  # they have the unroll in common, and without a replay the batch
     envs = program.placement.envs_per_actor
     blocks = max(policy.batch // envs, 1)
 
@@ -328,17 +328,24 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
     yield "unroll", policy.unroll, policy.unroll, 1, lambda number: everywhere(unroll=number)(program)
     batch, step = policy.batch, 1 if policy.replay else envs  # a batch that was not given is one unroll of every stream
     yield "batch", batch, batch // max(program.actors, 1), step, lambda number: everywhere(batch=number)(program)
-    if (settings := policy.replay) is not None:
-        key = "memory" if settings.memory else "capacity"
-        smaller: Any = partial(replace, settings)
-        with_ = lambda number: everywhere(replay=smaller(**{key: number}))(program)  # noqa: E731
-        yield f"replay.{key}", (value := getattr(settings, key)), value, 1, with_
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
+        if policy.replay is not None:
+            key = "memory" if policy.replay.memory else "capacity"
+            yield f"{room}replay.{key}", (value := getattr(policy.replay, key)), value, 1, _smaller(program, name, key)
         for field in dataclasses.fields(policy.algorithm):
             if _number(value := getattr(policy.algorithm, field.name)) > 1:
                 with_ = _narrower(program, name, field.name, value)
                 yield f"{room}algorithm.{field.name}", value, _number(value), 1, with_
+
+
+def _smaller(program: Program, name: str, key: str) -> Callable[[int], Program]:
+    def change(number: int) -> Program:
+        policy: Any = program.policies[name]
+        made = replace(policy, replay=replace(policy.replay, **{key: number}))
+        return replace(program, policies={**program.policies, name: made})
+
+    return change
 
 
 def _narrower(program: Program, name: str, field: str, value: Any) -> Callable[[int], Program]:

@@ -100,7 +100,7 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
         problems.append(f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, got {replay.file}")
     if replay.encodes and replay.memory:
         problems.append(
-            f"replay.memory: expected 0 with replay.codec={replay.codec}, since nobody knows before how small rows become, got "
+            f"replay.memory: expected 0 with replay.codec={replay.codec}, since how small rows become is not known before, got "
             f"{replay.memory:,}; use replay.capacity"
         )
     for name in ("minibatches", "epochs"):

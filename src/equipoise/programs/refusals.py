@@ -100,7 +100,7 @@ def _central_problems(program: Program) -> list[str]:
     place = program.placement
     problems = []
     if program.actors == 0:
-        problems.append("placement.inference: expected local without actors, since nobody acts, got central")
+        problems.append("placement.inference: expected local without actors, since nothing acts, got central")
     elif place.inference_workers > program.actors:
         problems.append(
             f"placement.inference_workers: expected at most {program.actors}, as many as actors, since each acts for the "

@@ -146,7 +146,7 @@ def retain(directory: Path, last: int, *, upto: int | None = None, known: Source
     rows = [file for file in (directory / SEGMENTS).rglob("*") if file.is_file()]
     named: set[str] = set()
     for _, _, path in _found(directory) if rows else ():
-        with contextlib.suppress(OSError, ValueError):  # a damaged one, which nobody can go on from
+        with contextlib.suppress(OSError, ValueError):  # a damaged one, from which no run can go on
             named |= known.segments.keys() if known is not None and path == known.path else segments(path).keys()
     for file in rows:
         name = file.relative_to(directory / SEGMENTS).as_posix()

@@ -375,7 +375,7 @@ class Run:
                 yield attempt.reporter.report(None, evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:
-        """Evaluate the last weights; the summary was written without that, for who does not want to wait."""
+        """Evaluate the last weights; the summary was written without that, for users that do not want to wait."""
         try:
             attempt.evaluations.begin_final(self.program.evaluation.episodes)
             yield from self._examine(attempt, interrupt, beside=False)

@@ -33,15 +33,15 @@ class RunState:
 
 @dataclass(slots=True)
 class Saving:
-    """A checkpoint that somebody waits for: wanted, then asked of the workers, then there, or an error."""
+    """A checkpoint that a caller waits for: wanted, then asked of the workers, then there, or an error."""
 
     result: Path | str | None = None  # the checkpoint, or why there is none
-    reports: deque[Report] = field(default_factory=deque)  # that came meanwhile, for whoever iterates
+    reports: deque[Report] = field(default_factory=deque)  # that came meanwhile, for the one that iterates
     _wanted: bool = False
     _asked: bool = False
 
     def begin(self) -> None:
-        """Somebody waits from now on."""
+        """Begin to wait for a checkpoint."""
         self._wanted, self._asked, self.result = True, False, None
 
     def due(self, *, busy: bool) -> bool:

@@ -3,7 +3,7 @@
 Any number of runs may be under way, iterated in turn, in any thread, and ended in any order:
 
 - SIGINT and SIGTERM have one handler, from the first run that begins in the main thread to the end of the last such run.
-  Then whatever handled them before does so again, unless somebody else took them over meanwhile.
+  Then whatever handled them before does so again, unless other code took them over meanwhile.
 - The first signal is a request to every run that is under way, which each answers between two pieces of work: never in the
   middle of an import or a file. A signal that comes when all have been asked raises where it falls.
 - Python calls one function at the program's end, which closes the runs that are still open, the newest first.

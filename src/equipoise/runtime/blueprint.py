@@ -120,7 +120,7 @@ class Blueprint:
     @property
     def round(self) -> int:
         """Envs whose unrolls make a round: the envs of a batch; with replays all of them."""
-        policy, groups = _common(self.program), max(self.program.groups, 1)  # without any there is room for one, nobody's
+        policy, groups = _common(self.program), max(self.program.groups, 1)  # without any there is room for one
         return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
 
     @property

@@ -33,7 +33,7 @@ def lay_out(
 ) -> tuple[Shared, Board, Any]:  # fmt: skip
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
 
-    ``share``: how whoever acts reaches memory of the learner's device; None: weights go through the memory of the host.
+    ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
     """
     program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]

@@ -68,7 +68,7 @@ class _Cutting:
         self.error, self.missing = error, set()
 
     def result(self) -> Cut:
-        more = bool(self.late) and self.error is None  # what is written of one that is given up is for nobody
+        more = bool(self.late) and self.error is None  # what is written of one that is given up is lost
         return Cut(step=self.step, version=self.version, files=self.files, error=self.error, more=more)
 
     def rest(self) -> Cut | None:

@@ -24,7 +24,7 @@ from equipoise.types import Tick, WeightStore, Worker
 from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
 
-IDLE_S = 0.001  # a look at what is being written, while nobody has work
+IDLE_S = 0.001  # a look at what is being written, while no worker has work
 
 
 @dataclass(slots=True)

@@ -92,7 +92,7 @@ class Learns(ABC):
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
-    needs_dataset: ClassVar[bool] = False  # does it learn from what somebody else did
+    needs_dataset: ClassVar[bool] = False  # does it learn from recorded rows alone
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
 

@@ -111,7 +111,7 @@ class Kind(ABC):
         return 0
 
     def patience(self, worker: Any) -> float | None:
-        """Seconds for which the worker's next tick may be put off; None: until somebody rings."""
+        """Seconds for which the worker's next tick may be put off; None: until its doorbell rings."""
         return None
 
 

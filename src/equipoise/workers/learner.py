@@ -32,7 +32,7 @@ LEARNER = "learner"
 
 
 class LearnerKind(Kind):
-    """Learns. Where it fails the whole ring begins again: nobody else knows its optimiser's state."""
+    """Kind of the learner. Where one fails all workers begin again, since no other worker knows its optimiser's state."""
 
     name = LEARNER
     numbered = False

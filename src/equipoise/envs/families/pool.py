@@ -73,7 +73,7 @@ class EnvPoolEnv(GymnasiumEnv):
 
     def load(self, state: Tree) -> None:
         if self._phase == SENT:
-            self.env.recv()  # type: ignore[attr-defined]  # the answer that nobody will read
+            self.env.recv()  # type: ignore[attr-defined]  # an answer that is not read
         super().load(state)
 
     def _exchange(self) -> tuple[Any, Any, Any, Any, Any]:
