@@ -47,3 +47,26 @@ def test_a_map_names_every_file() -> None:
         if page.parent != PACKAGE:
             there = {str(file.relative_to(page.parent)) for file in page.parent.rglob("*.py") if file.name != "__init__.py"}
             assert named == there, page
+
+
+def unknown_files(text: str) -> list[str]:
+    """Python files that a text names in backticks and that are not there; decisions may name what was."""
+    known = [
+        str(path.relative_to(ROOT))
+        for folder in ("src", "tests", "tools", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = set(re.findall(r"`([\w/]+\.py)`", text)) - OF_A_USER
+    return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known))
+
+
+OF_A_USER = {"my_envs.py", "my_package/envs.py", "my_algorithms.py", "torch/multiprocessing/reductions.py"}
+
+
+def test_every_python_file_that_is_named_is_there() -> None:
+    texts = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.py"))]
+    current = [path for path in texts if "decisions" not in path.parts and path.name != "CHANGELOG.md"]
+    assert len(current) > 200
+    wrong = {str(path.relative_to(ROOT)): names for path in current if (names := unknown_files(path.read_text()))}
+    assert wrong == {}
+    assert unknown_files("as in `agent.py` and ``nowhere.py``") == ["nowhere.py"]

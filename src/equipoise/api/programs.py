@@ -50,7 +50,7 @@ def program(
     ``route`` says which agents are whose. ``algorithm`` is then one of theirs, whose recipe is taken: by default "ppo", or the
     first one where all learn from replays.
 
-    ``env`` is a target (see ``equipoise.envs.make``) or a function at the top of a module; ``fields`` are the
+    ``env`` is a target (see ``equipoise.envs.making``) or a function at the top of a module; ``fields`` are the
     settings of the run by the names of their options (``actors``, ``evaluate_every``), and ``unroll``, ``batch``,
     ``publish_every`` of its policy; None means "not given"
     except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as

@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING
 from equipoise.actors.worker import ActorWorker
 from equipoise.types import stream_ids
 from equipoise.workers.agents import agents, compile_torso
-from equipoise.workers.env import env_seed, rows, say_what_was_restored, unrolls
-from equipoise.workers.kind import Job, Kind, Queue, Site
+from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
+from equipoise.workers.kind import Job, Queue, Site
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 
-class ActorKind(Kind):
+class ActorKind(SamplingKind):
     """Steps envs and acts for them, with networks and weight handles of its own.
 
     A successor begins new episodes, with seeds of their own and a gap in its streams' row numbers.
     """
 
     name = "actor"
-    side = "sampling"
     writes = True
 
     def count(self, blue: Blueprint) -> int:
@@ -48,12 +47,6 @@ class ActorKind(Kind):
 
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)
-
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        return rows(shared, self.groups(blue, index))
-
-    def stride(self, blue: Blueprint) -> int:
-        return unrolls(blue)
 
     def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
         for group in self.groups(blue, index):

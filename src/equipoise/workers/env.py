@@ -4,6 +4,7 @@ torch.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -64,11 +65,27 @@ class Stepping:
     server: str  # the title of the inference worker that acts for these envs
 
 
-class EnvKind(Kind):
+class SamplingKind(Kind):
+    """Kind of the workers that step envs or act for them: they have groups of envs, whose rows are their progress."""
+
+    side = "sampling"
+
+    @abstractmethod
+    def groups(self, blue: Blueprint, index: int) -> range: ...
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        """The rows of each stream that the groups' unrolls have used: the slowest group's."""
+        return min((shared.actors[group].next_row for group in self.groups(blue, index)), default=0)
+
+    def stride(self, blue: Blueprint) -> int:
+        """The rows of two unrolls: once the second is begun the first is complete."""
+        return 2 * blue.unroll
+
+
+class EnvKind(SamplingKind):
     """Steps the envs of one actor; an inference worker chooses the actions."""
 
     name = "actor"
-    side = "sampling"
     torch = False
     reloads = False  # the inference worker's memory of these episodes is dropped with them
 
@@ -103,12 +120,6 @@ class EnvKind(Kind):
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)
 
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        return rows(shared, self.groups(blue, index))
-
-    def stride(self, blue: Blueprint) -> int:
-        return unrolls(blue)
-
     def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
         assert shared.exchange is not None
         shared.exchange.lost(self.groups(blue, index))
@@ -128,16 +139,6 @@ def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
     # With the row, since the count of lives begins anew with a resume.
     where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if life else "")
     return derive_seed(blue.program.schedule.seed, f"incarnation {life} from {where}")
-
-
-def rows(shared: Shared, groups: range) -> int:
-    """The rows of each stream that the groups' unrolls have used: the slowest group's."""
-    return min((shared.actors[group].next_row for group in groups), default=0)
-
-
-def unrolls(blue: Blueprint) -> int:
-    """The rows of two unrolls: once the second is begun the first is complete."""
-    return 2 * blue.unroll
 
 
 def say_what_was_restored(site: Site, envs: Sequence[Any]) -> None:

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 from equipoise.actors.inference.central import InferenceWorker
 from equipoise.actors.inference.joint import JointForward
 from equipoise.workers.agents import agents, forward_parts
-from equipoise.workers.env import rows, unrolls
-from equipoise.workers.kind import Job, Kind, Queue, Site
+from equipoise.workers.env import SamplingKind
+from equipoise.workers.kind import Job, Queue, Site
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
 
-class InferenceKind(Kind):
+class InferenceKind(SamplingKind):
     """Acts for envs that env workers step. A successor begins new episodes. Torsos are not compiled, since batches vary."""
 
     name = "inference"
-    side = "sampling"
     serves = True
     writes = True
 
@@ -48,12 +47,6 @@ class InferenceKind(Kind):
 
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.served(index)
-
-    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
-        return rows(shared, self.groups(blue, index))
-
-    def stride(self, blue: Blueprint) -> int:
-        return unrolls(blue)
 
     def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
         assert shared.exchange is not None

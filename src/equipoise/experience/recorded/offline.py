@@ -1,6 +1,6 @@
 """A data set's rows in a ring of their own: every process reads them anew, and they are never overwritten.
 
-All episodes lie one after the other in one stream, with a seam after each (``types.py``: NEXT_STEP), whose observation is the
+All episodes lie one after the other in one stream, with a seam after each (``types/rows.py``), whose observation is the
 true final one. An episode that ended without being terminated, for whatever reason, bootstraps from it.
 """
 

@@ -1,6 +1,6 @@
 """The large leaves of a ring's rows, each in memory of its own: as arrays, or encoded row by row.
 
-Rows are numbered by place, as in ``ring.py``; place ``slots * streams``, one after the last, is black and stands for the
+Rows are numbered by place, as in ``row_buffer.py``; place ``slots * streams``, one after the last, is black and stands for the
 frames before an episode's first. A block is ``unroll`` rows; the observation after it is put at the next slot, as the first
 row of the next block, and is put again with that block.
 """

@@ -1,6 +1,6 @@
 """Replay: every row of a policy is kept once, and learned from as often as the selector draws it.
 
-For the actors it is a queue; for the learner a store of rows, fed in rounds (``rounds.py`` has the law). Here the store is the
+For the actors it is a queue; for the learner a store of rows, fed in rounds (``feed.py`` has the law). Here the store is the
 learner's own; ``sharded.py`` has several stores, each in a worker of its own.
 """
 

@@ -1,4 +1,4 @@
-"""A shard: a worker that keeps the rows of some actors and answers the learner's requests (``post.py``).
+"""A shard: a worker that keeps the rows of some actors and answers the learner's requests (``mailbox.py``).
 
 A shard reads blocks where actors wrote them, in the inbox, and writes the windows that it draws into a batch that the learner
 reads in place. Stacks of frames are written out in full there.
