@@ -64,7 +64,7 @@ OF_A_USER = {"my_envs.py", "my_package/envs.py", "my_algorithms.py", "torch/mult
 
 
 def test_every_python_file_that_is_named_is_there() -> None:
-    texts = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.py"))]
+    texts = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.py"))
     current = [path for path in texts if "decisions" not in path.parts and path.name != "CHANGELOG.md"]
     assert len(current) > 200
     wrong = {str(path.relative_to(ROOT)): names for path in current if (names := unknown_files(path.read_text()))}
