@@ -20,7 +20,7 @@ from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
-from equipoise.types import Algorithm, Array, Experience, Trajectory, learning
+from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, learning
 from equipoise.workers.agents import compile_torso
 from equipoise.workers.kind import Job, Kind, Site
 from equipoise.workers.shared import Shared
@@ -140,4 +140,6 @@ def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array |
     says: Any = type(algorithm).priority is not Algorithm.priority
     if not says or settings is None or settings.selector != "prioritized":
         return None
+    if rewards == Rewards():
+        return algorithm.priority
     return lambda data: algorithm.priority(replace(data, reward=scaled(rewards, data.reward)))
