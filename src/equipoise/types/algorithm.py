@@ -70,7 +70,7 @@ class Rewards:
 
     scale: Annotated[
         Positive,
-        Help("Rewards are learned from times this."),
+        Help("Factor of the rewards that are learned from."),
         Read("normalize", False, why="rewards are normalised"),
     ] = 1.0
     clip: Annotated[
