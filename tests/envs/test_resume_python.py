@@ -329,9 +329,9 @@ CARTPOLE, WALK = "python:CartPole-v1", f"{SINGLE}:Walk"
         (CARTPOLE, "env/1/exact/wrappers", None, "state without 'wrappers'"),
         (CARTPOLE, "env/1/exact/np_random", None, "state without 'np_random'"),
         (CARTPOLE, "env/1", None, r"state of streams \['0', '2'\]: expected those of \[0, 1, 2\]"),
-        (CARTPOLE, "rows/obs", np.zeros((2, 4)), r"state of obs: expected shape \(3, 4\), got \(2, 4\)"),
+        (CARTPOLE, "rows/obs", np.zeros((2, 4)), r"state of obs: expected float32 \[3, 4\], got .* \[2, 4\]"),
         (CARTPOLE, "rows/valid", None, "state without 'valid'"),
-        (CARTPOLE, "action", np.zeros((3, 2)), r"state of action: expected shape \(3,\)"),
+        (CARTPOLE, "action", np.zeros((3, 2)), r"state of action: expected int64 \[3\], got .* \[3, 2\]"),
         (
             WALK,
             "env/1/replay/actions",
