@@ -4,6 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+TEST_JOBS ?= auto
+PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool lock clean
@@ -19,10 +21,10 @@ demo: setup ## train an agent on CartPole-v1 until it is solved, and show it
 	@$(BIN)/equipoise train CartPole-v1 --algorithm ppo --stop-at 475 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: setup check ## the checks and the tests, without the many cases of the thorough ones
-	@$(PYTEST)
+	@$(PYTEST) $(PARALLEL)
 
 test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
-	@$(PYTEST) -m "not slow and not gpu and not ray and not chaos and not bench"
+	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not chaos and not bench"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ def some(specs: Any, rng: np.random.Generator, *shape: int) -> Any:
     return tree.map(leaf, specs)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("env", "algorithm", "settings"), CASES)
 def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, settings: list[str], seed: int) -> None:
     blue = blueprint.blueprint(api.program(env, algorithm, recipe=False, settings=settings, steps=100_000))

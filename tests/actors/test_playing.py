@@ -138,6 +138,7 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 def test_given_noise_takes_the_place_of_the_seeds(played: Any) -> None:
     policy, _, env = played
     drawn, given, other = (

@@ -242,6 +242,7 @@ def test_a_row_that_forbids_all_is_as_one_without_a_mask() -> None:
     assert torch.equal(*targets)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["dqn", "sac", "discrete sac", "td3", "bc"])
 def test_images_and_dicts_are_seen(name: str) -> None:
     algorithm, spec, group = made(name)

@@ -185,6 +185,7 @@ def test_it_learns_a_discrete_bandit() -> None:
     torch.testing.assert_close(p, (rewards / ALPHA).softmax(-1), atol=0.02, rtol=0)
 
 
+@pytest.mark.thorough
 def test_it_learns_a_box_bandit_and_its_temperature_holds_the_entropy() -> None:
     action = torch.rand(1, 256, 1, generator=generator()) * 4 - 1  # from -1 to 3
     reward = -((action[..., 0] - 2.0) ** 2)

@@ -60,6 +60,7 @@ def test_acting_and_learning_agree_on_the_probability(kind: str) -> None:
         torch.testing.assert_close(-negative_entropy, expected)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", NETS)
 def test_a_step_lowers_the_error_of_the_value(kind: str) -> None:
     torch.manual_seed(0)

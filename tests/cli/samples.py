@@ -39,7 +39,7 @@ def program(**fields: Any) -> Program:
 
 def report(**fields: Any) -> Report:
     given: dict[str, Any] = {
-        "wall_s": 72.3, "env_steps": 210_000, "frames": 210_000, "updates": 51, "steps_per_s": 123_456.7,
+        "wall_s": 72.3, "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "steps_per_s": 123_456.7,
         "updates_per_s": 82.1, "episodes": 1203, "return_mean": 215.3, "length_mean": 215.3, "lag_mean": 0.4, "lag_max": 1,
         "balance": BALANCE, "verdict": VERDICT, "remaining_s": 170.0,
     }  # fmt: skip
@@ -54,7 +54,8 @@ def evaluation(**fields: Any) -> Evaluation:
 def summary(**fields: Any) -> dict[str, Any]:
     """As it is read back from summary.json."""
     return {
-        "status": "completed", "env_steps": 210_000, "frames": 210_000, "updates": 51, "wall_s": 72.3, "steps_per_s": 2904.6,
+        "status": "completed", "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "wall_s": 72.3,
+        "steps_per_s": 2904.6,
         "updates_per_s": 0.7, "episodes": 1203, "return_mean": 215.3, "info": {},
         "evaluation": {"mean": 487.25, "std": 20.1, "episodes": 20}, "best_evaluation": None, "lag": {"mean": 0.4, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},

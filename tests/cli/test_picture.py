@@ -72,6 +72,16 @@ def test_numbers_of_info_are_shown_everywhere():
     assert re.search(r"^  won +0.750 at the end, 0.013 on average$", made.file.getvalue(), re.MULTILINE)
 
 
+def test_steps_that_nobody_has_learned_from_yet_are_shown():
+    ahead = report(env_steps=0, frames=0, updates=0, taken=3_380, steps_per_s=25.8)
+    assert "0 of 500k steps (3.38k taken)" in rendered(picture(ahead, program(), history(), on="process"))
+    assert "0 steps (3.38k taken)  26/s" in compact(ahead, program(), history())
+    assert "taken" not in compact(report(), program(), history()), "not where it is a batch or two"
+    made = Console(file=io.StringIO(), width=80, highlight=False)
+    print_summary(made, summary(env_steps=0, taken=3_380), Path("runs/x"))
+    assert "0 (3,380 taken) in 1:12" in made.file.getvalue()
+
+
 def test_the_moment_of_solving_is_shown():
     text = rendered(picture(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
     assert "solved after 12.3 s" in text

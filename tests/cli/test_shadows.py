@@ -36,6 +36,7 @@ def type_there(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
+@pytest.mark.thorough
 def test_a_random_py_of_the_users_breaks_no_command(here: Path) -> None:
     done = type_there(here, "train", "my_game:make", *SIZES.split(), "--inference", "central")  # which starts both servers
     assert done.returncode == 0, done.stdout + done.stderr

@@ -124,6 +124,7 @@ def test_an_atari_game_is_recorded_as_its_python_env(target, tmp_path):
     assert next(turns, None) is None, "forty frames were asked for"
 
 
+@pytest.mark.thorough
 def test_what_is_recorded_is_what_training_sees(tmp_path):
     """Float64 observations are float32, as in the ring."""
     seen = []

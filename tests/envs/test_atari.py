@@ -24,6 +24,7 @@ MADE = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("made", MADE, ids=range(len(MADE)))
 @pytest.mark.parametrize("game", ["Pong", "Breakout"])
 def test_golden_the_two_backends_agree_bit_for_bit(game, made):
@@ -86,6 +87,7 @@ def test_it_renders_for_a_video():
     assert "rgb_array" in game.metadata["render_modes"]
 
 
+@pytest.mark.thorough
 def test_no_ops_are_drawn():
     """Without them every episode of Pong begins with the same screen."""
     for target in ("ALE/Pong-v5", "python:ALE/Pong-v5"):
@@ -165,6 +167,7 @@ def test_what_was_pressed_after_a_reset_is_held():
     assert held > 2  # else this test proves nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(84, 84), (210, 160), (70, 80), (1, 1), (64, 96)])
 def test_shrink_averages_areas(size):
     image = np.random.default_rng(0).integers(0, 256, (210, 160, 3)).astype(np.uint8)

@@ -136,6 +136,7 @@ def test_same_step_without_a_truncation_leaves_it_open():
     assert of_its_own - gymnasiums == {"truncation treated as termination, where the env gives no info['final_obs']"}
 
 
+@pytest.mark.thorough
 def test_steps_that_stall():
     (stall,) = found("Stalls", steps=100)
     assert (stall.severity, stall.what) == ("note", "some steps take far longer than most")
@@ -238,6 +239,7 @@ def test_silent_on_mujoco(target, tmp_path, monkeypatch):
     assert "float64, cast to float32" in report.facts["observation"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ALE)
 def test_silent_on_ale(target):
     pytest.importorskip("ale_py")

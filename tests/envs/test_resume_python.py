@@ -102,6 +102,7 @@ def fresh(target, kwargs, seed=2):
     return env_of(target, 1 if "ALE/" in f"{target} {kwargs}" else B, seed, **kwargs)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize(("kind", "target", "kwargs"), CASES, ids=[f"{k}-{t}-{n}" for n, (k, t, _) in enumerate(CASES)])
 def test_it_goes_on(kind, target, kwargs):
     """States taken at the reset, in the middle, at an end (before its seam), on a seam, and after 200 steps; each is loaded
@@ -143,6 +144,7 @@ def test_it_goes_on(kind, target, kwargs):
     env.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("target", "kwargs"),
     [

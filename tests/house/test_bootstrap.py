@@ -121,6 +121,7 @@ def in_venv(project: Path, code: str) -> str:
     return done.stdout.strip() + done.stderr
 
 
+@pytest.mark.thorough
 def test_without_ensurepip_after_a_set_up_that_was_killed(bare: Path, project: Path) -> None:
     (project / ".venv").mkdir()
     (project / ".venv/equipoise-setup").write_text("building")  # what a SIGKILL leaves

@@ -63,6 +63,7 @@ def unknown_files(text: str) -> list[str]:
 OF_A_USER = {"my_envs.py", "my_package/envs.py", "my_algorithms.py", "torch/multiprocessing/reductions.py"}
 
 
+@pytest.mark.thorough
 def test_every_python_file_that_is_named_is_there() -> None:
     texts = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(ROOT / "src").rglob("*.py"))
     current = [path for path in texts if "decisions" not in path.parts and path.name != "CHANGELOG.md"]

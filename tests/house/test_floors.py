@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "equipoise"
 EXTRAS = ("ale_py", "av", "envpool", "jax", "mujoco", "pygame", "ray", "tensorboard", "transformers", "wandb")
@@ -83,6 +85,7 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
     assert not {"torch", "numpy", "gymnasium", "rich", "typer"} & set(loaded)
 
 
+@pytest.mark.thorough
 def test_no_module_needs_an_extra() -> None:
     """But for the one file that is about it, which others import in a function: the core works without any of them."""
     block = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r}))"

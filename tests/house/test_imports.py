@@ -57,5 +57,6 @@ def test_a_check_imports_no_torch() -> None:
     assert "torch" not in imported(command("check", "CartPole-v1", "--steps", "20"))
 
 
+@pytest.mark.thorough
 def test_the_api_imports_no_extra() -> None:
     assert imported("import equipoise.api") <= {"torch", "numpy", "gymnasium"}

@@ -35,6 +35,7 @@ def test_cleanup():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_children_orphans_and_segments_are_found(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.2"))

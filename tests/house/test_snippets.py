@@ -46,6 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return programs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

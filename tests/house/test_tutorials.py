@@ -48,6 +48,7 @@ def result(place: Path, name: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda t: t.stem)
 def test_what_a_tutorial_says_works(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -143,6 +143,7 @@ def test_squashed_equals_torch():
     torch.testing.assert_close(policy.mode(), middle)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.01), (-300.0, 500.0), (10.0, 11.0)])
 def test_squashed_density_integrates_to_one_and_to_its_entropy(low, high):
     for mean, log_std in ((0.0, 0.0), (1.5, -1.0), (-0.5, 0.5)):

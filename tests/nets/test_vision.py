@@ -103,6 +103,7 @@ def test_resnet(shape):
     assert len(net.convs) == 3 and sum(isinstance(m, nn.Conv2d) for m in net.modules()) == 15
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["nature", "resnet"])
 def test_both_layouts_give_the_same(kind):
     x = images(STACK)

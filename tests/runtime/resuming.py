@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.record.directory import RunDirectory
-from equipoise.record.report import DETERMINISTIC
+from equipoise.record.report import repeatable
 
 N = 8192  # env steps to the checkpoint, as many again to the end
 SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episodes 0 --no-recipe"
@@ -63,5 +63,5 @@ def told(path: Path) -> dict[str, Any]:
     run = RunDirectory.open(path)
     summary = run.summary()
     assert summary is not None and summary["status"] == "completed", summary
-    reports = [{key: report[key] for key in DETERMINISTIC} for report in run.metrics()]
+    reports = repeatable(run.metrics())
     return {"params_sha256": summary["params_sha256"], "env_steps": summary["env_steps"], "reports": reports}

@@ -33,6 +33,7 @@ def test_in_lockstep_nothing_is_chosen(tmp_path: Path) -> None:
     assert summary["acting"] == {"weights": "fp32", "forward": {"main": "torch"}, "error": {}}
 
 
+@pytest.mark.thorough
 def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "choose", lambda *_, **__: Choice(forward="lean", why="told so", torch_us=2.0, lean_us=1.0))
     run, _, summary = ran(made(max_lag=1, checkpoint_every=2048), tmp_path / "run")
@@ -52,6 +53,7 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
     assert summary["acting"]["weights"] == "int8" and summary["acting"]["error"]["acting/p_error_max"] > 0
 
 
+@pytest.mark.thorough
 def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path: Path) -> None:
     """In lockstep a report of a run that was resumed is that of a run that was not, its error included."""
     program = made(acting_precision="bf16", checkpoint_every=1024)

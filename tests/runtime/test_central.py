@@ -86,6 +86,7 @@ def cartpole(algorithm: str = "ppo", **options: Any) -> Program:
     return api.program("CartPole-v1", algorithm, recipe=False, **given | options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "core"), [("ppo", "none"), ("impala", "lstm")])
 def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(algorithm: str, core: str, tmp_path: Path) -> None:
     settings = [f"algorithm.core={core}"]
@@ -96,6 +97,7 @@ def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(algorithm
     assert len({one["params_sha256"] for one in found}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("env", "on"), [("python:CartPole-v1", "process"), ("CartPole-v1", "serial")])
 def test_a_run_goes_on_to_the_same_bits(env: str, on: Any, tmp_path: Path) -> None:
     def made(**options: Any) -> Program:
@@ -151,6 +153,7 @@ def publishes(weights: Weights | DeviceWeights | None) -> int:
     return int(weights._latest[0])
 
 
+@pytest.mark.thorough
 def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_path: Path) -> None:
     """To the bit. The host gets those of records, which the driver acts on, of cuts and of the end; and the last are both's."""
     made = central(cartpole("impala", envs_per_actor=4, unroll=4, steps=16_000, checkpoint_every=4000))
@@ -163,6 +166,7 @@ def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_pat
     assert publishes(ring.weights) == 1 + updates // 2 + 2  # the first, those of records, and of the two cuts that lie between
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a device is found in /proc")
 def test_no_more_versions_are_acted_with_than_are_published(laid_out: list[Shared], tmp_path: Path, monkeypatch: Any) -> None:
     """Those that the host gets for records and cuts are not: they are the same as where there is no device."""
@@ -236,6 +240,7 @@ def proving(max_lag: int | None, **options: Any) -> Program:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [1, *(pytest.param(lag, marks=pytest.mark.chaos) for lag in (0, None))])
 def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(max_lag: int | None, tmp_path: Path) -> None:
     """Every row that comes proves itself, recurrent state included; those that were lost are counted."""
@@ -262,6 +267,7 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(ma
     assert {name: counts[name] for name in ("torn", "duplicated", "orphans")} == {"torn": 0, "duplicated": 0, "orphans": 0}
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path) -> None:
     """Of the envs that are where they were, and of those that act for them, none is asked for what the other has dropped."""
     train(central(alter(proving(1), steps=4000, schedule_steps=10_000_000)), tmp_path / "run", "process")

@@ -26,6 +26,7 @@ def program(*settings: str, **options: Any) -> Any:
     return api.program("tests.envs.wide:Wide", "dqn", settings=[*SETTINGS, *settings], **{**given, **options})
 
 
+@pytest.mark.thorough
 def test_a_codec_changes_no_bit_of_a_run(tmp_path: Path) -> None:
     plain = train(program(checkpoint_every=0), tmp_path / "plain")["params_sha256"]
     for name, on in (("delta", "serial"), ("zstd", "serial"), ("lz4", "process")):
@@ -33,6 +34,7 @@ def test_a_codec_changes_no_bit_of_a_run(tmp_path: Path) -> None:
         assert train(made, tmp_path / name, on)["params_sha256"] == plain, name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "on"), [("delta", "serial"), ("obs=zstd", "process")])
 def test_a_run_goes_on_to_the_same_bits(name: str, on: Any, tmp_path: Path) -> None:
     settings = [f"replay.codec={name}", "replay.selector=prioritized"]

@@ -23,8 +23,8 @@ from tests.runtime.test_program import Toy, program
 
 def report(**fields):
     given = {
-        "wall_s": 1.5, "env_steps": 2048, "frames": 8192, "updates": 2, "steps_per_s": 1000.0, "updates_per_s": 1.0,
-        "episodes": 3, "return_mean": 21.0, "length_mean": 21.0, "lag_mean": 0.5, "lag_max": 1,
+        "wall_s": 1.5, "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "steps_per_s": 1000.0,
+        "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "length_mean": 21.0, "lag_mean": 0.5, "lag_max": 1,
         "balance": {"actor 0": Shares(worked=1.0), "learner": Shares(worked=0.5, starved=0.5)}, "verdict": "Balanced.",
         "remaining_s": 9.0, "metrics": {"entropy": 0.69},
     }  # fmt: skip
@@ -33,8 +33,8 @@ def report(**fields):
 
 def summary(**fields):
     given = {
-        "status": "completed", "env_steps": 2048, "frames": 8192, "updates": 2, "wall_s": 1.5, "steps_per_s": 1000.0,
-        "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
+        "status": "completed", "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "wall_s": 1.5,
+        "steps_per_s": 1000.0, "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2), "best_evaluation": None,
         "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}, "verdict": "Balanced.",
@@ -167,8 +167,8 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert written == json.loads((made.path / "summary.json").read_text()) == made.summary()
     assert list(written) == list(SUMMARY_KEYS)
     assert set(SUMMARY_KEYS) == {
-        "env_steps", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean", "evaluation",
-        "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
+        "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
+        "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
         "info", "acting", "aborted", "best_evaluation",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}

@@ -90,6 +90,7 @@ def proven(algorithm: Recomputing, on: Any, path: Any, **options: Any) -> float:
     return last.metrics["proven"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("serial", None), ("process", None)])
 def test_with_four_actors_every_stored_state_is_the_recomputed_one(on: Any, max_lag: int | None, tmp_path: Any) -> None:
     assert proven(Recomputing(**SMALL), on, tmp_path / "run", max_lag=max_lag) > 100

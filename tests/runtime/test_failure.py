@@ -66,6 +66,7 @@ def test_a_run_that_fails_leaves_no_memory_open_while_its_error_is_kept(tmp_path
         gc.enable()
 
 
+@pytest.mark.thorough
 def test_a_server_that_ends_while_it_imports_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     """A module that the server imports ends it, as a lack of memory might."""
     (tmp_path / "ending.py").write_text("import os\nos._exit(9)\n")
@@ -136,6 +137,7 @@ def run_params(run: Any) -> Any:
     return load_checkpoint(run._files.latest_checkpoint())[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("how", "settings", "said"),
     [
@@ -149,6 +151,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run(how: str, settings: lis
         exhaust(failing(how, "process", tmp_path / "run", settings=settings, actors=1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("worker", ["actor 0", "learner"])
 def test_a_worker_that_is_killed_from_outside_again_and_again_does_not_end_the_run(worker: str, tmp_path: Path) -> None:
     """Five times before it has done anything, then it is left alone."""
@@ -163,6 +166,7 @@ def test_a_worker_that_is_killed_from_outside_again_and_again_does_not_end_the_r
     assert [note for note in run.summary["notes"] if said in note]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 1, None])
 def test_a_worker_that_gets_on_is_replaced(max_lag: int | None, tmp_path: Path) -> None:
     """Without a bound the other actor goes on meanwhile, however fast: the run is left when there were two deaths."""
@@ -176,6 +180,7 @@ def test_a_worker_that_gets_on_is_replaced(max_lag: int | None, tmp_path: Path) 
     assert [note for note in run.summary["notes"] if said in note]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "said"), [("hang", "time.sleep"), ("stop", "does not answer signals")])
 def test_a_worker_that_hangs_is_replaced_and_says_where(how: str, said: str, tmp_path: Path) -> None:
     run = failing(how, "process", tmp_path / "run", after=100, steps=4000, settings=["placement.deadline_s=2"])
@@ -184,6 +189,7 @@ def test_a_worker_that_hangs_is_replaced_and_says_where(how: str, said: str, tmp
     assert [n for n in run.summary["notes"] if "actor 0 did nothing for" in n and (said in n or "failing.py" in n)]
 
 
+@pytest.mark.thorough
 def test_a_worker_in_an_endless_loop_is_replaced_and_says_where(tmp_path: Path) -> None:
     run = failing("loop", "process", tmp_path / "run", after=100, steps=1500, settings=["placement.deadline_s=1"])
     exhaust(run)
@@ -192,6 +198,7 @@ def test_a_worker_in_an_endless_loop_is_replaced_and_says_where(tmp_path: Path) 
     assert "failing.py" in note and "compute" in note
 
 
+@pytest.mark.thorough
 def test_a_worker_that_computes_for_long_does_not_hang(tmp_path: Path) -> None:
     """Its step takes three times ``deadline_s`` on a core, and longer where others want the core, too."""
     settings = [f"placement.deadline_s={failures.COMPUTES_S / 3}"]
@@ -200,6 +207,7 @@ def test_a_worker_that_computes_for_long_does_not_hang(tmp_path: Path) -> None:
     assert run.summary["status"] == "completed" and not [n for n in run.summary["notes"] if "replaced" in n]
 
 
+@pytest.mark.thorough
 def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(tmp_path: Path) -> None:
     """Killed once, it ends where a run ends that nobody killed: in lockstep, to the bit."""
 
@@ -244,6 +252,7 @@ def test_leaving_the_loop_early_ends_everything(tmp_path: Path) -> None:
     assert api.load(run.directory).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "hang"])
 def test_a_worker_that_does_not_answer_is_killed_at_the_end(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.run.run.LAST_CUT_S", 1.0)  # it never holds still

@@ -47,6 +47,7 @@ def test_a_share_of_zero_is_a_run_without_goals(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["future", "episode"])
 def test_a_resumed_run_relabels_as_the_other_would_have(strategy: str, tmp_path: Path) -> None:
     words = ["equipoise/BitFlip-v0", "--algorithm", "dqn", "--on", "serial", "--checkpoint-every", "600", "--quiet"]

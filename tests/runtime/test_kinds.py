@@ -47,6 +47,7 @@ def log(run: Path, index: int) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[dict[str, str]] = []

@@ -29,6 +29,7 @@ def two_actors(algorithm: str, env: str) -> dict[str, Any]:
     return {"actors": 2, "envs_per_actor": made.placement.envs_per_actor // 2} if made.actors == 1 else {}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "on"), [("ppo", "process"), ("impala", "serial")])
 def test_cartpole_is_solved(algorithm: str, on: str, tmp_path: Any) -> None:
     """The other two pairs, and more seeds, are slow tests."""
@@ -37,6 +38,7 @@ def test_cartpole_is_solved(algorithm: str, on: str, tmp_path: Any) -> None:
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= goal and summary["evaluation"]["episodes"] == 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "epochs"), [("ppo", 3), ("impala", 1)])
 def test_a_masked_policy_learns_which_of_the_open_doors_is_best(algorithm: str, epochs: int, tmp_path: Any) -> None:
     """No closed door is ever tried, so that no episode ends early; without the mask one cannot know which are open."""

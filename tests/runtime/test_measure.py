@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +24,14 @@ from tests.runtime.resuming import command
 from tests.runtime.ruling import program
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_measurement_that_is_told_to_leave_leaves_nothing(
     number: signal.Signals, code: int, tmp_path: Path, deadline: Any
 ) -> None:
     """As before a run has begun: no directory. ``nothing_left_behind`` looks for processes and segments."""
-    temporary, out = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    out = tmp_path / "run"
+    temporary = Path(tempfile.mkdtemp(prefix="equipoise-test-"))  # tmp_path may be too long for sockets
     words = ["train", "CartPole-v1", "--algorithm", "impala", "--inference", "auto", "--actors", "1", "--out", str(out)]
     process = subprocess.Popen(
         command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
@@ -45,8 +48,11 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+        left = [
+            path.name for path in temporary.iterdir() if not path.name.startswith("torch")
+        ]  # which keeps a cache of its own
+        shutil.rmtree(temporary)
     assert process.returncode == code and "Traceback" not in text and text.endswith("equipoise train: interrupted\n"), text
-    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torch")]  # which keeps a cache of its own
     assert not left and not out.exists()
 
 

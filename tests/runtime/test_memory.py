@@ -221,7 +221,7 @@ def test_the_smallest_limit_of_the_groups_around_the_process_counts(
 # --------------------------------------------------------------------------------------------------- the command line
 
 
-def command(*arguments: str, cwd: Path, **limits: int) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, cwd: Path, temporary: Path = Path("/tmp"), **limits: int) -> subprocess.CompletedProcess[str]:
     """``equipoise train CartPole-v1`` under these resource limits ("AS", "NOFILE", "FSIZE")."""
 
     def limit() -> None:
@@ -231,10 +231,12 @@ def command(*arguments: str, cwd: Path, **limits: int) -> subprocess.CompletedPr
     call = "from equipoise.cli import main; main()"
     return subprocess.run(  # noqa: PLW1510
         [sys.executable, "-c", call, "train", "CartPole-v1", "--quiet", "--steps", "4k", "--out", "run", *arguments],
-        cwd=cwd, preexec_fn=limit, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=cwd, preexec_fn=limit, capture_output=True, text=True, timeout=240,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)},
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -284,6 +286,7 @@ def one_sentence(done: subprocess.CompletedProcess[str], code: int, said: str) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_an_update_that_is_not_finite_ends_the_run_in_a_sentence(on: str, tmp_path: Path) -> None:
@@ -291,6 +294,7 @@ def test_an_update_that_is_not_finite_ends_the_run_in_a_sentence(on: str, tmp_pa
     one_sentence(done, 1, r"learner, group 'all', update 1: expected a finite (loss|grad_norm/all), got")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_too_few_open_files_are_a_sentence_that_names_enough(tmp_path: Path) -> None:
     done = command(cwd=tmp_path, NOFILE=24)
@@ -301,6 +305,17 @@ def test_too_few_open_files_are_a_sentence_that_names_enough(tmp_path: Path) -> 
     assert command(cwd=tmp_path, NOFILE=int(enough[1])).returncode == 0
 
 
+def test_a_temporary_directory_with_a_long_path_is_a_sentence(tmp_path: Path) -> None:
+    """Sockets, which processes talk through, cannot lie in it."""
+    place = tmp_path / ("long" * 30)
+    place.mkdir()
+    done = command(cwd=tmp_path, temporary=place)
+    path = rf"whose path has {len(str(place))} characters, expected at most 75"
+    one_sentence(done, 2, rf"the run cannot start, .* in the temporary directory, {path}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_limit_of_the_size_of_files_costs_checkpoints_not_the_run(tmp_path: Path) -> None:
     """In one thread: what is too large is not saved, and the run says so. Processes share memory, which counts as a file."""

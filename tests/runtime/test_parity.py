@@ -35,11 +35,13 @@ def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, setting
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), SOME)
 def test_serial_and_process_agree_to_the_bit(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path))) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "core", "actors", "seed"), [("ppo", "none", 2, 0), ("impala", "lstm", 2, 1)])
 def test_they_agree_with_running_statistics(algorithm: str, core: str, actors: int, seed: int, tmp_path: Any) -> None:
     """A batch of two windows a stream, too: its order is that of the streams' rows, whoever came first."""
@@ -47,6 +49,7 @@ def test_they_agree_with_running_statistics(algorithm: str, core: str, actors: i
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "b", NORMALISED, batch=8 * actors * 2))) == 1
 
 
+@pytest.mark.thorough
 def test_the_hash_can_differ(tmp_path: Any) -> None:
     a, b = hashes("ppo", "none", 1, 0, tmp_path / "a")[0], hashes("ppo", "none", 1, 1, tmp_path / "b")[0]
     assert a != b

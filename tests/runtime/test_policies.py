@@ -13,7 +13,7 @@ from equipoise.errors import WorkerFailed
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
-from equipoise.record.report import DETERMINISTIC
+from equipoise.record.report import repeatable
 from equipoise.run.run import Run
 from equipoise.runtime import blueprint
 from equipoise.types import Frozen
@@ -41,6 +41,7 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, tmp_path: Path) ->
     assert rows["sampled"] == 3 * summary["env_steps"] and rows["inserted"] == rows["sampled"] + rows["held"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 1, None])
 def test_rows_prove_themselves_in_processes(max_lag: int | None, tmp_path: Path) -> None:
     summary = run(program(max_lag=max_lag, steps=6000, actors=3, batch=9 if max_lag == 0 else 6), "process", tmp_path / "run")
@@ -136,15 +137,17 @@ def told(path: Path) -> Any:
     directory = RunDirectory.open(path)
     summary = directory.summary()
     assert summary is not None and summary["status"] == "completed"
-    return summary["params_sha256"], [{key: line[key] for key in DETERMINISTIC} for line in directory.metrics()]
+    return summary["params_sha256"], repeatable(directory.metrics())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", [False, True])
 def test_serial_and_process_agree_to_the_bit(frozen: bool, tmp_path: Path) -> None:
     one, other = (ppo(tmp_path / on, on, frozen=frozen) for on in ("serial", "process"))
     assert one == other
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("frozen", "on"), [(False, "serial"), (True, "serial"), (True, "process")])
 def test_a_run_in_two_parts_equals_the_whole(frozen: bool, on: Any, tmp_path: Path) -> None:
     whole = ppo(tmp_path / "whole", on, frozen=frozen, schedule_steps=1280)
@@ -229,6 +232,7 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------------------------ kills
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_an_actor_that_dies_again_and_again_is_replaced_with_all_its_policies(max_lag: int | None, tmp_path: Path) -> None:
     """Its env kills the process at some row of an unroll; every 150 steps of a process."""

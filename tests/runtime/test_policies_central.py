@@ -82,6 +82,7 @@ def bits(made: Program, on: Any, out: Path) -> str:
     return str(going.summary["params_sha256"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", [False, True])
 def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(frozen: bool, tmp_path: Path) -> None:
     made = central(signalling(frozen=frozen))
@@ -90,6 +91,7 @@ def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(frozen: b
     assert len(found) == 1
 
 
+@pytest.mark.thorough
 def test_a_run_in_two_parts_equals_the_whole(tmp_path: Path) -> None:
     whole = bits(central(signalling(schedule_steps=1280)), "serial", tmp_path / "whole")
     bits(central(signalling(schedule_steps=1280, steps=640)), "process", tmp_path / "parts")
@@ -98,6 +100,7 @@ def test_a_run_in_two_parts_equals_the_whole(tmp_path: Path) -> None:
     assert going.summary is not None and going.summary["params_sha256"] == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_killed_workers_are_replaced_with_all_policies(max_lag: int | None, tmp_path: Path) -> None:
     """A killed env worker, then a killed inference worker: the rows of an unroll are lost of all policies, or of none."""

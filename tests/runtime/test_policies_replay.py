@@ -88,6 +88,7 @@ def dqns(*, on: Any, out: Path, steps: int = 512, settings: tuple[str, ...] = ()
 MIXED = ("policies.listener.replay.selector=prioritized", "policies.listener.replay.shards=2")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", [(), MIXED])
 def test_a_run_in_two_parts_equals_the_whole(settings: tuple[str, ...], tmp_path: Path) -> None:
     """The replays' rows, their priorities and what is drawn next go on, of each policy; serial and processes agree."""
@@ -98,6 +99,7 @@ def test_a_run_in_two_parts_equals_the_whole(settings: tuple[str, ...], tmp_path
     assert going.summary is not None and going.summary["params_sha256"] == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["actor 0", "shard 1"])
 def test_a_killed_worker_is_replaced(name: str, tmp_path: Path) -> None:
     """The rows of an actor are lost of both policies or of none; those of a shard are of one policy, and the run goes on."""

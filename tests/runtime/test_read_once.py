@@ -84,6 +84,7 @@ def test_a_resume_opens_each_file_once(kind: str, on: Any, tmp_path: Path) -> No
 WORKERS = ["learner.safetensors", "actor_1.safetensors"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 @pytest.mark.parametrize("name", WORKERS)
 def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(name: str, on: Any, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def segments(checkpoints: Path) -> set[str]:
 # ---------------------------------------------------------------------------------------------------------------- the run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("dqn", "process"), *BOTH])
 def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path) -> None:
     """Its ring has been full for long, twice."""
@@ -76,6 +77,7 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
     assert segments(checkpoints) == named(checkpoints)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "r2d2"])
 def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
@@ -120,6 +122,7 @@ def refuse(*_: Any) -> None:
     raise ValueError("a state of another size")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["rows", "rng", "priorities"])
 def test_a_resume_that_lost_something_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail."""
@@ -146,6 +149,7 @@ def test_a_resume_that_lost_something_is_seen(lost: str, tmp_path: Path, monkeyp
     assert go_on(tmp_path / "half", steps=1536)["params_sha256"] != whole["params_sha256"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_cuts_change_nothing_and_old_segments_go(on: Any, tmp_path: Path) -> None:
     without = train(program(checkpoint_every=0), tmp_path / "a", on)
@@ -326,6 +330,7 @@ def operations(directory: Path, saves: int, monkeypatch: pytest.MonkeyPatch) -> 
     return expected, count[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moments", [20, pytest.param(None, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(900)
 def test_a_writer_killed_at_any_moment_leaves_what_it_completed(

@@ -54,6 +54,7 @@ def test_windows_prove_themselves_in_serial(rows: int, selector: str, max_lag: i
     assert summary["env_steps"] == 4000 and summary["updates"] == 3 * (4000 - 240) // 80
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rows", "selector", "max_lag"), [(1, "prioritized", 0), (3, "uniform", 1), (7, "prioritized", None)])
 def test_windows_prove_themselves_in_processes(rows: int, selector: str, max_lag: int | None, tmp_path: Any) -> None:
     made = remembering(rows=rows, max_lag=max_lag, steps=20_000, replay={"selector": selector, "file": str(tmp_path)})
@@ -68,6 +69,7 @@ def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Any) -> None:
         run(remembering(rows=3, fault=fault), "serial", tmp_path / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 def test_serial_and_process_agree_to_the_bit(selector: str, tmp_path: Any) -> None:
     found = [
@@ -164,6 +166,7 @@ def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> Non
 SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=16"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "apex_dqn", "r2d2"])
 def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
     env = "Pendulum-v1" if algorithm == "td3" else "CartPole-v1"

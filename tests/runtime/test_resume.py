@@ -53,6 +53,7 @@ def kill_and_resume(algorithm: str, core: str, on: str, moments: int, path: Path
         assert told(out) == expected, f"killed {2 * wait_s:.3f} s after the checkpoint"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("algorithm", "core", "on"), SOME)
 def test_a_killed_run_goes_on_to_the_same_bits(
     algorithm: str, core: str, on: str, tmp_path: Path, seed: int, deadline: Any
@@ -185,6 +186,7 @@ def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, mo
     assert go_on(tmp_path / "other", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["appo", "a3c"])
 def test_a_resume_goes_on_with_the_target_network(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cut, at update 16 of 32, lies between two copies; a3c has no such network, and RMSProp's state."""
@@ -216,6 +218,7 @@ def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: 
         assert go_on(tmp_path / "again", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
     train(program(), tmp_path / "run")
     with pytest.raises(api.NothingToDo, match="complete at step 2,048: nothing to do; --steps N beyond 2048"):
@@ -282,6 +285,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(on: Any, tmp_path: Path,
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
 def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_path: Path) -> None:
     """The workers themselves cannot write: their files may not grow beyond 64 bytes."""
@@ -299,6 +303,7 @@ def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_
     assert not list((tmp_path / "run").glob("checkpoints/.*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on", "number", "every"), [
     ("serial", signal.SIGINT, "0"), ("process", signal.SIGTERM, "0"), ("process", signal.SIGINT, "4096"),
 ])  # fmt: skip

@@ -60,6 +60,7 @@ def test_a_batch_of_part_of_the_actors(on: str, tmp_path: Any) -> None:
     run(program(actors=4, batch=16, max_lag=1, algorithm=Ruling()), on, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", None), ("process", 1)])
 def test_rows_around_aborted_episodes_prove_themselves(on: Any, max_lag: int | None, tmp_path: Any) -> None:
     made = program(target="tests.envs.faulty:FaultyRuler", max_lag=max_lag, steps=4000, algorithm=Ruling(faulty=True))
@@ -76,6 +77,7 @@ def test_a_batch_of_several_unrolls_of_an_actor(tmp_path: Any) -> None:
     run(program(actors=2, batch=64, max_lag=0), "serial", tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
 def test_the_lag_is_bounded_with_a_straggler(max_lag: int, tmp_path: Any) -> None:
     """One of three actors is about 20 times slower than the others."""

@@ -9,6 +9,7 @@ import pytest
 
 from equipoise import api
 from equipoise.record.directory import RunDirectory
+from equipoise.record.report import repeatable
 from equipoise.run.run import Run
 
 STEPS, EVERY = 1024, 128
@@ -24,7 +25,7 @@ def begin(path: Path, algorithm: str = "ppo", on: Any = "serial", **options: Any
 
 def told(path: Path) -> list[tuple[int, int, float | None]]:
     """What the reports of a run say that does not depend on time."""
-    return [(line["updates"], line["episodes"], line["return_mean"]) for line in RunDirectory.found(path).metrics()]
+    return [(line["updates"], line["episodes"], line["return_mean"]) for line in repeatable(RunDirectory.found(path).metrics())]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return run.directory, run.summary["params_sha256"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_saved_run_goes_on_and_can_be_gone_on_with(on: str, whole: tuple[Path, str], tmp_path: Path) -> None:
     path, wanted = whole

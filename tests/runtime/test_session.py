@@ -143,6 +143,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_the_end_of_the_program_closes_all_runs(tmp_path: Path, on: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

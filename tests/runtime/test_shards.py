@@ -40,6 +40,7 @@ def program(algorithm: str, **options: Any) -> Program:
     return api.program("CartPole-v1", algorithm, recipe=False, settings=[*settings, *SIZES[algorithm]], **given | options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["dqn", "apex_dqn", "r2d2"])
 def test_a_run_is_the_same_everywhere_and_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     whole = train(program(algorithm, checkpoint_every=0), tmp_path / "whole", "serial")
@@ -76,6 +77,7 @@ def weighing(steps: int, **options: Any) -> Program:
     return ruled(algorithm=Weighing(rows=3, **options), replay=replay, steps=steps, batch=32, max_lag=1)
 
 
+@pytest.mark.thorough
 def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> None:
     """The batches prove themselves all the while; every row is accounted for."""
     run, killed = api.train(alter(weighing(30_000), checkpoint_every=4000), out=tmp_path / "run"), 0
@@ -96,6 +98,7 @@ def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> No
     assert run.summary["updates"] == 3 * (30_000 - 240) // 80
 
 
+@pytest.mark.thorough
 def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match=r"(?s)shard \d raised an exception, 3 times in a row.*no priority, ever") as caught:
         for _ in api.train(weighing(4000, raises=True), out=tmp_path / "run"):
@@ -103,6 +106,7 @@ def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
     assert caught.value.worker.startswith("shard")
 
 
+@pytest.mark.thorough
 def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint(tmp_path: Path) -> None:
     """In lockstep, to the bit."""
     whole = train(program("dqn", steps=4800, checkpoint_every=0), tmp_path / "whole", "serial")

@@ -43,6 +43,7 @@ def hashes(path: Path, threads: str | None) -> dict[str, str]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.thorough
 def test_a_run_has_one_hash_however_many_threads_there_are(tmp_path: Path) -> None:
     found = {threads: hashes(tmp_path / f"{threads}", threads) for threads in (None, "1", "2")}
     assert found[None] == found["1"] == found["2"]

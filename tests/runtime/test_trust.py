@@ -178,6 +178,7 @@ def test_a_capsule_runs_where_the_user_vouches(run: Path) -> None:
             capsules.read(place, [other])
 
 
+@pytest.mark.thorough
 def test_ones_own_runs_and_capsules_need_no_word(run: Path) -> None:
     made = program(env="mine:make", settings=["algorithm.torso=mine:Torso"])
     train(made, Path("own"))

@@ -76,6 +76,7 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
         api.program(PIXELS, "ppo", precision="fp16", **SMALL)
 
 
+@pytest.mark.thorough
 def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
     """Catch pays 1, so a bound of 1 says nothing and one of 0.1 does."""
     hashes = {
@@ -88,6 +89,7 @@ def test_clipping_changes_what_is_learned(tmp_path: Any) -> None:
     assert len(hashes) == 4
 
 
+@pytest.mark.thorough
 def test_atari_is_booked_in_frames_and_named(tmp_path: Any) -> None:
     pytest.importorskip("ale_py")
     small = SMALL | {"envs_per_actor": 1}
@@ -136,6 +138,7 @@ def test_torsos_are_compiled_in_the_modes_that_they_are_used_in(tmp_path: Any, m
     assert modes == {(True, False), (False, True)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["loss", "act"])
 def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None:
     """Also in the midst of the run: three times as long as a tick may take."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 import equipoise as eq
@@ -38,7 +41,7 @@ def finish(run: Any) -> Any:
 
 
 def told(reports: list[Any]) -> list[Any]:
-    return [[getattr(r, key) for key in DETERMINISTIC] for r in reports if r.recorded and not r.final]
+    return [[getattr(r, key) for key in DETERMINISTIC] for r in reports if r.recorded and not r.final and not r.timed]
 
 
 def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> None:
@@ -54,6 +57,7 @@ def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> 
     assert json.loads((serial["path"] / "summary.json").read_text())["info"] == info
 
 
+@pytest.mark.thorough
 def test_the_steps_go_on_between_two_lines_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded stays what it was: of the learner's records."""
     monkeypatch.setattr(run_module, "LIVE_S", 0.0)
@@ -70,9 +74,67 @@ def test_the_steps_go_on_between_two_lines_of_the_metrics(tmp_path: Path, monkey
     assert (seen[first].step, seen[second].step) == (6400, 12_800)
     assert seen[first + 1].step >= 6400
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert all(line["env_steps"] % 6400 == 0 and line["recorded"] for line in lines)
+    assert all(line["recorded"] for line in lines) and lines[-1]["timed"], "the last one as the run was left"
+    assert all(line["env_steps"] % 6400 == 0 for line in lines if not line["timed"])
 
 
+class Slow(gymnasium.Env[Any, Any]):
+    """A step takes 4 ms, an episode three steps: no batch is full for a long time, and episodes end."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.004)
+        self._t += 1
+        return np.zeros(2, np.float32), 1.0, self._t == 3, False, {}
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_run_that_has_not_learned_yet_shows_and_keeps_what_it_has(
+    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "RECORDED_S", 0.3)
+    run = api.train(
+        "tests.runtime.test_watching:Slow", on=on, out=tmp_path / "run", actors=1, envs_per_actor=4,
+        unroll=4096, steps=100_000, evaluate_episodes=0, settings=["algorithm.minibatches=1"],
+    )  # fmt: skip
+    for report in run:
+        if report.timed and report.episodes:
+            break
+    assert report.recorded and (report.env_steps, report.updates) == (0, 0)
+    assert report.taken > 0 and report.steps_per_s > 0 and report.return_mean == 3.0 and report.length_mean == 3.0
+    run.close()
+    assert run.summary is not None and run.summary["status"] == "interrupted"
+    lines = RunDirectory.open(tmp_path / "run").metrics()
+    assert [line["timed"] for line in lines] == [True] * len(lines) and len(lines) >= 2, "and one as it was left"
+    assert [line["taken"] for line in lines] == sorted(line["taken"] for line in lines)
+    assert run.summary["taken"] >= lines[-1]["taken"] >= report.taken, "and the summary holds all of them"
+    assert run.summary["episodes"] >= lines[-1]["episodes"] >= report.episodes and run.summary["return_mean"] == 3.0
+    assert list((tmp_path / "run").glob("events.*")), "TensorBoard has them, too"
+
+
+def test_a_learner_tells_how_far_it_is_between_two_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program(metrics=(), steps=6400)
+    monkeypatch.setattr(blueprint, "RECORDS", 4)
+    plain = finish(api.train(made, on="serial", out=tmp_path / "plain"))
+    monkeypatch.setattr("equipoise.learners.worker.PARTIAL_S", 0.0)
+    monkeypatch.setattr(run_module, "RECORDED_S", 0.0)
+    talking = finish(api.train(made, on="serial", out=tmp_path / "talking"))
+    assert told(talking["reports"]) == told(plain["reports"]), "what is repeatable stays so"
+    assert talking["params_sha256"] == plain["params_sha256"]
+    timed = [report for report in talking["reports"] if report.timed]
+    updates = [report.updates for report in timed]
+    assert len(set(updates)) > 10 and updates == sorted(updates)
+    assert all(report.metrics for report in timed if report.updates), "with the numbers of the updates so far"
+    assert len({tuple(report.metrics.values()) for report in timed if report.updates}) > 10, "which are new each time"
+
+
+@pytest.mark.thorough
 def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
     long = finish(api.train(program(steps=4096), on="serial", out=tmp_path / "long"))
     short = finish(api.train(program(steps=2048, schedule_steps=4096), on="serial", out=tmp_path / "short"))
@@ -199,6 +261,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path: Path) -> None:
         program(evaluate_every=100)
 
 
+@pytest.mark.thorough
 def test_evaluate_says_that_it_skips_a_damaged_checkpoint(tmp_path: Path) -> None:
     run = finish(api.train(program(steps=512, checkpoint_every=128), on="serial", out=tmp_path / "run"))
     newest = run["path"] / "checkpoints" / "step_512"

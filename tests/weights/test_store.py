@@ -237,6 +237,7 @@ def close(weights: Any) -> None:
         memory.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("share", "device"), PLACES)
 def test_processes_read_what_another_publishes_and_so_do_their_successors(processes: Any, share: Any, device: str) -> None:
     before, ended = named_files(), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from equipoise.envs.check.check import STEPS, check_env
 from equipoise.envs.check.check import Report as CheckReport
 from equipoise.hints import hint
 from equipoise.programs.fields import alter, shorts, valued
+from equipoise.programs.peer_names import key_of_peer, option_of_peer
 from equipoise.programs.program import algorithm_class, algorithm_name
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, check_replays
@@ -113,9 +114,21 @@ def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = 
         for room in ("algorithm", "optimizer", "rewards"):
             if (key := f"{room}.{name}") in settable:
                 raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
-        raise TypeError(f"unknown option {name!r}{hint(name, kinds)}")
+        raise TypeError(f"unknown option {name!r}{_peer_hint(name, fields[name], settable) or hint(name, kinds)}")
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
     return {name: value if name == "policies" else convert(value, kinds[name], name) for name, value in plain.items()}
+
+
+def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
+    """What peers call so, as an argument or as a setting; empty where there is none."""
+    if option := option_of_peer(name):
+        return f"; it is {option!r} here"
+    key, note = key_of_peer(name, settable)
+    if not key:
+        return ""
+    short = {key: name for name, (key, _) in shorts().items()}.get(key) or key.removeprefix("policy.")
+    said = f"{short!r}" if "." not in short else f"settings={{{key!r}: {value!r}}}"
+    return f"; it is {said} here" + (f" ({note})" if note else "")
 
 
 def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from equipoise.experience.replay.mailbox import LEDGER
 from equipoise.record.checkpoint import latest
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
+from equipoise.record.report import repeatable
 from equipoise.types import Inference, learning
 from equipoise.workers.kinds import KINDS
 
@@ -245,8 +246,8 @@ class Attack:
         return latest(self.out / "checkpoints", whole=True)
 
     def recorded(self) -> int:
-        """Count the reports."""
-        return len(RunDirectory.open(self.out).metrics())
+        """Count the reports that tell of progress."""
+        return len(repeatable(RunDirectory.open(self.out).metrics()))
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class OneLineErrors(TyperGroup):
 
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
-    from equipoise.console.options import setting_named
+    from equipoise.console.options import peer_option, setting_named
     from equipoise.hints import hint, nearest
 
     command = error.ctx.command if error.ctx is not None else None
@@ -85,6 +85,8 @@ def _reason(error: Any) -> str:
         known = [option for param in command.get_params(error.ctx) for option in (*param.opts, *param.secondary_opts)]
         if command.name == "train" and (key := setting_named(name)) is not None:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
+        if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
+            return f"no such option {name!r}; it is {ours}"
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):

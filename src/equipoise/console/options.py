@@ -107,6 +107,27 @@ def setting_named(option: str) -> str | None:
     )
 
 
+def peer_option(option: str, algorithm: str | None) -> str:
+    """What peers call so, as an option or a setting of ``algorithm``, for a user who typed it; empty where there is none."""
+    from equipoise.programs.peer_names import is_of_peer, key_of_peer, option_of_peer
+
+    if ours := option_of_peer(option):
+        return f"--{ours.replace('_', '-')} here"
+    if not is_of_peer(option):
+        return ""
+    from equipoise.programs.program import algorithm_class
+
+    try:
+        cls = algorithm_class(algorithm or "ppo")
+    except (ValueError, ImportError):  # said when the rest of the line is right
+        return ""
+    known = {key for key, _ in _all() if cls.needs_replay or not key.startswith("replay.")}
+    key, note = key_of_peer(option, known | {f"algorithm.{name}" for name in facts(cls)})
+    flag = next((name for name, (_, of) in flags().items() if of == key), None)
+    said = f"--{flag} here" if flag else f"the setting --set {key}=... here"
+    return (said + (f" ({note})" if note else "")) if key else ""
+
+
 class TrainHelp(Sections):
     """Help that ends with the settings that have no option, and with an algorithm's where one is named."""
 

@@ -17,6 +17,7 @@ WIDTH = 78
 BAR = 27  # columns of a worker's bar
 PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
+AHEAD = 1.1  # so many times the steps that are learned from
 MOST_INFO = 5  # lines of numbers from the env's info
 COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # distinct without colour, too
@@ -227,8 +228,13 @@ def _progress(report: Report, program: Program) -> Text:
     line = Text("━" * cells, style="green", no_wrap=True).append("─" * (PROGRESS - cells), style="bright_black")
     done = f"{short(report.step)} of {short(program.schedule.steps)}"
     left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
-    text = f"  {share * 100:.0f} %  {done} steps  {clock(report.wall_s)} gone{left}"
+    text = f"  {share * 100:.0f} %  {done} steps{_ahead(report)}  {clock(report.wall_s)} gone{left}"
     return line.append(text, style="default")
+
+
+def _ahead(report: Report) -> str:
+    """The steps that were taken, where learning is far behind them."""
+    return f" ({short(report.taken)} taken)" if report.taken > AHEAD * report.env_steps else ""
 
 
 def compact(report: Report, program: Program, history: History) -> str:
@@ -236,7 +242,7 @@ def compact(report: Report, program: Program, history: History) -> str:
     parts = [
         f"{clock(report.wall_s)}",
         f"{min(report.step / program.schedule.steps, 1.0) * 100:3.0f} %",
-        f"{short(report.step)} steps",
+        f"{short(report.step)} steps{_ahead(report)}",
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
         _lag(report, program),

@@ -21,6 +21,7 @@ from rich.text import Text
 from equipoise.balance.shares import Shares
 from equipoise.console.help import printable
 from equipoise.console.picture import (
+    AHEAD,
     ASCII,
     History,
     acting_lines,
@@ -178,8 +179,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
 def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, str]:
     """The summary in the words of the live picture."""
     rows = {
-        "steps": f"{summary['env_steps']:,} in {clock(summary['wall_s'])}, {_rate(summary['steps_per_s'])} steps/s, "
-        f"{short(summary['updates'])} updates",
+        "steps": f"{summary['env_steps']:,}{_not_learned(summary)} in {clock(summary['wall_s'])}, "
+        f"{_rate(summary['steps_per_s'])} steps/s, {short(summary['updates'])} updates",
         "return": f"{number(summary['return_mean'])} over the last {min(summary['episodes'], 100)} of "
         f"{summary['episodes']:,} episodes",
     }
@@ -198,6 +199,10 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
             rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
     rows["verdict"] = summary["verdict"]
     return rows
+
+
+def _not_learned(summary: Mapping[str, Any]) -> str:
+    return f" ({summary['taken']:,} taken)" if summary["taken"] > AHEAD * summary["env_steps"] else ""
 
 
 def _rate(value: float | None) -> str:

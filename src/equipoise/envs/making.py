@@ -37,6 +37,7 @@ from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
 from equipoise.envs.families.joint import Joint, is_parallel, is_turns
+from equipoise.envs.foreign_ids import meant_by
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.types import EnvFactory
@@ -119,6 +120,8 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         if name not in gymnasium.registry:
             if said := wrong.no_name(target):
                 raise ValueError(said)
+            if said := meant_by(name):
+                raise ValueError(f"unknown env id {target!r}{said}")
             raise wrong.unknown("env id", target, gymnasium.registry)
         return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
     if said := wrong.no_name(target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from equipoise import schema, tree
 from equipoise.learners.learner import Learner
 from equipoise.learners.opponents import OpponentPool
 from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
+
+PARTIAL_S = 2.0  # a learner whose records are further apart tells how far it is in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,8 @@ class LearnerWorker:
     """One step of every policy's learner a tick, until ``updates`` are done: their versions rise together.
 
     ``record`` is called with what has come together every ``record_every`` updates and at the last one, before the batch is
-    released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime.
+    released: in lockstep every actor waits at that moment, so that what it reads of them is the same in every runtime. Where
+    records are far apart in time, ``record`` is called in between with the same sums so far, marked ``partial``.
 
     ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no slot becomes free, so
     every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
@@ -72,6 +76,7 @@ class LearnerWorker:
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
         self._on_host = -1  # the version
+        self._told_at = time.monotonic()
 
     @property
     def version(self) -> int:
@@ -122,7 +127,9 @@ class LearnerWorker:
             self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
         if version % self._record_every == 0 or last:
             self._publish_to_host()
-            self._record(self._take())
+            self._tell(partial=False)
+        elif time.monotonic() - self._told_at >= PARTIAL_S:
+            self._tell(partial=True)
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
@@ -156,8 +163,8 @@ class LearnerWorker:
         self._lag_max = max(self._lag_max, int(lag.max()))
         self._since += 1
 
-    def _take(self) -> dict[str, Any]:
-        """What came together since the last record, as plain numbers."""
+    def _tell(self, *, partial: bool) -> None:
+        """Record the sums since the last record as plain numbers; unless ``partial``, the next sums begin at zero."""
         metrics = {k: float(total) / max(float(count), 1.0) for k, (total, count) in self._sums.items()}
         metrics |= {f"{name}/version": float(past.version) for name, past in self.past.items()}
         record = {
@@ -165,9 +172,12 @@ class LearnerWorker:
             "lag_mean": self._lag_sum / self._since,
             "lag_max": self._lag_max,
             "metrics": metrics,
+            "partial": partial,
         }
-        self._sums, self._lag_sum, self._lag_max, self._since = {}, 0.0, 0, 0
-        return record
+        if not partial:
+            self._sums, self._lag_sum, self._lag_max, self._since = {}, 0.0, 0, 0
+        self._record(record)
+        self._told_at = time.monotonic()
 
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches."""

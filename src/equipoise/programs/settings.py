@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Literal, Union
@@ -19,6 +19,7 @@ from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
 from equipoise.programs import fields
+from equipoise.programs.peer_names import key_of_peer
 from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
@@ -62,7 +63,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
         elif room == "route" and name:
             route[name] = convert(text, str, key)
         elif (kind := _kind(key, kinds)) is None:
-            raise ValueError(f"unknown setting {key!r}{_nested_hint(key) or hint(key, kinds)}")
+            raise ValueError(f"unknown setting {key!r}{_nested_hint(key) or _peer_hint(key, kinds) or hint(key, kinds)}")
         elif targets := _targets(program, key):
             for policy, short in targets:
                 in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
@@ -82,6 +83,12 @@ def _nested_hint(key: str) -> str:
     """The path of a setting whose option has the name ``key``, in words; empty where there is none."""
     path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
     return f"; it is {path!r}" if path else ""
+
+
+def _peer_hint(key: str, known: Collection[str]) -> str:
+    """The path of the setting that peers call so, in words; empty where there is none."""
+    ours, note = key_of_peer(key, known)
+    return f"; it is {ours!r} here" + (f" ({note})" if note else "") if ours else ""
 
 
 def _targets(program: Program, key: str) -> list[tuple[str, str]]:

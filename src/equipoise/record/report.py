@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,16 @@ def read_reports(path: Path, *, damaged: list[str] | None = None) -> list[dict[s
     return found
 
 
-# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time.
+# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others tell of time, and so do all
+# fields of a report that is ``timed``.
 DETERMINISTIC = (
     "env_steps", "frames", "updates", "episodes", "return_mean", "length_mean", "lag_mean", "lag_max", "metrics", "info",
 )  # fmt: skip
+
+
+def repeatable(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the lines of a ``metrics.jsonl`` hold that does not depend on time."""
+    return [{key: line[key] for key in DETERMINISTIC} for line in lines if not line.get("timed")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +100,7 @@ class Report:
 
     wall_s: float  # since the run began
     env_steps: int  # trained on, after frame skip
+    taken: int = 0  # env steps that were taken, trained on or still to be trained on
     frames: int
     updates: int
     steps_per_s: float
@@ -112,6 +119,7 @@ class Report:
     solved_at_s: float | None = None
     notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
+    timed: bool = False  # recorded since time has passed and not since a number of steps has: a resume does not repeat it
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far
     info: Mapping[str, float | None] = field(

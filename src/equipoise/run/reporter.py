@@ -11,6 +11,7 @@ from typing import Any
 
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
+from equipoise.envs.failures.capsule import COUNTED
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
@@ -20,6 +21,7 @@ from equipoise.runtime.stats import RunStats
 from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
 
 MOST_NOTES = 200  # of a run
+STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
     version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
 )  # fmt: skip
@@ -32,8 +34,10 @@ class Reporter:
         self._blue, self._stats, self._began, self._on = blue, stats, began, on
         self._settled: dict[str, Shares] | None = None
         self._balance = self._shares()
-        self._since: tuple[float, int] = (began, 0)  # time and version of the last recorded report
+        self._since: tuple[float, int] = (began, 0)  # time and version of the last record
+        self._taken_before = self._stats().taken  # by the run that this one goes on from
         self._record = NOTHING
+        self._partial: Record | None = None  # what the learner has told since
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
         self._evaluations = Evaluations()
@@ -42,7 +46,7 @@ class Reporter:
         self._ended: float | None = None
         self._notes: list[str] = []
         self._fresh_notes: list[str] = []
-        self.reported_at = began
+        self.reported_at = self.recorded_at = began
 
     @property
     def began(self) -> float:
@@ -106,10 +110,25 @@ class Reporter:
         """Training is over: from here on time counts no more."""
         self._ended, self._settled = time.monotonic(), self._shares()
 
-    def report(self, record: Record | None, *, final: bool = False, evaluating: Evaluating | None = None) -> Report:
-        """A recorded report of a learner's record, or one of the moment, in which an evaluation may be under way."""
+    @property
+    def settled(self) -> bool:
+        return self._settled is not None
+
+    def heard(self, record: Record) -> None:
+        """Keep a partial record for the reports until the next whole one."""
+        self._partial = record
+
+    def report(
+        self, record: Record | None = None, *, timed: bool = False, final: bool = False, evaluating: Evaluating | None = None
+    ) -> Report:
+        """A report of a learner's record, or of the moment, in which an evaluation may be under way.
+
+        ``timed``: one of the moment that is recorded, since records are far apart. ``final``: the last one.
+        """
         now = time.monotonic()
+        recorded = record is not None or timed or final
         if record is not None:
+            self._partial = None
             at, version = self._since
             updates = record.version - version
             self._rate = updates / max(record.at - at, 1e-9)
@@ -122,28 +141,36 @@ class Reporter:
         balance = {name: _less(shares[name], self._balance[name]) for name in shares}
         if final:  # nothing comes after it: of the whole run, as in the summary
             balance = shares
-        elif record is not None:
+        elif recorded:
             self._balance = shares
-        # A report of the moment is not written: what it tells of is told again by the next one that is.
+        # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
-        if record is not None and self._fresh:
+        if recorded and self._fresh:
             self._fresh.popleft()
         notes, self._fresh_notes = tuple(self._fresh_notes), []
         self.reported_at = now
-        r, pace = self._record, self._blue.pace
-        version, rate = r.version, self._rate
-        if record is None and not final:  # of the moment: the learner may be far beyond its last record
-            version = max(version, self._stats().version)
-            rate = rate or (version - self._since[1]) / max(now - self._since[0], 1e-9)
+        if recorded:
+            self.recorded_at = now
+        stats, r, pace, rate = self._stats(), self._record, self._blue.pace, self._rate
+        if record is None and not final:  # the learner may be far beyond its last record, and the actors beyond that
+            r = self._of_the_moment(stats)
+            age = max(now - self._since[0], 1e-9)
+            if not rate or age > STALE_S:
+                rate = (r.version - self._since[1]) / age
+        version = r.version
         env_steps = pace.env_steps(version)
+        steps_per_s = rate * pace.rows / pace.updates
+        if not version:  # nothing is learned yet: the speed of the envs
+            steps_per_s = (stats.taken - self._taken_before) / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         wall = (self._ended or now) - self._began
         return Report(
             wall_s=wall,
             env_steps=env_steps,
+            taken=stats.taken,
             frames=env_steps * self._blue.spec.env.frame_skip,
             updates=version,
-            steps_per_s=0.0 if pace.offline else rate * pace.rows / pace.updates,
+            steps_per_s=0.0 if pace.offline else steps_per_s,
             updates_per_s=rate,
             episodes=r.episodes,
             return_mean=r.return_mean,
@@ -158,11 +185,20 @@ class Reporter:
             evaluation=fresh if not final else self._evaluations.last,
             solved_at_s=self._solved_at,
             notes=notes,
-            recorded=record is not None or final,
+            recorded=recorded,
+            timed=timed,
             final=final,
             aborted=r.aborted,
             info=r.info,
         )
+
+    def _of_the_moment(self, stats: RunStats) -> Record:
+        """What a record would say now, with the learner's own numbers as it last told them."""
+        told = self._partial or self._record
+        return replace(
+            told, version=max(told.version, stats.version), episodes=stats.episodes, return_mean=stats.return_mean,
+            length_mean=stats.length_mean, aborted=_aborted(stats), info=stats.info,
+        )  # fmt: skip
 
     def _shares(self) -> dict[str, Shares]:
         return self._settled or dict(self._stats().workers)
@@ -184,11 +220,14 @@ class Reporter:
     def summary(self, status: str, version: int) -> dict[str, Any]:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
-        r, balance, steps = self._record, self._shares(), self._blue.pace.env_steps(version)
+        balance, steps = self._shares(), self._blue.pace.env_steps(version)
         e, stats = self._evaluations.last, self._stats()
+        # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
+        r = self._of_the_moment(stats) if status in ("interrupted", "failed") else self._record
         return {
             "status": status,
             "env_steps": steps,
+            "taken": stats.taken,
             "frames": steps * self._blue.spec.env.frame_skip,
             "updates": version,
             "wall_s": wall,
@@ -219,8 +258,12 @@ def _by_policy(evaluation: Evaluation) -> dict[str, Any]:
     return {"policies": dict(evaluation.policies)} if evaluation.policies else {}
 
 
+def _aborted(stats: RunStats) -> int:
+    return sum(counts[COUNTED[0]] for counts in stats.failures.values())
+
+
 def _without_time(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in asdict(record).items() if name != "at"}
+    return {name: value for name, value in asdict(record).items() if name not in ("at", "partial")}
 
 
 def _cores() -> int | None:

@@ -27,20 +27,21 @@ from equipoise.run import forward_choice, recorded_rows
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState
+from equipoise.run.saving import RunState, promise
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import On, Runtime, start
 from equipoise.runtime import blueprint
 from equipoise.runtime.messages import Cut, Message, Note, Record
 from equipoise.runtime.process import forkserver
 from equipoise.schema import check as check_schema
-from equipoise.types import EnvSpec, Program
+from equipoise.types import Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
 
 X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
+RECORDED_S = 8.0  # a recorded report at least this often
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
@@ -292,14 +293,15 @@ class Run:
                 if attempt.evaluations.waits:
                     attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
                 yield from self._examine(attempt, interrupt, beside=self.on == "process")
-                if time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
-                    yield attempt.reporter.report(None, evaluating=attempt.evaluations.progress)
+                yield from self._by_time(attempt)
             status = "solved" if attempt.evaluations.solved else "completed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
         finally:
             whole = status in ("interrupted", "solved") and self._last_cut(attempt)
+            if status in ("interrupted", "failed"):  # the records end here: what there is
+                self._recorded(attempt.reporter.report(timed=True), attempt)
             attempt.reporter.settle()
             if status != "solved":
                 attempt.evaluations.snapshot()
@@ -313,7 +315,7 @@ class Run:
             )
         if status == "completed" and self.program.evaluation.episodes:
             yield from self._last_evaluation(attempt, interrupt)
-        last = self._recorded(attempt.reporter.report(None, final=True), attempt)
+        last = self._recorded(attempt.reporter.report(final=True), attempt)
         self._files.close()
         yield last
 
@@ -327,6 +329,9 @@ class Run:
             attempt.reporter.note(message.text)
             return None
         assert isinstance(message, Record), message  # what else workers say is for the runtime
+        if message.partial:
+            attempt.reporter.heard(message)
+            return None
         return self._recorded(attempt.reporter.report(message), attempt)
 
     def _recorded(self, report: Report, attempt: _Attempt) -> Report:
@@ -371,8 +376,15 @@ class Run:
             self._keeping.evaluated(attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S)
             if beside:
                 return
-            if time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
-                yield attempt.reporter.report(None, evaluating=attempt.evaluations.progress)
+            yield from self._by_time(attempt)
+
+    def _by_time(self, attempt: _Attempt) -> Iterator[Report]:
+        """A report where the last one has grown old, recorded where the last recorded one has."""
+        reporter, now = attempt.reporter, time.monotonic()
+        if now - reporter.recorded_at >= RECORDED_S and not reporter.settled:
+            yield self._recorded(reporter.report(timed=True), attempt)
+        elif now - reporter.reported_at >= LIVE_S:
+            yield reporter.report(evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for users that do not want to wait."""
@@ -384,13 +396,3 @@ class Run:
         # The last weights may be the first that reach the goal, or that there was time to evaluate.
         status = "solved" if attempt.evaluations.solved else "completed"
         self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=True)
-
-
-def promise(spec: EnvSpec) -> str:
-    """What a resume restores, in a sentence."""
-    envs = {
-        "exact": "envs go on exactly where they were",
-        "replay": "envs are brought back by playing their episodes again",
-        "restart": "envs cannot be restored: their episodes begin anew",
-    }[spec.resume]
-    return f"weights, optimisers, experience and random generators are exact; {envs}"

@@ -1,4 +1,4 @@
-"""What a user asks of a run besides its reports: to be saved now, and where it is."""
+"""What a user asks of a run besides its reports: to be saved now, where it is, and what a resume restores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from equipoise.record.report import Evaluation, Report
+from equipoise.types import EnvSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +60,13 @@ class Saving:
         """A checkpoint is complete, or could not be written."""
         if self._asked:
             self._asked, self.result = False, result
+
+
+def promise(spec: EnvSpec) -> str:
+    """What a resume restores, in a sentence."""
+    envs = {
+        "exact": "envs go on exactly where they were",
+        "replay": "envs are brought back by playing their episodes again",
+        "restart": "envs cannot be restored: their episodes begin anew",
+    }[spec.resume]
+    return f"weights, optimisers, experience and random generators are exact; {envs}"

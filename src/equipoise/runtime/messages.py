@@ -25,6 +25,7 @@ class Record:
     length_mean: float | None
     aborted: int
     info: Mapping[str, float | None]
+    partial: bool = False  # sent between two records, because time has passed: the next record covers these updates again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

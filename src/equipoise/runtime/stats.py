@@ -29,7 +29,12 @@ class RunStats:
     version: int  # the newest
     workers: Mapping[str, Shares]  # seconds by state since the run began, by the workers' titles
     recent_return: float | None  # mean of the last ``PROMISING_EPISODES`` episodes
+    episodes: int  # ended so far; the next three are of the last 100 of them, as in a ``Record``
+    return_mean: float | None
+    length_mean: float | None
+    info: Mapping[str, float | None]
     ticks: tuple[int, ...]  # how often each group of envs was stepped
+    taken: int  # env steps, learned from or not yet
     rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
@@ -41,11 +46,18 @@ class RunStats:
 def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shared, *, alone: bool) -> RunStats:
     """Read the memory of a run. ``alone``: each worker has a process of its own."""
     seconds = board.shares(alone=alone)
+    ticks = tuple(episodes.ticks for episodes in shared.actors)
+    count, mean, length = recent(shared.episodes)
     return RunStats(
         version=shared.version,
         workers={member.title: member.shares(seconds[member.title]) for member in members},
         recent_return=recent(shared.episodes, PROMISING_EPISODES)[1],
-        ticks=tuple(episodes.ticks for episodes in shared.actors),
+        episodes=count,
+        return_mean=mean,
+        length_mean=length,
+        info=recent_info(shared.episodes),
+        ticks=ticks,
+        taken=sum(ticks) * blue.program.placement.group_envs,
         rows={name: int(n) for name, n in shared.queue.stats().items() if name in ROWS} | _rows_of_shards(shared),
         failures={
             member.title: dict(zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True))
@@ -91,6 +103,7 @@ def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Rec
             version=record["version"], at=time.monotonic(), lag_mean=record["lag_mean"], lag_max=record["lag_max"],
             metrics=metrics, episodes=count, return_mean=mean, length_mean=length,
             aborted=sum(int(one.failures[0]) for one in shared.actors), info=recent_info(shared.episodes),
+            partial=record["partial"],
         )  # fmt: skip
 
     return join

@@ -10,10 +10,13 @@ import io
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any
+
+from equipoise.errors import CannotStart
 
 ENV_PRELOAD = ["equipoise.runtime.process.worker", "equipoise.workers.env"]
 PRELOAD = [
@@ -23,6 +26,7 @@ PRELOAD = [
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 
+LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")  # Linux takes sockets of paths up to 107 characters
 TRIES, PAUSE_S = 3, 0.1  # to start a process where its server ends; a server that was killed may be started again
 
 _envs = forkserver.ForkServer()
@@ -74,6 +78,14 @@ def _ensure_running(central: bool) -> None:
         forkserver.ensure_running()
         if central:
             _envs.ensure_running()
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        place = tempfile.gettempdir()
+        raise CannotStart(
+            f"the run cannot start, since its processes talk through sockets in the temporary directory, whose path has "
+            f"{len(place)} characters, expected at most {LONGEST_PLACE}: {place}; set TMPDIR=/tmp"
+        ) from error
     finally:
         if said is None:
             del os.environ[SAFE_PATH]

@@ -1,0 +1,165 @@
+"""The names that settings have in Stable-Baselines3, CleanRL, RLlib and Sample Factory, for the hint after an unknown name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+# Our key, or several of which the first that a program has is meant -> the names that peers have for it. Compared without
+# case, with "_" for "-", and by what follows the last dot. A sentence after ";" says how the value differs.
+PEER_NAMES: dict[str, tuple[str, ...]] = {
+    # the run
+    "schedule.steps": (
+        "total_timesteps", "n_timesteps", "timesteps", "timesteps_total", "num_env_steps_sampled_lifetime", "total_steps",
+        "train_for_env_steps", "num_env_steps", "total_env_steps", "num_timesteps", "stop_timesteps", "max_steps",
+    ),
+    "schedule.seed": ("debug_seed", "random_seed"),
+    "schedule.checkpoint_every": ("save_freq", "checkpoint_frequency", "checkpoint_freq", "save_every_sec", "save_every"),
+    "evaluation.every": ("eval_freq", "evaluation_interval", "eval_interval", "eval_every"),
+    "evaluation.episodes": ("n_eval_episodes", "eval_episodes", "evaluation_duration", "num_eval_episodes"),
+    "evaluation.stop_at": ("reward_threshold", "target_reward", "stop_reward", "episode_reward_mean", "target_return"),
+    "placement.actors": (
+        "num_workers", "num_env_runners", "num_rollout_workers", "n_workers", "num_actors", "n_actors", "n_jobs", "workers",
+    ),
+    "placement.envs_per_actor": (
+        "n_envs", "num_envs", "num_envs_per_worker", "num_envs_per_env_runner", "num_environments", "nenvs",
+    ),
+    "placement.learners": ("num_learners", "num_learner_workers"),
+    "placement.max_lag": ("max_policy_lag", "max_requests_in_flight_per_env_runner"),
+    "placement.device": ("cuda", "use_cuda", "num_gpus", "num_gpus_per_learner", "gpu"),
+    "placement.precision": ("mixed_precision", "amp", "use_amp", "bf16"),
+    "placement.threads": ("torch_threads", "num_threads", "n_threads", "torch_num_threads"),
+    "placement.compile": ("torch_compile", "use_compile"),
+    "source.env.action_mask": ("masking", "action_masking", "use_masking", "masked_actions"),
+    # a policy
+    "policy.unroll": (
+        "n_steps", "num_steps", "rollout", "rollout_length", "rollout_fragment_length", "horizon", "unroll_length",
+    ),
+    "policy.batch": ("train_batch_size", "train_batch_size_per_learner", "batch_length"),
+    "policy.publish_every": ("broadcast_interval", "update_weights_every"),
+    # the optimizer
+    "optimizer.learning_rate": (
+        "lr", "adam_lr", "step_size", "policy_lr", "actor_lr", "critic_lr", "q_lr", "pi_lr", "qf_lr", "vf_lr",
+    ),
+    "optimizer.schedule": ("anneal_lr", "lr_schedule", "lr_scheduler", "use_linear_lr_decay", "learning_rate_schedule"),
+    "optimizer.warmup": ("lr_warmup", "warmup_updates"),
+    "optimizer.epsilon": ("adam_eps", "adam_epsilon", "rms_prop_eps", "optimizer_eps", "opt_eps"),
+    "optimizer.betas": ("adam_betas", "adam_beta1", "adam_beta2"),
+    "optimizer.name": ("opt_type", "optimizer_class", "use_rms_prop"),
+    "optimizer.max_grad_norm": ("grad_clip", "clip_grad", "max_grad", "gradient_clip", "clip_grad_norm"),
+    "optimizer.weight_decay": ("l2_reg", "adam_weight_decay"),
+    # algorithms
+    "algorithm.gamma": ("discount", "discount_factor", "discounting"),
+    "algorithm.lambda_": ("gae_lambda", "lambda", "lam", "td_lambda", "gae_lam"),
+    "algorithm.clip": ("clip_range", "clip_param", "clip_coef", "ppo_clip_ratio", "clip_ratio", "eps_clip", "clip_epsilon"),
+    "algorithm.value_clip": ("clip_range_vf", "vf_clip_param", "ppo_clip_value", "clip_vloss"),
+    "algorithm.entropy|algorithm.temperature": (
+        "ent_coef", "ent_coeff", "entropy_coef", "entropy_coeff", "exploration_loss_coeff", "entropy_weight",
+    ),
+    "algorithm.temperature": ("initial_alpha", "init_temperature", "alpha"),
+    "algorithm.learn_temperature": ("autotune", "auto_alpha", "automatic_entropy_tuning"),
+    "algorithm.value": ("vf_coef", "vf_loss_coeff", "value_loss_coeff", "value_coef", "critic_coef", "baseline_cost"),
+    "algorithm.normalize_advantage": ("norm_adv", "normalize_advantages", "standardize_advantages", "advantage_norm"),
+    "algorithm.epochs": ("n_epochs", "num_epochs", "update_epochs", "num_sgd_iter", "ppo_epochs", "k_epochs", "noptepochs"),
+    "algorithm.minibatches": ("num_minibatches", "n_minibatches", "nminibatches", "num_batches_per_epoch", "num_mini_batch"),
+    "policy.batch?replay|algorithm.minibatches; it is their number, not their size": (
+        "batch_size", "minibatch_size", "mini_batch_size", "sgd_minibatch_size",
+    ),
+    "algorithm.normalize_obs": (
+        "norm_obs", "normalize_input", "normalize_observations", "obs_norm", "observation_filter", "vec_normalize",
+    ),
+    "algorithm.clip_obs": ("obs_clip", "clip_observations"),
+    "algorithm.target_every": (
+        "target_update_interval", "target_network_update_freq", "target_network_frequency", "target_update_freq",
+    ),
+    "algorithm.tau": ("polyak", "polyak_tau", "soft_update_tau"),
+    "algorithm.n_step": ("nstep", "n_step_return", "n_step_returns", "multi_step"),
+    "algorithm.double": ("double_q", "double_dqn"),
+    "algorithm.atoms": ("num_atoms", "n_atoms"),
+    "algorithm.quantiles": ("n_quantiles", "num_quantiles"),
+    "algorithm.epsilon_start": ("exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"),
+    "algorithm.epsilon": ("exploration_final_eps", "end_e", "final_epsilon", "eps_end"),
+    "algorithm.epsilon_steps; it is a number of env steps, not a share": (
+        "exploration_fraction", "epsilon_timesteps", "eps_decay", "epsilon_decay", "exploration_timesteps",
+    ),
+    "algorithm.delay": ("policy_delay", "policy_frequency", "policy_freq"),
+    "algorithm.noise": ("action_noise", "exploration_noise", "act_noise", "noise_std", "expl_noise"),
+    "algorithm.target_noise": ("target_policy_noise", "policy_noise"),
+    "algorithm.noise_clip": ("target_noise_clip",),
+    "algorithm.random_steps": ("num_steps_random", "random_timesteps", "start_steps", "initial_random_steps"),
+    "algorithm.clip_rho": ("vtrace_clip_rho_threshold", "vtrace_rho", "rho_bar"),
+    "algorithm.clip_c": ("vtrace_c", "c_bar"),
+    "algorithm.clip_pg_rho": ("vtrace_clip_pg_rho_threshold",),
+    "algorithm.kl": ("kl_coeff", "kl_loss_coeff", "use_kl_loss", "kl_target"),
+    "algorithm.hidden": (
+        "net_arch", "hidden_sizes", "hidden_size", "fcnet_hiddens", "encoder_mlp_layers", "hidden_layers", "mlp_layers",
+    ),
+    "algorithm.activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
+    "algorithm.shared": ("actor_critic_share_weights", "vf_share_layers", "share_features_extractor"),
+    "algorithm.torso": ("features_extractor_class", "features_extractor", "encoder_conv_architecture", "cnn", "conv_filters"),
+    "algorithm.core": ("use_lstm", "use_rnn", "rnn_type", "recurrent", "lstm", "gru"),
+    "algorithm.core_size": ("lstm_hidden_size", "rnn_size", "lstm_cell_size", "rnn_hidden_size"),
+    "algorithm.log_std": ("log_std_init", "initial_stddev", "init_log_std"),
+    # rewards
+    "rewards.scale": ("reward_scale", "rew_scale", "reward_scaling"),
+    "rewards.clip": ("clip_reward", "clip_rewards", "reward_clip", "rew_clip"),
+    "rewards.normalize": ("norm_reward", "normalize_returns", "normalize_reward", "normalize_rewards", "return_norm"),
+    # the replay
+    "replay.capacity": ("buffer_size", "replay_size", "replay_buffer_size", "buffer_capacity", "rb_size", "replay_capacity"),
+    "replay.starts_at": (
+        "learning_starts", "num_steps_sampled_before_learning_starts", "warmup_steps", "start_timesteps", "min_replay_size",
+    ),
+    "replay.updates": (
+        "gradient_steps", "train_freq", "training_intensity", "utd_ratio", "utd", "update_to_data", "train_frequency",
+        "replay_ratio",
+    ),
+    "replay.selector": ("prioritized_replay", "prioritized", "per", "replay_buffer_class"),
+    "replay.alpha": ("prioritized_replay_alpha", "per_alpha"),
+    "replay.beta": ("prioritized_replay_beta", "per_beta", "prioritized_replay_beta0"),
+    "replay.epsilon": ("prioritized_replay_eps", "per_eps"),
+    "replay.relabel": ("n_sampled_goal", "her", "her_ratio", "goal_selection_strategy"),
+    # the env
+    "env.frameskip": ("frame_skip", "env_frameskip", "frameskip"),
+    "env.stack_num": ("frame_stack", "framestack", "env_framestack", "n_stack", "num_stack"),
+    "env.max_episode_steps": ("max_episode_steps", "max_ep_len", "max_episode_length", "episode_length", "time_limit"),
+    "env.render_mode": ("render_mode",),
+}  # fmt: skip
+
+# The same for what is an option of ``train`` and an argument of ``eq.train``, and no setting of a program.
+PEER_OPTIONS: dict[str, tuple[str, ...]] = {
+    "out": (
+        "tensorboard_log", "log_dir", "logdir", "save_path", "save_dir", "train_dir", "experiment", "exp_name", "storage_path",
+        "output_dir", "run_name", "name",
+    ),
+    "algorithm": ("algo", "alg", "agent", "run"),
+    "wandb": ("track", "wandb_project_name", "wandb_project", "with_wandb", "wandb_entity"),
+    "quiet": ("verbose", "verbosity", "silent"),
+    "init_from": ("load", "load_path", "trained_agent", "restore", "pretrained", "checkpoint_path", "load_checkpoint"),
+}  # fmt: skip
+
+
+def is_of_peer(name: str) -> bool:
+    """Does a peer call a setting so?"""
+    return any(_short(name) in names for names in PEER_NAMES.values())
+
+
+def key_of_peer(name: str, known: Collection[str]) -> tuple[str, str]:
+    """(our key, how its value differs) of what peers call ``name``; ("", "") where none of the ``known`` keys is meant."""
+    short = _short(name)
+    for keys, names in PEER_NAMES.items():
+        if short not in names:
+            continue
+        for one in keys.split("|"):
+            whole, _, note = one.partition("; ")
+            key, _, only_with = whole.partition("?")
+            if (key in known or key.startswith("env.")) and (not only_with or f"{only_with}.capacity" in known):
+                return key, note
+    return "", ""
+
+
+def option_of_peer(name: str) -> str:
+    """Our option for what peers call ``name``; "" where there is none."""
+    return next((option for option, names in PEER_OPTIONS.items() if _short(name) in names), "")
+
+
+def _short(name: str) -> str:
+    return name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
