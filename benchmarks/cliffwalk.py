@@ -168,7 +168,7 @@ def write_page(counts: Counts, a: argparse.Namespace) -> None:
     if picture:
         plot(counts, a.page.with_name(picture))
     else:
-        print("note: no picture without matplotlib: .venv/bin/python -m pip install -e '.[bench]'", file=sys.stderr)
+        print("note: no picture without matplotlib: .venv/bin/python -m pip install -e '.[plot]'", file=sys.stderr)
     a.page.write_text(page(counts, a, picture), encoding="utf-8")
 
 

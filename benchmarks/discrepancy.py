@@ -107,7 +107,7 @@ def write_page(found: Found, a: argparse.Namespace) -> None:
     if picture:
         plot(found, a.page.with_name(picture))
     else:
-        print("note: no picture without matplotlib: .venv/bin/python -m pip install -e '.[bench]'", file=sys.stderr)
+        print("note: no picture without matplotlib: .venv/bin/python -m pip install -e '.[plot]'", file=sys.stderr)
     a.page.write_text(page(found, a, picture), encoding="utf-8")
 
 

@@ -141,7 +141,7 @@ def write_page(records: Sequence[Mapping[str, Any]], file: Path) -> None:
     try:
         import matplotlib as _  # noqa: F401
     except ModuleNotFoundError:
-        print("note: no plots without matplotlib: .venv/bin/python -m pip install -e '.[bench]'", file=sys.stderr)
+        print("note: no plots without matplotlib: .venv/bin/python -m pip install -e '.[plot]'", file=sys.stderr)
     else:
         for case in cases([r for r in runs if "value" in r]):
             plots[case] = f"{file.stem}-{case}.svg"

@@ -9,10 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise.api import Player, check, collect, evaluate, load, play, program, resume, train
+    from equipoise.api import Player, check, collect, configured, evaluate, load, play, plot, program, resume, train
 
 __version__ = "0.1.0"
-__all__ = ["Player", "__version__", "check", "collect", "evaluate", "load", "play", "program", "resume", "train"]
+__all__ = [
+    "Player",
+    "__version__",
+    "check",
+    "collect",
+    "configured",
+    "evaluate",
+    "load",
+    "play",
+    "plot",
+    "program",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,10 @@ import sys
 import pytest
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
-COMMANDS = ("train", "resume", "evaluate", "collect", "check", "reproduce", "chaos")
+COMMANDS = (
+    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
+    "completion",
+)  # fmt: skip
 
 
 def imported(code: str) -> set[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from equipoise.api.evaluating import collect, evaluate
 from equipoise.api.playing import Player, load
-from equipoise.api.programs import check, measurable, program
+from equipoise.api.plotting import plot
+from equipoise.api.programs import check, configured, measurable, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.training import NothingToDo, resume, train
 
 __all__ = [
-    "NothingToDo", "Played", "Player", "check", "collect", "evaluate", "load", "measurable", "play", "program", "resume",
-    "train",
+    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "load", "measurable", "play", "plot",
+    "program", "resume", "train",
 ]  # fmt: skip

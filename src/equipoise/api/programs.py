@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from equipoise import recipes
 from equipoise.envs.check.check import STEPS, check_env
 from equipoise.envs.check.check import Report as CheckReport
 from equipoise.hints import hint
-from equipoise.programs.fields import alter, shorts, valued
+from equipoise.programs.config_file import read_config
+from equipoise.programs.fields import alter, replaced, shorts, valued
 from equipoise.programs.peer_names import key_of_peer, option_of_peer
 from equipoise.programs.program import algorithm_class, algorithm_name
 from equipoise.programs.refusals import check as check_program
@@ -29,7 +32,7 @@ from equipoise.programs.settings import (
 )
 from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, ReplaySettings, Rewards, learning
 
-__all__ = ["check", "measurable", "program", "read_fields"]
+__all__ = ["check", "configured", "measurable", "program", "read_fields"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -90,6 +93,28 @@ def program(
     check_program(base)
     check_read(base, [key for key, _ in set_])
     return base
+
+
+def configured(file: str | os.PathLike[str], *, settings: Settings = (), trust: Sequence[str] = (), **fields: Any) -> Program:
+    """The checked ``Program`` of a file (TOML, JSON, or a run's ``run.json``), with ``fields`` and ``settings`` laid over it.
+
+    ``fields`` and ``settings`` are as those of ``program``. ``trust``: modules and ``module:callable`` that the file may name.
+    """
+    base = read_config(Path(file), trusted=trust)
+    given = read_fields({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, _OF_POLICY)
+    of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
+    mask = {"source.env.action_mask": given.pop("action_mask")} if "action_mask" in given else {}
+    changed = {
+        name: dataclasses.replace(policy, **of_policy) if isinstance(policy, Policy) else policy
+        for name, policy in base.policies.items()
+    }
+    set_, before = pairs(settings), replaced(dataclasses.replace(alter(base, **given), policies=changed), mask)
+    check_replays(before, [key for key, _ in set_])
+    made = apply_settings(before, settings)
+    _agree({**given, **of_policy}, made, set_)
+    check_program(made)
+    check_read(made, [key for key, _ in set_])
+    return made
 
 
 def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **options: Any) -> Program:

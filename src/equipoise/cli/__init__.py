@@ -13,14 +13,34 @@ import os
 import sys
 import warnings
 
-from equipoise.cli import chaos, check, collect, evaluate, reproduce, resume, train
+from equipoise.cli import (
+    algorithms,
+    chaos,
+    check,
+    collect,
+    completion,
+    envs,
+    evaluate,
+    plot,
+    recipes,
+    reproduce,
+    resume,
+    runs,
+    train,
+)
 from equipoise.cli.app import app
 from equipoise.console.help import one_line
 
-ORDER = ("train", "resume", "evaluate", "collect", "check", "reproduce", "chaos")  # of the commands in --help
+ORDER = (  # of the commands in --help
+    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
+    "completion",
+)  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
-__all__ = ["app", "chaos", "check", "collect", "evaluate", "main", "reproduce", "resume", "train"]
+__all__ = [
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "main", "plot", "recipes", "reproduce",
+    "resume", "runs", "train",
+]  # fmt: skip
 
 
 def look_here_last() -> None:
@@ -38,4 +58,8 @@ def look_here_last() -> None:
 def main() -> None:
     look_here_last()
     warnings.formatwarning = one_line
+    if "_EQUIPOISE_COMPLETE" in os.environ:  # the shell asks, as `equipoise completion` told it to
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     app(prog_name="equipoise")

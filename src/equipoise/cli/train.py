@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from equipoise.cli.app import Debug, app
+from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
@@ -34,8 +35,9 @@ ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].gl
 @leaving()
 def train(
     env: Annotated[
-        str, typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable.")
-    ],
+        str | None,
+        typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable."),
+    ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.", rich_help_panel=WHAT),
@@ -57,6 +59,22 @@ def train(
             metavar="KEY=VALUE",
             help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, env.max_episode_steps=200.",
             rich_help_panel=WHAT,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="All settings of a run, in place of ENV: TOML, JSON, or the run.json of a run. Options and --set win over it.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    save_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write all settings into FILE (.toml or .json), for --config, and train nothing.",
+            rich_help_panel=OUT,
         ),
     ] = None,
     recipe: Annotated[
@@ -96,6 +114,18 @@ def train(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Train N runs with as many seeds, from --seed on, and print their mean with its interval.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    jobs: Annotated[
+        str, typer.Option(metavar="J", help="With --seeds: runs that go on side by side.", rich_help_panel=WHERE)
+    ] = "1",
+    trust: Trust = None,
     debug: Debug = False,
     **options: str | None,
 ) -> None:
@@ -104,7 +134,8 @@ def train(
     Everything the run leaves behind is in one directory, which the other commands read.
     """
     with plain_errors("equipoise train", debug):
-        from equipoise.programs.settings import convert
+        from equipoise.programs.config_file import write_config
+        from equipoise.programs.settings import at_least_one, convert
 
         where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
         measured = options["inference"] == "auto"
@@ -116,11 +147,35 @@ def train(
         from equipoise import api, recipes
         from equipoise.console.terminal import View
 
-        if policies:
-            given["policies"] = policies
-        made = api.measurable if measured else api.program
-        program = made(env, algorithm, settings=(*(settings or ()), *more), recipe=recipe, **given)
-        if recipe and program.placement.precision == "fp32" and (why := recipes.falls_back(env, algorithm or "ppo")):
+        all_settings = (*(settings or ()), *more)
+        if config is not None:
+            besides = {"ENV": env, "--algorithm": algorithm, "--policy": policies, "--inference auto": measured or None}
+            if said := [name for name, value in besides.items() if value is not None]:
+                raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {', '.join(said)}")
+            program = api.configured(config, settings=all_settings, trust=trust or (), **given)
+        elif env is None:
+            raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
+        else:
+            if policies:
+                given["policies"] = policies
+            made = api.measurable if measured else api.program
+            program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
+        if save_config is not None:
+            write_config(program, save_config)
+            print(f"wrote {save_config}; next: equipoise train --config {save_config}")
+            return
+        if seeds is not None:
+            count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
+            begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
+            logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
+            words = ["--on", where, *begun, *logged, *(["--quiet"] if quiet else [])]
+            sys.exit(train_seeds(program, count, jobs=beside, out=out, words=words))
+        if (
+            env is not None
+            and recipe
+            and program.placement.precision == "fp32"
+            and (why := recipes.falls_back(env, algorithm or "ppo"))
+        ):
             print(why, file=sys.stderr)
         auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
         begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}

@@ -217,6 +217,14 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         raise ValueError(f"{where}: expected {describe(kind)}, got {value!r}{reason}") from None
 
 
+def at_least_one(value: Any, where: str) -> int:
+    """A count from a text; ValueError for what is less than 1."""
+    number: int = convert(value, int, where)
+    if number < 1:
+        raise ValueError(f"{where}: expected at least 1, got {number}")
+    return number
+
+
 def describe(kind: Any) -> str:
     """A type in the words of a user."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)

@@ -1,0 +1,34 @@
+"""Learning curves of runs, as a figure: ``plot``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise.console.curves import curves, drawn, save
+from equipoise.run.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot"]
+
+
+def plot(
+    *runs: str | os.PathLike[str] | Run, x: str = "steps", y: str = "return", out: str | os.PathLike[str] | None = None
+) -> Figure:
+    """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs the extra "plot".
+
+    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or of one env and algorithm,
+    are one curve: their mean, with the 95 % interval over the runs. ``x``: "steps", "wall" (seconds) or "updates"; ``y``:
+    "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC" or "info/NAME". ``out``: a file
+    (.svg, .png, .pdf) that the figure is written into as well. ValueError where a run has no such number.
+    """
+    if not runs:
+        raise ValueError("plot: expected at least one run, got none")
+    words = [str(run.directory) if isinstance(run, Run) else os.fspath(run) for run in runs]
+    figure = drawn(curves(words, x=x, y=y), x=x, y=y)
+    if out is not None:
+        save(figure, Path(out))
+    return figure

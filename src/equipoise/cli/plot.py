@@ -1,0 +1,51 @@
+"""``equipoise plot``: learning curves of runs, with the mean and the interval over seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.console.help import Sections, plain_errors
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise plot runs/CartPole-v1-ppo-0-20260101-120000
+  equipoise plot runs/a runs/b runs/c --x wall --out curves.svg     seeds of one env and algorithm become one curve
+  equipoise plot "PPO=runs/a" "IMPALA=runs/b" --y evaluation
+  equipoise plot runs --y learner/entropy""",
+)
+def plot(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or one env and algorithm, are one curve.",
+        ),
+    ],
+    x: Annotated[str, typer.Option(metavar="steps|wall|updates", help="The horizontal axis.")] = "steps",
+    y: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="return, evaluation, length, steps_per_s, learner/METRIC or info/NAME, as TensorBoard has them.",
+        ),
+    ] = "return",
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture: .svg, .png or .pdf; a file that is there is replaced.")
+    ] = Path("curves.svg"),
+    debug: Debug = False,
+) -> None:
+    """Draw learning curves; needs the extra "plot"."""
+    with plain_errors("equipoise plot", debug):
+        from equipoise.console.curves import curves, drawn, save
+
+        found = curves(runs, x=x, y=y)
+        save(drawn(found, x=x, y=y), out)
+        for curve in found:
+            print(f"{curve.name}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
+        print(f"wrote {out}")

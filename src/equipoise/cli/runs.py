@@ -1,0 +1,67 @@
+"""``equipoise runs``: the runs of a folder, as a table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.console.help import Sections, fail, plain_errors
+
+PLACE = Path("runs")  # where 'train' puts them
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise runs
+  equipoise runs --where env=CartPole-v1 --where status=solved --sort=-evaluation
+  equipoise runs --where 'evaluation<100' --remove""",
+)
+def runs(
+    place: Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder with the runs.")] = PLACE,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Only the runs of which this is true; also KEY>NUMBER and KEY<NUMBER. Keys: name, env, algorithm, seed, "
+            "status, steps, return_mean, evaluation, wall_s, changed.",
+        ),
+    ] = None,
+    sort: Annotated[str, typer.Option(metavar="KEY", help="The column to sort by; -KEY sorts downwards.")] = "changed",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the runs that are listed, after a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --remove: do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """List the runs of a folder: what they train, how far they are, what they reached; sort, filter, remove."""
+    with plain_errors("equipoise runs", debug):
+        from equipoise.console.tables import runs_table
+        from equipoise.console.terminal import make_console, safe
+        from equipoise.record import listing
+
+        if not place.is_dir() and (place.exists() or place != PLACE):
+            raise ValueError(f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}")
+        damaged: list[str] = []
+        rows = listing.rows(place, damaged=damaged) if place.exists() else []
+        found = listing.chosen(rows, where or (), sort)
+        console = make_console()
+        for line in runs_table(found, width=console.width):
+            console.print(safe(line, console), soft_wrap=True)
+        for sentence in damaged:
+            print(f"warning: {sentence}", file=sys.stderr)
+        if not remove or not found:
+            return
+        if busy := [row.name for row in found if row.status == "running"]:
+            raise ValueError(f"--remove: expected runs that have ended, got {', '.join(busy)}, which is running")
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ValueError("--remove: expected --yes, since there is nobody to ask")
+            answer = input(f"Remove these {len(found)} runs for good? [y/N] ")
+            if answer.strip().lower() not in ("y", "yes"):
+                fail("nothing was removed", "equipoise runs", code=1)
+        for row in found:
+            listing.remove(row.path)
+        print(f"removed {len(found)} runs")

@@ -1,0 +1,112 @@
+"""``--seeds N``: as many runs as seeds, each a process of its own, and one summary of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise.files import json_bytes, write_atomic
+from equipoise.run.session import Preempted
+
+if TYPE_CHECKING:
+    from equipoise.record.listing import RunRow
+    from equipoise.types import Program
+
+PROGRAM, SUMMARY = "program.json", "seeds.json"
+POLL_S = 0.1
+
+
+def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, words: Sequence[str]) -> int:
+    """Train ``count`` runs, ``jobs`` at a time, with the seeds from the program's on -> the exit code, the largest of theirs.
+
+    ``words``: options of ``train`` that are no settings. The runs lie in ``out`` as ``seed_N``, beside ``program.json`` (their
+    settings) and ``seeds.json`` (their means and intervals). Ctrl-C ends all of them, and each is saved.
+    """
+    from equipoise import trust
+    from equipoise.console.tables import seeds_table
+    from equipoise.console.terminal import make_console
+    from equipoise.programs.config_file import write_config
+    from equipoise.programs.program import to_json
+    from equipoise.record import listing
+    from equipoise.record.paths import make
+
+    place = make(out if out is not None else _default(program))
+    write_config(program, place / PROGRAM)
+    names, _ = trust.of_program(to_json(program))
+    vouched = [word for _, name in names for word in ("--trust", name)]  # the user typed them, or vouched for the file
+    first = program.schedule.seed
+    waiting = [
+        (
+            place / f"seed_{seed}",
+            [
+                sys.executable, "-m", "equipoise", "train", "--config", str(place / PROGRAM), "--seed", str(seed),
+                "--out", str(place / f"seed_{seed}"), *vouched, *words, *(["--quiet"] if jobs > 1 else []),
+            ],
+        )
+        for seed in range(first, first + count)
+    ]  # fmt: skip
+    codes = _all(waiting, jobs)
+    console = make_console()
+    found = [listing.row(run) for run, _ in waiting if (run / "run.json").is_file()]
+    print()
+    for line in seeds_table(found, width=console.width):
+        print(line)
+    write_atomic(place / SUMMARY, json_bytes(_summary(found)))
+    print(f"The runs are in {place}. Next:\n  equipoise plot {place}\n  equipoise evaluate {place}/seed_{first}")
+    return max(codes, default=0)
+
+
+def _default(program: Program) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{program.name}-seeds-{time.strftime('%Y%m%d-%H%M%S')}").lstrip(".-")
+    return Path("runs") / name
+
+
+def _all(waiting: Sequence[tuple[Path, list[str]]], jobs: int) -> list[int]:
+    """Run all commands, ``jobs`` at a time -> their exit codes. What Ctrl-C or SIGTERM ends ends all of them."""
+    left, running, codes = list(waiting), dict[Path, subprocess.Popen[bytes]](), list[int]()
+    stop: KeyboardInterrupt | None = None
+    while running or (left and stop is None):
+        try:
+            while left and len(running) < jobs and stop is None:
+                run, command = left.pop(0)
+                print(f"{'seed' if jobs == 1 else 'begin'} {run.name.rpartition('_')[2]}: {run}", flush=True)
+                # In a group of its own: Ctrl-C reaches it once, from here.
+                running[run] = subprocess.Popen(command, process_group=0)
+            for run, process in list(running.items()):
+                try:
+                    code = process.wait(POLL_S / len(running))
+                except subprocess.TimeoutExpired:
+                    continue
+                del running[run]
+                codes.append(code if code >= 0 else 128 - code)
+                if jobs > 1:
+                    print(f"end {run.name.rpartition('_')[2]}: exit code {codes[-1]}", flush=True)
+        except KeyboardInterrupt as asked:
+            stop = asked
+            for process in running.values():
+                process.send_signal(signal.SIGTERM if isinstance(asked, Preempted) else signal.SIGINT)
+    return codes
+
+
+def _summary(found: Sequence[RunRow]) -> dict[str, object]:
+    from equipoise.record.interval import mean_and_half
+
+    means: dict[str, object] = {}
+    for key in ("evaluation", "return_mean"):
+        values = [float(value) for row in found if (value := getattr(row, key)) is not None]
+        if values:
+            mean, half = mean_and_half(values)
+            means[key] = {"mean": mean, "half_of_95_percent_interval": half, "seeds": len(values)}
+    runs = [
+        {"run": row.path.name, "seed": row.seed, "status": row.status, "steps": row.steps, "return_mean": row.return_mean}
+        | {"evaluation": row.evaluation, "wall_s": row.wall_s}
+        for row in found
+    ]
+    return {"means": means, "runs": json.loads(json.dumps(runs))}

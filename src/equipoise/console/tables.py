@@ -1,0 +1,77 @@
+"""Tables of runs, envs and seeds, as lines of text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from equipoise.console.picture import clock, number, short
+from equipoise.record.interval import mean_and_half
+from equipoise.record.listing import RunRow
+
+STYLES = {"solved": "green", "completed": "", "running": "cyan", "interrupted": "yellow", "failed": "red", "killed": "red"}
+LEFT = 5  # columns of texts, which stand at the left; the others are numbers
+
+
+def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int) -> list[str]:
+    """Lines in which each column is as wide as its longest entry; the first one is cut where a line is wider than ``width``."""
+    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
+    too_wide = sum(widths) + 2 * (len(widths) - 1) - width
+    widths[0] = max(widths[0] - max(too_wide, 0), 12)
+    lines = []
+    for row in (head, *body):
+        first = row[0] if len(row[0]) <= widths[0] else f"...{row[0][3 - widths[0] :]}"
+        cells = [first, *row[1:]]
+        lines.append(
+            "  ".join(f"{x:<{w}}" if i < left else f"{x:>{w}}" for i, (x, w) in enumerate(zip(cells, widths))).rstrip()
+        )
+    return lines
+
+
+def runs_table(found: Sequence[RunRow], *, width: int) -> list[Text]:
+    """A line for each run, below a head; a sentence where there is none."""
+    if not found:
+        return [Text("no runs; 'equipoise train ENV' makes one")]
+    head = ("run", "env", "algorithm", "status", "changed", "seed", "steps", "return", "evaluation", "time")
+    body = [
+        (
+            row.name, row.env, row.algorithm, row.status, _ago(row.changed), "" if row.seed is None else str(row.seed),
+            short(row.steps), number(row.return_mean), number(row.evaluation), clock(row.wall_s),
+        )
+        for row in found
+    ]  # fmt: skip
+    lines = columns(head, body, left=LEFT, width=width)
+    styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
+    return [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
+
+
+def _ago(moment: float) -> str:
+    seconds = max(time.time() - moment, 0.0)
+    for size, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def seeds_table(found: Sequence[RunRow], *, width: int) -> list[str]:
+    """A line for each seed, and the means with their 95 % intervals over the seeds."""
+    head = ("run", "status", "seed", "steps", "return", "evaluation", "time")
+    body = [
+        (
+            row.name, row.status, "" if row.seed is None else str(row.seed), short(row.steps), number(row.return_mean),
+            number(row.evaluation), clock(row.wall_s),
+        )
+        for row in found
+    ]  # fmt: skip
+    lines = columns(head, body, left=2, width=width)
+    for name, key in (("evaluation", "evaluation"), ("return", "return_mean")):
+        values = [value for row in found if (value := getattr(row, key)) is not None]
+        if values:
+            mean, half = mean_and_half(values)
+            interval = "" if half is None else f" ± {half:,.1f} (95 % interval of the mean)"
+            lines.append(
+                f"{name} {number(mean)}{interval} over {len(values)} seeds, from {min(values):,.1f} to {max(values):,.1f}"
+            )
+    return lines

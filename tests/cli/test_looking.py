@@ -1,0 +1,192 @@
+"""Commands that look around: algorithms, recipes, envs, runs; and what a shell needs to complete them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from equipoise import api
+from equipoise.cli import app
+from equipoise.programs.program import algorithm_names
+from equipoise.recipes import RECIPES
+from equipoise.record import listing
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+def out(*words: str) -> str:
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def refused(*words: str) -> str:
+    result = call(*words)
+    assert result.exit_code == 2 and "Traceback" not in result.output, result.output
+    return str(result.stderr)
+
+
+def test_every_algorithm_has_a_line() -> None:
+    lines = out("algorithms").splitlines()
+    assert [line.split()[0] for line in lines] == algorithm_names()
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+
+
+def test_every_recipe_is_listed_and_shown() -> None:
+    listed = out("recipes")
+    for env, algorithm in RECIPES:
+        (line,) = (line for line in listed.splitlines() if line.split()[0] == env)
+        assert algorithm in line
+        shown = out("recipes", env, "--algorithm", algorithm)
+        assert shown.startswith(f"equipoise train {env} --algorithm {algorithm}\n")
+        settings = [f"{key}={value.strip()}" for key, _, value in (line.partition(" = ") for line in shown.splitlines()[1:])]
+        settings = [setting.strip() for setting in settings]
+        assert api.program(env, algorithm, recipe=False, settings=settings) == api.program(
+            env, algorithm, recipe=False, settings=dict(RECIPES[env, algorithm])
+        ), "what is shown can be typed"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("CartPole-v0",), "no recipe for 'CartPole-v0'; did you mean 'CartPole-v1'?"),
+        (("--algorithm", "pp0"), "did you mean 'ppo'?"), (("Hopper-v5", "--algorithm", "sac"), "there are ppo"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_there_is_not(words: tuple[str, ...], said: str) -> None:
+    assert said in refused("recipes", *words)
+
+
+def test_envs_are_listed_by_the_ids_that_train_takes() -> None:
+    listed = out("envs")
+    for group in ("gymnasium (", "equipoise (", "ale_py (", "minigrid (", "pettingzoo ("):
+        assert group in listed
+    assert out("envs", "cartpole").split() == ["CartPole-v1"]
+    assert out("envs", "cartpole", "--all").split() == ["CartPole-v0", "CartPole-v1"]
+    assert "ALE/Pong-v5" in out("envs", "pong").split() and "PongNoFrameskip-v4" not in out("envs", "pong", "--all")
+    assert "gymnasium_robotics:FetchReach-v4" in refused("envs", "FetchReach-v4")
+    assert "no env with 'xyzzy' in its id" in refused("envs", "xyzzy")
+
+
+# ------------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of PPO and one of IMPALA, of 1,024 steps and with one evaluation each."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, algorithm, seed in (("a", "ppo", 0), ("b", "ppo", 1), ("deep/er/c", "impala", 0)):
+        options: dict[str, Any] = {"steps": 1024, "evaluate_episodes": 2, "envs_per_actor": 4, "unroll": 16, "recipe": False}
+        list(api.train("CartPole-v1", algorithm, on="serial", out=place / name, actors=1, seed=seed, **options))
+    return place
+
+
+def names(text: str) -> list[str]:
+    return [line.split()[0].rpartition("/")[2] for line in text.splitlines()[1:]]
+
+
+def test_runs_are_a_table(made: Path) -> None:
+    text = out("runs", str(made))
+    assert names(text) == ["a", "b", "c"]
+    line = text.splitlines()[1].split()
+    assert line[1:4] == ["CartPole-v1", "ppo", "completed"] and "1.02k" in line
+    assert names(out("runs", str(made), "--sort=-seed"))[0] == "b"
+    assert names(out("runs", str(made), "--where", "algorithm=PPO", "--where", "seed>0")) == ["b"]
+    assert "no runs" in out("runs", str(made), "--where", "evaluation<0")
+    assert names(out("runs", str(made / "a"))) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--sort", "return"), "unknown column 'return'; did you mean 'return_mean'?"),
+        (("--where", "seed"), "expected KEY=VALUE"),
+        (("--where", "sead=1"), "did you mean 'seed'?"), (("--where", "seed>x"), "expected a number after '>', got 'x'"),
+        (("--where", "env>3"), "expected a column of numbers, got 'env'"),
+    ],
+)  # fmt: skip
+def test_what_no_table_has_is_refused(words: tuple[str, ...], said: str, made: Path) -> None:
+    assert said in refused("runs", str(made), *words)
+
+
+def test_the_status_of_a_run_without_a_summary(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "a", tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (found,) = listing.rows(tmp_path)
+    assert found.status == "killed" and found.steps == 1024
+    fd = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        (found,) = listing.rows(tmp_path)
+        assert found.status == "running"
+        assert "which is running" in refused("runs", str(tmp_path), "--remove", "--yes") and (tmp_path / "run").exists()
+    finally:
+        os.close(fd)
+
+
+def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "runs")
+    (tmp_path / "runs" / "a" / "run.json").write_text('{"program": {"source": 3}}')
+    (tmp_path / "runs" / "b" / "summary.json").write_text("{")
+    result = call("runs", str(tmp_path / "runs"))
+    assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
+
+
+def test_runs_are_removed_after_a_question(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "runs")
+    (tmp_path / "runs" / "notes.txt").write_text("mine")
+    assert "expected --yes, since there is nobody to ask" in refused("runs", str(tmp_path / "runs"), "--remove")
+    assert "removed 2 runs" in out("runs", str(tmp_path / "runs"), "--where", "algorithm=ppo", "--remove", "--yes")
+    assert names(out("runs", str(tmp_path / "runs"))) == ["c"] and (tmp_path / "runs" / "notes.txt").exists()
+
+
+def test_no_runs_are_no_error_and_a_wrong_folder_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no runs; 'equipoise train ENV' makes one" in out("runs")
+    assert "expected a folder with runs, got none" in refused("runs", "nowhere")
+    assert "no runs" in out("runs", ".")
+
+
+# ------------------------------------------------------------------------------------------------------------- completion
+
+
+def completed(*words: str) -> list[str]:
+    env = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1), "_EQUIPOISE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "equipoise"], env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    return done.stdout.split()
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert completed("equipoise", "re") == ["resume", "recipes", "reproduce"]
+    assert completed("equipoise", "train", "--save") == ["--save-config"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_takes_the_script(shell: str, tmp_path: Path) -> None:
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "completion"
+    script.write_text(out("completion", shell))
+    check = {"bash": "complete -p equipoise", "zsh": "echo $_comps[equipoise]"}[shell]
+    first = "" if shell == "bash" else "autoload -U compinit; compinit -u; "
+    done = subprocess.run(
+        [program, "-c", f'{first}eval "$(cat {script})"; {check}'], capture_output=True, text=True, check=False,
+        env=os.environ | {"HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0 and "_equipoise_completion" in done.stdout, done
+
+
+def test_another_shell_is_refused() -> None:
+    assert "expected one of bash, zsh, fish, got 'bsh'; did you mean 'bash'?" in refused("completion", "bsh")
