@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -76,6 +76,11 @@ bench-off-policy: setup ## SAC and DQN beside Stable-Baselines3, about an hour; 
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'
+
+dist: setup ## a wheel and an sdist in dist/, for an environment of your own
+	@rm -rf dist build
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@ls dist
 
 lock: setup ## write requirements.lock anew; UPGRADE=1 takes the newest versions
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)

@@ -1,9 +1,11 @@
-"""The end of an error message about a name: the nearest valid one, or all of them."""
+"""The end of an error message: the nearest valid name, or all of them; what to install."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
+from importlib import metadata
 
 NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
 
@@ -27,6 +29,16 @@ def hint(name: str, known: Collection[str]) -> str:
     if best is None:
         return f"; {valid}."
     return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
+
+
+def install(extra: str) -> str:
+    """The command that installs the packages of one of the project's extras."""
+    try:
+        lines = metadata.requires("equipoise") or []
+    except metadata.PackageNotFoundError:  # run from its source alone
+        lines = []
+    needed = [line.partition(";")[0].strip() for line in lines if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    return f"pip install {' '.join(repr(one) for one in needed)}" if needed else f"install its extra {extra!r}"
 
 
 def _last(name: str) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from equipoise.envs.hints import install
-from equipoise.hints import hint
+from equipoise.hints import hint, install
 from equipoise.programs.settings import convert
 from equipoise.record.directory import METRICS, RunDirectory
 from equipoise.record.interval import mean_and_half

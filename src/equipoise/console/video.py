@@ -13,6 +13,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
+from equipoise.hints import install
 from equipoise.types import EnvFactory, Tree
 
 FPS = 30  # default where the env names none
@@ -57,7 +58,7 @@ def _av() -> Any:
     try:
         import av
     except ImportError as error:
-        raise ImportError(f'a video needs PyAV: pip install "equipoise[video]" ({error})') from error
+        raise ImportError(f"a video needs PyAV: {install('video')} ({error})") from error
     return av
 
 

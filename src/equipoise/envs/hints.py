@@ -17,7 +17,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-from equipoise.hints import nearest
+from equipoise.hints import install, nearest
 
 EXTRAS = {  # module -> this project's extra
     "ale_py": "atari",
@@ -197,7 +197,3 @@ def explained(target: str) -> Iterator[None]:
         raise ValueError(
             f"{target} could not be made: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
         ) from error
-
-
-def install(extra: str) -> str:
-    return f'pip install "equipoise[{extra}]"'

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equipoise.hints import install
+
 PROJECT, ID = "project", "id"
 
 
@@ -15,7 +17,7 @@ def load() -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError(f'--wandb needs the package wandb: pip install "equipoise[wandb]" ({error})') from error
+        raise ImportError(f"--wandb needs the package wandb: {install('wandb')} ({error})") from error
     return wandb
 
 

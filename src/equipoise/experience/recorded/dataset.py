@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from equipoise import tree
 from equipoise.envs.making import resolve
 from equipoise.envs.spaces import differ
-from equipoise.hints import nearest
+from equipoise.hints import install, nearest
 from equipoise.types import Array, EnvFactory, Stack, Tree
 
 OURS = "equipoise"  # the key of our own metadata
@@ -200,7 +200,7 @@ def _minari() -> Any:
     try:
         return importlib.import_module("minari")
     except ImportError as error:
-        raise ImportError("data sets need Minari: pip install 'equipoise[offline]'") from error
+        raise ImportError(f"data sets need Minari: {install('offline')}") from error
 
 
 def _is_id(name: str) -> bool:

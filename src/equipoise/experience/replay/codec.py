@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.envs.hints import install
-from equipoise.hints import nearest
+from equipoise.hints import install, nearest
 
 LEVEL = 1  # level of zstd: a row is encoded once, on the learner's time
 
