@@ -83,6 +83,7 @@ class Ring:
                 name=env.title, board=board, bell=self.bells[env.title], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
                 member=env, job=env.kind.job(blue, self.shared, env.index, 0), queue=None, bells={mine.title: self.mine},
                 resume=None, directory="", saved=0, threads=1, spins=env.kind.spins(blue), compiles=False,
+                logs=None,
             )  # fmt: skip
             process: Any = forkserver.EnvProcess(target=worker.main, args=(job,))
             process.start()

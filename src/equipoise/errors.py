@@ -28,8 +28,10 @@ class WorkerFailed(RuntimeError):
 
     def __init__(
         self, worker: str, reason: str, traceback_text: str = "", *, death: Death = UNKNOWN, final: bool = False,
-        vital: bool = False,
+        vital: bool = False, cause: str = "",
     ) -> None:  # fmt: skip
+        """``cause``: the name and the words of the exception that the worker raised."""
+        self.cause = cause
         self.worker, self.reason, self.traceback_text, self.vital = worker, reason, traceback_text, vital
         self.death, self.final = death, final
         super().__init__(f"{worker} {reason}" + (f"\n\n{traceback_text}" if traceback_text else ""))

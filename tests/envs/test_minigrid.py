@@ -41,5 +41,5 @@ def test_wrong_arguments_and_ids_are_named():
 
 def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
-    with pytest.raises(ImportError, match=r'needs minigrid: pip install "equipoise\[minigrid\]"'):
+    with pytest.raises(ImportError, match="needs minigrid: pip install 'minigrid>="):
         env_of(ID)

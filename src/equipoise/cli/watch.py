@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 def watch(run: Run, view: View, command: str) -> int:
     """Show a run of ``command`` to its end; returns the exit code."""
+    from equipoise.console.aside import prints_aside
     from equipoise.errors import CannotStart, WorkerFailed
     from equipoise.learners.learner import NonFiniteUpdate
+    from equipoise.record.directory import LOGS
     from equipoise.run.session import Preempted
 
     failed: WorkerFailed | None = None
@@ -23,9 +25,10 @@ def watch(run: Run, view: View, command: str) -> int:
     interrupted = preempted = False
     try:
         # The view is left first: closing the run takes a moment and may print.
-        with run, view:
+        with prints_aside(run.directory / LOGS, view.console) as keep_small, run, view:
             for report in run:
                 view.update(report)
+                keep_small()
     except KeyboardInterrupt as error:
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:
@@ -41,8 +44,12 @@ def watch(run: Run, view: View, command: str) -> int:
         fail(said, f"equipoise {command}", code=1)
     if failed is not None:
         print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
-        print(f"equipoise {command}: {str(failed).partition(chr(10))[0]}", file=sys.stderr)
+        print(f"equipoise {command}: {failed.worker} {failed.reason}{_because(failed.cause)}", file=sys.stderr)
         return 1
     if preempted:
         return 143
     return 130 if interrupted else 0
+
+
+def _because(cause: str) -> str:
+    return f": {cause}" if cause else ""

@@ -60,6 +60,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
             for line in acting_lines(program.placement.acting_precision, report.metrics)
         ),
         *_evaluation(history.evaluation, report),
+        *([Text(loudest(report), overflow="ellipsis", no_wrap=True)] if report.printed else []),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
         Text(report.verdict, style="bold", overflow="fold"),
@@ -200,6 +201,13 @@ def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
             said = f"{ACTING[what]} {mean:.2g} on average, at most {errors[f'{room}acting/{what}_max']:.2g}"
         found.append(f"{room.rstrip('/')} {weights}: {said}".lstrip())
     return found
+
+
+def loudest(report: Report) -> str:
+    """The worker that printed most: how many lines, and the last of them."""
+    name, (lines, last) = max(report.printed.items(), key=lambda one: one[1][0])
+    said = "".join(c for c in last if c.isprintable())
+    return f"{name} printed {_count(lines, 'line')}, the last: {said}"
 
 
 def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:

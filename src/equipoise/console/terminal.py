@@ -66,7 +66,10 @@ class View:
         self._next_draw, self._next_line = 0.0, 0.0
         self._exam_from: float | None = None  # when the last evaluation began
         if not quiet and self.console.is_interactive:
-            self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._live = Live(
+                console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop", redirect_stdout=False,
+                redirect_stderr=False,
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -197,6 +200,9 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
         rows["failures"] = f"{aborted:,} episodes were aborted, see capsules/ and 'equipoise reproduce'"
         for text, times in summary["aborted"].items():
             rows["failures"] += f"\n{'':14}{times:,} x {printable(text)}"
+    if printed := summary["printed"]:
+        lines, workers = sum(printed.values()), len(printed)
+        rows["printed"] = f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see logs/"
     rows["verdict"] = summary["verdict"]
     return rows
 

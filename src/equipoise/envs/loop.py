@@ -32,6 +32,7 @@ from equipoise.seeds import stream_seed, stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 PATIENCE = 3  # failures of one stream in a row without a working step
+STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
 MASKED = f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed actions are taken"
 
 
@@ -183,7 +184,7 @@ class LoopEnv(SyncEnv):
                 self._lost.append(i)
                 return
         self._record(i, error)
-        raise error
+        raise error.advised(STOPPED) if isinstance(error, WrongValue) else error
 
     def _placed(self, i: int, error: Exception) -> Exception:
         """Add env and stream to an error, also to a wrong value that one of our wrappers raised without knowing them."""

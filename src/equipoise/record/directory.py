@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-METRICS, CHECKPOINTS, VIDEOS = "metrics.jsonl", "checkpoints", "videos"
+METRICS, CHECKPOINTS, VIDEOS, LOGS = "metrics.jsonl", "checkpoints", "videos", "logs"
 CAPSULES = "capsules"
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -375,6 +375,11 @@ class RunDirectory:
     @property
     def videos(self) -> Path:
         return self.path / VIDEOS
+
+    def make_logs(self) -> str:
+        """The directory into which the processes of workers print."""
+        (self.path / LOGS).mkdir(exist_ok=True)
+        return str((self.path / LOGS).absolute())
 
     @property
     def capsules(self) -> Path:

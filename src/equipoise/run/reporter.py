@@ -189,6 +189,7 @@ class Reporter:
             timed=timed,
             final=final,
             aborted=r.aborted,
+            printed=stats.printed,
             info=r.info,
         )
 
@@ -251,6 +252,7 @@ class Reporter:
             "notes": self._notes,
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
+            "printed": {name: lines for name, (lines, _) in stats.printed.items()},
         }
 
 

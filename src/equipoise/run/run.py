@@ -114,7 +114,7 @@ class Run:
         self._warnings += emulated(program.placement.precision, program.placement.acting_precision, program.placement.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=forward_choice.forwards(forward),
+            forward=forward_choice.forwards(forward), logs=self._files.make_logs(),
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
         self._keeping = Keeping(self._blue, self._files)

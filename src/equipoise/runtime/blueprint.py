@@ -56,6 +56,7 @@ class Blueprint:
     before: int | None  # updates of the learner that is taken over with them; None: weights alone
     resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
+    logs: str | None = None  # where the processes of workers print; None: where the driver does
     dataset: Dataset | None = None  # a data set to learn from, beside live rows or alone
     forward: Mapping[str, str] = field(
         default_factory=dict

@@ -42,6 +42,7 @@ class Failed:
     error: str  # the exception's name
     text: str  # its traceback
     final: bool  # a successor would come to the same
+    said: str = ""  # the exception's own words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

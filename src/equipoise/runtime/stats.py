@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from equipoise.actors.episodes import recent, recent_info
@@ -38,6 +38,7 @@ class RunStats:
     rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
+    printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

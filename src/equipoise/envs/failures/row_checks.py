@@ -37,6 +37,11 @@ class WrongValue(RuntimeError):
         self.kind, self.index, self.key, self.expected, self.got = kind, index, key, expected, got
         self.where = ""
 
+    def advised(self, advice: str) -> WrongValue:
+        """The same error with a sentence on what can be done."""
+        self.args = (f"{self.args[0]}; {advice}",)
+        return self
+
     def placed(self, where: str) -> WrongValue:
         """The same error with the env and the stream in the message, where they are not in it yet."""
         if not self.where:

@@ -12,16 +12,20 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from setproctitle import setproctitle
 
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
-from equipoise.runtime.messages import Failed, to_json
+from equipoise.runtime.messages import Failed, Note, to_json
 from equipoise.runtime.process.forkserver import OURS, SAFE_PATH
+from equipoise.runtime.process.log import Log, log_of
 from equipoise.runtime.workerfiles import Saver
 from equipoise.types import Tick, Worker
 
@@ -31,6 +35,8 @@ RECHECK_S, LONGEST_RECHECK_S = (
 )  # the most that a lost ring can cost; the second for a worker that has not been rung for long
 SPIN_S = 1e-4
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+PACKAGE = str(Path(__file__).parents[2])
+LOG_S = 1.0  # how often a process looks how large its log is
 LIFELINE_S = 0.5  # how often a busy worker looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -47,6 +53,7 @@ class Duty:
     outbox: Outbox
     stack: Pipe  # a hanging worker writes its stack here
     lifeline: Lifeline
+    logs: str | None  # the directory of the logs; None: the process prints where the driver does
 
 
 def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseException], ...]) -> None:
@@ -56,28 +63,51 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
     # SIG_IGN, which programs that an env starts would inherit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    log = None if duty.logs is None else Log(log_of(duty.logs, duty.name))
+    if log is not None:
+        try:
+            log.begin()
+        except OSError as error:
+            duty.outbox.send(to_json(Note(text=f"warning: {duty.name} has no log: {error}")))
+            log = None
+        else:
+            warnings.showwarning = partial(_warned, duty)
     if os.environ.get(SAFE_PATH) == OURS:  # the fork server needed it; programs that an env starts look for modules as always
         del os.environ[SAFE_PATH]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
     _tell_the_kernel_and_libc()
-    threading.Thread(target=_end_with_the_driver, args=(duty.lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with_the_driver, args=(duty.lifeline, log), daemon=True).start()
     try:
         work()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            failed = Failed(error=type(error).__qualname__, text=traceback.format_exc(), final=isinstance(error, final))
+            failed = Failed(
+                error=type(error).__qualname__, text=traceback.format_exc(), final=isinstance(error, final), said=str(error)
+            )
             duty.outbox.send(to_json(failed))
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # no interpreter teardown: the kernel frees everything of a worker
 
 
-def _end_with_the_driver(lifeline: Lifeline) -> None:
+def _warned(
+    duty: Duty, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None,
+    line: str | None = None,
+) -> None:  # fmt: skip
+    """Write a warning into the log; the project's own are for the person as well. Takes the place of ``showwarning``."""
+    print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr, flush=True)
+    if issubclass(category, RuntimeWarning) and filename.startswith(PACKAGE):
+        duty.outbox.send(to_json(Note(text=f"warning: {duty.name}: {message}")))
+
+
+def _end_with_the_driver(lifeline: Lifeline, log: Log | None) -> None:
     """End this process when the driver ends, also amid imports and the making of envs; our parent, the fork server, lives
-    on.
+    on. Meanwhile keep the log small.
     """
-    select.select([lifeline.fd], [], [])
+    while not select.select([lifeline.fd], [], [], None if log is None else LOG_S)[0]:
+        if log is not None:
+            log.keep_small()
     os._exit(1)
 
 

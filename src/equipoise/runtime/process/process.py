@@ -11,7 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
@@ -27,6 +27,7 @@ from equipoise.runtime.messages import Cut, CutBegun, Failed, Message, Note, Sav
 from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.handles import SharedQueue
 from equipoise.runtime.process.hangs import Watch
+from equipoise.runtime.process.log import Logs
 from equipoise.runtime.stats import RunStats, stats
 from equipoise.runtime.workerfiles import word
 from equipoise.types import WeightStore, learning
@@ -62,9 +63,11 @@ class _Child:
     replaced: int = 0
     said: str = ""  # its traceback
     error: str = ""  # its exception's name
+    cause: str = ""  # and its own words
     final: bool = False  # a successor would fail in the same way
     streak: Streak = field(default_factory=Streak)
     progress: int = 0  # progress when it was started
+    log_from: int = 0  # bytes of its log when it was started
     start_at: float | None = None  # when its successor is to start
 
     @property
@@ -103,6 +106,7 @@ class ProcessRuntime:
         self._children = [
             _Child(member=member, bell=self._bells[member.title], outbox=Outbox(), stack=Pipe()) for member in self._members
         ]
+        self._logs = Logs(blue.logs)
         self._looked = time.perf_counter()
         self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
@@ -124,7 +128,8 @@ class ProcessRuntime:
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""
         blue, member, kind = self._blue, child.member, child.member.kind
-        child.start_at, child.said, child.progress = None, "", self._progress(child)
+        child.start_at, child.said, child.cause, child.progress = None, "", "", self._progress(child)
+        child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
         assignment = worker.Assignment(
@@ -134,7 +139,7 @@ class ProcessRuntime:
             bells={name: self._bells[name] for name in kind.wakes(blue, member.index)},
             resume=None if child.life else blue.resume, directory=blue.directory,
             saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
-            compiles=blue.program.placement.compile,
+            compiles=blue.program.placement.compile, logs=blue.logs,
         )  # fmt: skip
         made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
         process = made(target=worker.main, args=(assignment,), name=f"equipoise {child.name}")
@@ -162,7 +167,8 @@ class ProcessRuntime:
 
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
-        return stats(self._blue, self._members, self._board, self._shared, alone=True)
+        now = stats(self._blue, self._members, self._board, self._shared, alone=True)
+        return replace(now, printed=self._logs.printed())
 
     def weights(self, policy: str) -> WeightStore:
         """A handle that reads a policy's versions."""
@@ -204,6 +210,7 @@ class ProcessRuntime:
             self._cuts.begun(message.version, obstacle=self._obstacle())
         elif isinstance(message, Failed):
             child.said, child.error, child.final = message.text, message.error, message.final
+            child.cause = f"{message.error.rpartition('.')[2]}: {message.said}" if message.said else message.error
         else:
             self._out.append(message)
 
@@ -251,14 +258,16 @@ class ProcessRuntime:
         progress = self._progress(child) >= child.progress + kind.stride(self._blue)
         child.streak.add(death, progress=progress)
         how = death.how
+        if not child.said and (last := self._logs.tail(child.name, child.log_from)):
+            child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
         if kind.vital or child.final:
-            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=kind.vital)
+            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=kind.vital, cause=child.cause)
         self._cuts.lost(child.name, how)
         lost = kind.lost(self._blue, self._shared, self._queue, index)
         self._reconciling |= kind.writes
         _ring(self._bells, kind.wakes(self._blue, index))
         if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
-            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death)
+            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
         # A worker that was lost before it had loaded its state does so again.
         if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
             child.life += 1

@@ -1,0 +1,67 @@
+"""What the driver's process prints besides the view: an env of an evaluation, C libraries, all workers of ``--on serial``.
+
+That goes into ``logs/driver.log``, as the lines of worker processes go into theirs, so that nothing hides the view.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from equipoise.runtime.process.log import STDERR, STDOUT, Log, log_of
+
+DRIVER = "driver"
+
+
+@contextmanager
+def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], None]]:
+    """Send what this process prints to the driver's log in ``directory``; yield a function that keeps the log small.
+
+    ``console`` and warnings print on. Nothing is sent elsewhere where stdout is no descriptor, as in a test or a notebook.
+    """
+    if not _is_descriptor(sys.stdout, STDOUT) or not _is_descriptor(sys.stderr, STDERR):
+        yield _nothing
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {standard: os.dup(standard) for standard in (STDOUT, STDERR)}
+    shown, showwarning = console.file, warnings.showwarning
+    log = Log(log_of(str(directory), DRIVER))
+    with (
+        os.fdopen(os.dup(kept[STDOUT]), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as out,
+        os.fdopen(os.dup(kept[STDERR]), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors) as err,
+    ):
+
+        def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+            print(warnings.formatwarning(message, category, filename, lineno), end="", file=err, flush=True)
+
+        try:
+            log.begin()
+            console.file, warnings.showwarning = out, warned  # type: ignore[assignment]
+            yield log.keep_small
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for standard, descriptor in kept.items():
+                os.dup2(descriptor, standard)
+                os.close(descriptor)
+            console.file, warnings.showwarning = shown, showwarning
+            if not log.file.stat().st_size:
+                log.file.unlink()
+
+
+def _is_descriptor(stream: Any, number: int) -> bool:
+    try:
+        return bool(stream.fileno() == number)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _nothing() -> None: ...

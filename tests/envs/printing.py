@@ -1,0 +1,36 @@
+"""Envs that print, and that end their process after they have printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Loud(gymnasium.Env[Any, Any]):
+    """Prints a line a step by Python and one by the C way.
+
+    ``exits``: the step of an episode that ends the process; ``nan``: rewards are no numbers.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, exits: int = 0, nan: bool = False) -> None:
+        self.exits, self.reward, self.t = exits, float("nan") if nan else 1.0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        print(f"by python {self.t}")
+        os.write(2, f"by C {self.t}\n".encode())
+        if self.exits and self.t == self.exits:
+            print("my last words", file=sys.stderr)
+            os._exit(3)
+        return np.zeros(2, np.float32), self.reward, self.t >= 20, False, {}
