@@ -255,3 +255,19 @@ def test_a_shard_that_is_always_at_work_holds_the_learner_up(worked, first):
     }
     said = verdict(balance | {"shard 1": shares(worked=worked, starved=10 - worked)}, max_lag=0)
     assert said.startswith(first) and ("90 %" in said and "replay.shards" in said) == (first == "Replay-bound")
+
+
+@pytest.mark.parametrize(
+    ("asleep", "actors", "said"),
+    [
+        (80.0, 2, "of 2.0 s each, which wait for something; use --actors 4 and half the --envs-per-actor"),
+        (0.0, 1, "of 2.0 s each; use --actors 2 and half the --envs-per-actor"),
+        (0.0, 2, "of 2.0 s each, on all 2 cores; make resets cheaper, or episodes longer."),
+    ],
+)
+def test_resets_that_hold_the_run_back_are_named(asleep, actors, said):
+    actor = shares(worked=100, resetting=80, resets=40, asleep=asleep)
+    sentence = verdict({**{f"actor {i}": actor for i in range(actors)}, "learner": shares(worked=2, starved=98)}, cores=2)
+    assert sentence.startswith("Resetting: 80 % of the actors' time goes into resets") and said in sentence
+    rare = shares(worked=100, resetting=20, resets=10)
+    assert "Resetting" not in verdict({"actor 0": rare, "learner": shares(worked=2, starved=98)}, cores=2)

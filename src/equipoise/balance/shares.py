@@ -20,6 +20,8 @@ class Shares:
     blocked: float = 0.0  # waited for downstream
     asleep: float = 0.0  # part of worked: on no core and waiting for none, as an env that waits for something outside
     writing: float = 0.0  # part of worked: writing rows into a replay
+    resetting: float = 0.0  # part of worked and preempted: resets of envs
+    resets: float = 0.0  # their number
     kind: str = ""  # the worker's kind
     side: Side = "beside"
     serves: bool = False  # a sampling worker that acts for envs which others step

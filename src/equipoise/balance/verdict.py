@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from equipoise.balance.shares import Shares, add
 
+RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 
 
@@ -50,6 +51,9 @@ def verdict(
         )
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
+    resets = add(actors)
+    if waits >= WAIT and resets.share("resetting") >= RESETS:
+        return _resetting(resets, len(actors), cores)
     if waits >= WAIT:
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
@@ -66,6 +70,22 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
     if cores is not None and actors >= cores:  # another actor would only share a core
         return f"{sentence}; add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)."
     return f"{sentence}; add actors or envs per actor."
+
+
+def _resetting(actors: Shares, count: int, cores: int | None) -> str:
+    """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
+    each = actors.resetting / max(actors.resets, 1.0)
+    sentence = f"Resetting: {_percent(actors.share('resetting'))} of the actors' time goes into resets of {_seconds(each)} each"
+    more = f"use --actors {2 * count} and half the --envs-per-actor, since resets of one actor follow each other"
+    if actors.asleep >= actors.resetting / 2:  # they wait for something outside, so a core is no limit
+        return f"{sentence}, which wait for something; {more}."
+    if cores is not None and count >= cores:
+        return f"{sentence}, on all {_count(cores, 'core')}; make resets cheaper, or episodes longer."
+    return f"{sentence}; {more}."
+
+
+def _seconds(x: float) -> str:
+    return f"{x:.1f} s" if x >= 1.0 else f"{x * 1e3:.0f} ms"
 
 
 def _held_with_cores(held: float, worked: float) -> float:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.cli.watch import watch
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
+from equipoise.console.starting import Starting
 
 if TYPE_CHECKING:
     pass
@@ -44,22 +46,25 @@ def resume(
 
     The schedules keep the length that the run began with. What changed is listed; what cannot change is refused.
     """
-    with plain_errors("equipoise resume", debug):
-        from equipoise.programs.settings import convert
+    with Starting(quiet=quiet) as start:
+        with plain_errors("equipoise resume", debug):
+            phases.say("importing")
+            from equipoise.programs.settings import convert
 
-        where: Literal["serial", "process"] | None = None
-        if on is not None:
-            where = convert(on, Literal["serial", "process"], "--on")
-        given, more = read(options)
-        from equipoise import api
-        from equipoise.console.terminal import View
+            where: Literal["serial", "process"] | None = None
+            if on is not None:
+                where = convert(on, Literal["serial", "process"], "--on")
+            given, more = read(options)
+            from equipoise import api
+            from equipoise.console.terminal import View
 
-        try:
-            run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
-        except api.NothingToDo as done:
-            print(done)
-            sys.exit(0)
-        for key, (before, after) in run.changes.items():
-            print(f"changed: {key} {before!r} -> {after!r}")
-        view = View(run.program, on=run.on, quiet=quiet)
-    sys.exit(watch(run, view, "resume"))
+            try:
+                run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
+            except api.NothingToDo as done:
+                print(done)
+                sys.exit(0)
+            for key, (before, after) in run.changes.items():
+                print(f"changed: {key} {before!r} -> {after!r}")
+            view = View(run.program, on=run.on, quiet=quiet)
+        code = watch(run, view, "resume", start)
+    sys.exit(code)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
+from equipoise.console.starting import Starting
 from equipoise.types import OUT, WHAT, WHERE
 
 if TYPE_CHECKING:
@@ -133,52 +135,57 @@ def train(
 
     Everything the run leaves behind is in one directory, which the other commands read.
     """
-    with plain_errors("equipoise train", debug):
-        from equipoise.programs.config_file import write_config
-        from equipoise.programs.settings import at_least_one, convert
+    with Starting(quiet=quiet) as start:
+        with plain_errors("equipoise train", debug):
+            phases.say("importing")
+            from equipoise.programs.config_file import write_config
+            from equipoise.programs.settings import at_least_one, convert
 
-        where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-        measured = options["inference"] == "auto"
-        given, more = read(options | {"inference": None} if measured else options)
-        if where == "process":
-            from equipoise.runtime.process.forkserver import prepare
+            where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
+            measured = options["inference"] == "auto"
+            given, more = read(options | {"inference": None} if measured else options)
+            if where == "process":
+                from equipoise.runtime.process.forkserver import prepare
 
-            prepare(central=options["inference"] in ("central", "auto"))  # its import of torch runs beside ours, which is next
-        from equipoise import api, recipes
-        from equipoise.console.terminal import View
+                prepare(
+                    central=options["inference"] in ("central", "auto")
+                )  # its import of torch runs beside ours, which is next
+            from equipoise import api, recipes
+            from equipoise.console.terminal import View
 
-        all_settings = (*(settings or ()), *more)
-        if config is not None:
-            besides = {"ENV": env, "--algorithm": algorithm, "--policy": policies, "--inference auto": measured or None}
-            if said := [name for name, value in besides.items() if value is not None]:
-                raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {', '.join(said)}")
-            program = api.configured(config, settings=all_settings, trust=trust or (), **given)
-        elif env is None:
-            raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
-        else:
-            if policies:
-                given["policies"] = policies
-            made = api.measurable if measured else api.program
-            program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
-        if save_config is not None:
-            write_config(program, save_config)
-            print(f"wrote {save_config}; next: equipoise train --config {save_config}")
-            return
-        if seeds is not None:
-            count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
-            begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
-            logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
-            words = ["--on", where, *begun, *logged, *(["--quiet"] if quiet else [])]
-            sys.exit(train_seeds(program, count, jobs=beside, out=out, words=words))
-        if (
-            env is not None
-            and recipe
-            and program.placement.precision == "fp32"
-            and (why := recipes.falls_back(env, algorithm or "ppo"))
-        ):
-            print(why, file=sys.stderr)
-        auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
-        begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
-        run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
-        view = View(run.program, on=run.on, quiet=quiet)
-    sys.exit(watch(run, view, "train"))
+            all_settings = (*(settings or ()), *more)
+            if config is not None:
+                besides = {"ENV": env, "--algorithm": algorithm, "--policy": policies, "--inference auto": measured or None}
+                if said := ", ".join(name for name, value in besides.items() if value is not None):
+                    raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {said}")
+                program = api.configured(config, settings=all_settings, trust=trust or (), **given)
+            elif env is None:
+                raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
+            else:
+                if policies:
+                    given["policies"] = policies
+                made = api.measurable if measured else api.program
+                program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
+            if save_config is not None:
+                write_config(program, save_config)
+                print(f"wrote {save_config}; next: equipoise train --config {save_config}")
+                return
+            if seeds is not None:
+                count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
+                begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
+                logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
+                words = ["--on", where, *begun, *logged, *(["--quiet"] if quiet else [])]
+                sys.exit(train_seeds(program, count, jobs=beside, out=out, words=words))
+            if (
+                env is not None
+                and recipe
+                and program.placement.precision == "fp32"
+                and (why := recipes.falls_back(env, algorithm or "ppo"))
+            ):
+                print(why, file=sys.stderr)
+            auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
+            begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
+            run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
+            view = View(run.program, on=run.on, quiet=quiet)
+        code = watch(run, view, "train", start)
+    sys.exit(code)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from equipoise.console.help import fail
 
 if TYPE_CHECKING:
+    from equipoise.console.starting import Starting
     from equipoise.console.terminal import View
     from equipoise.run.run import Run
 
 
-def watch(run: Run, view: View, command: str) -> int:
-    """Show a run of ``command`` to its end; returns the exit code."""
+def watch(run: Run, view: View, command: str, start: Starting) -> int:
+    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped."""
     from equipoise.console.aside import prints_aside
     from equipoise.errors import CannotStart, WorkerFailed
     from equipoise.learners.learner import NonFiniteUpdate
@@ -29,6 +30,8 @@ def watch(run: Run, view: View, command: str) -> int:
             for report in run:
                 view.update(report)
                 keep_small()
+                if report.taken or report.updates or run.on != "serial":  # serial workers are in the way of reports
+                    start.end()
     except KeyboardInterrupt as error:
         interrupted, preempted = True, isinstance(error, Preempted)
     except WorkerFailed as error:

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from equipoise.runtime.process.log import STDERR, STDOUT, Log, log_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DRIVER = "driver"
 
@@ -26,7 +27,7 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
 
     ``console`` and warnings print on. Nothing is sent elsewhere where stdout is no descriptor, as in a test or a notebook.
     """
-    if not _is_descriptor(sys.stdout, STDOUT) or not _is_descriptor(sys.stderr, STDERR):
+    if not is_descriptor(sys.stdout, STDOUT) or not is_descriptor(sys.stderr, STDERR):
         yield _nothing
         return
     sys.stdout.flush()
@@ -57,7 +58,8 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
                 log.file.unlink()
 
 
-def _is_descriptor(stream: Any, number: int) -> bool:
+def is_descriptor(stream: Any, number: int) -> bool:
+    """Is this stream the process's own, and no stand-in for it?"""
     try:
         return bool(stream.fileno() == number)
     except (OSError, ValueError, AttributeError):

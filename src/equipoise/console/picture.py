@@ -60,6 +60,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
             for line in acting_lines(program.placement.acting_precision, report.metrics)
         ),
         *_evaluation(history.evaluation, report),
+        *([Text(starting(report.phases), overflow="ellipsis", no_wrap=True)] if report.phases else []),
         *([Text(loudest(report), overflow="ellipsis", no_wrap=True)] if report.printed else []),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
@@ -203,6 +204,11 @@ def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
     return found
 
 
+def starting(phases: Mapping[str, str]) -> str:
+    """What the workers are at that do not work yet."""
+    return "starting: " + "; ".join(f"{name}: {text}" for name, text in phases.items())
+
+
 def loudest(report: Report) -> str:
     """The worker that printed most: how many lines, and the last of them."""
     name, (lines, last) = max(report.printed.items(), key=lambda one: one[1][0])
@@ -259,6 +265,8 @@ def compact(report: Report, program: Program, history: History) -> str:
     parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
     if report.evaluating is not None:
         parts.append(evaluating(report.evaluating))
+    if report.phases:
+        parts.append(starting(report.phases))
     if history.evaluation is not None:
         parts.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
     return "  ".join(parts)

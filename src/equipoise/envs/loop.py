@@ -10,6 +10,7 @@ on spaces, no information dicts, no second copy. One place holds each env's step
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from equipoise import tree
+from equipoise import phases, tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import EnvFailed, ProcessExhausted, Start, exhausted
 from equipoise.envs.failures.row_checks import WrongValue, misfit, uncast
@@ -52,7 +53,10 @@ class LoopEnv(SyncEnv):
         made: Any = None,
         action_mask: str = "auto",
     ) -> None:
-        self.envs: list[Any] = [makers[0]() if made is None else made, *(make() for make in makers[1:])]
+        self.envs: list[Any] = [] if made is None else [made]
+        for i, make in enumerate(makers[len(self.envs) :], len(self.envs)):
+            phases.say(f"making env {i + 1} of {len(makers)}")
+            self.envs.append(make())
         one = self.envs[0]
         for env in self.envs[1:]:
             same_spaces(one, env)
@@ -80,12 +84,17 @@ class LoopEnv(SyncEnv):
     def _reset(self) -> None:
         self._lost.clear()
         for i, (env, seed) in enumerate(zip(self.envs, self._seeds, strict=True)):
+            phases.say(f"first reset of env {i + 1} of {len(self.envs)}")
             try:
                 self.log.begin(i, env, seed)
                 self._past.resets(i, seed)
+                began = time.perf_counter()
                 self._obs[i], _ = env.reset(seed=seed)
+                if self.failures is not None:
+                    self.failures.resetting(time.perf_counter() - began)
             except Exception as error:
                 self._abort(i, error)
+        phases.say("")
         self._seeds = [None] * len(self.envs)
         self._gather()
         self._look_at_resets([True] * len(self.envs))
@@ -104,7 +113,10 @@ class LoopEnv(SyncEnv):
                 if seam[i]:
                     log.begin(i, env)
                     self._past.resets(i)
+                    began = time.perf_counter()
                     obs[i], _ = env.reset()
+                    if self.failures is not None:
+                        self.failures.resetting(time.perf_counter() - began)
                     reward[i], terminated[i], truncated[i] = 0.0, False, False
                 else:
                     obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)

@@ -122,6 +122,7 @@ class Report:
     timed: bool = False  # recorded since time has passed and not since a number of steps has: a resume does not repeat it
     final: bool = False
     aborted: int = 0  # episodes that an env's failure ended, so far
+    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
     info: Mapping[str, float | None] = field(
         default_factory=dict

@@ -21,6 +21,8 @@ from equipoise.runtime.stats import RunStats
 from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
 
 MOST_NOTES = 200  # of a run
+STARTING = "Starting: the workers are built, and the envs are reset for the first time."
+ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
     version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
@@ -143,6 +145,7 @@ class Reporter:
             balance = shares
         elif recorded:
             self._balance = shares
+        self._look_for_ends()
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
@@ -178,7 +181,7 @@ class Reporter:
             lag_mean=r.lag_mean,
             lag_max=r.lag_max,
             balance=balance,
-            verdict=self._verdict(balance),
+            verdict=STARTING if stats.phases and not stats.taken and not final else self._verdict(balance),
             remaining_s=left / rate if rate > 0 and not final else None,
             metrics=r.metrics,
             evaluating=evaluating,
@@ -189,9 +192,19 @@ class Reporter:
             timed=timed,
             final=final,
             aborted=r.aborted,
+            phases=stats.phases,
             printed=stats.printed,
             info=r.info,
         )
+
+    def _look_for_ends(self) -> None:
+        """Say so, once, where no episode has ended for very long."""
+        stats = self._stats()
+        if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
+            self.note(
+                f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is no return; "
+                "where the env has no end, --set env.max_episode_steps=N sets one, or its step says truncated now and then"
+            )
 
     def _of_the_moment(self, stats: RunStats) -> Record:
         """What a record would say now, with the learner's own numbers as it last told them."""
@@ -283,4 +296,6 @@ def _less(now: Shares, then: Shares) -> Shares:
         blocked=now.blocked - then.blocked,
         asleep=min(now.asleep - then.asleep, busy - preempted),
         writing=min(now.writing - then.writing, busy - preempted),
+        resetting=min(now.resetting - then.resetting, busy),
+        resets=now.resets - then.resets,
     )

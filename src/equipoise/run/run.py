@@ -27,7 +27,7 @@ from equipoise.run import forward_choice, recorded_rows
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, promise
+from equipoise.run.saving import RunState, promise, schedules_over
 from equipoise.run.session import SESSION, Interrupt
 from equipoise.run.starting import On, Runtime, start
 from equipoise.runtime import blueprint
@@ -213,13 +213,8 @@ class Run:
             reporter.load(driver["reporter"], self._files.best_evaluation())
             evaluations.load(driver["evaluations"])
             reporter.note(f"resumed at step {blue.pace.steps(self._keeping.version):,}: {promise(blue.spec.env)}")
-        done = (blue.before or 0) + max(self._keeping.version, 0)
-        changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())
-        if done and changes and done >= blue.schedule_updates:
-            reporter.note(
-                "warning: the schedules have come to their end, so the learning rate is 0; "
-                "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
-            )
+        if (said := schedules_over(blue, self._keeping.version)) is not None:
+            reporter.note(said)
         return runtime, reporter, evaluations
 
     def _again(self, attempt: _Attempt, error: WorkerFailed) -> _Attempt:
@@ -262,7 +257,7 @@ class Run:
         self._files.rewind(step_of(self._source.meta), self._source)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
-        status = "failed"
+        status, interrupt.eager = "failed", True
         try:
             runtime, reporter, evaluations = self._begin(time.monotonic())
         except (OSError, MemoryError) as error:
@@ -271,6 +266,10 @@ class Run:
             if self._source is None:
                 self._files.discard()
             raise told from error
+        except KeyboardInterrupt:
+            if self._source is None:  # nothing has begun
+                self._files.discard()
+            raise
         attempt = _Attempt(runtime, reporter, evaluations)
         for warning in self._warnings:
             reporter.note(warning)
@@ -278,6 +277,7 @@ class Run:
         try:
             while not attempt.runtime.done and not attempt.evaluations.solved:
                 interrupt.check()
+                interrupt.eager = interrupt.eager and attempt.runtime.stats().taken == 0
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:

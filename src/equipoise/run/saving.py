@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from equipoise.record.report import Evaluation, Report
+from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import EnvSpec
 
 
@@ -70,3 +71,15 @@ def promise(spec: EnvSpec) -> str:
         "restart": "envs cannot be restored: their episodes begin anew",
     }[spec.resume]
     return f"weights, optimisers, experience and random generators are exact; {envs}"
+
+
+def schedules_over(blue: Blueprint, version: int) -> str | None:
+    """A warning where a run begins with schedules that are at their end; ``version``: that it goes on from, -1 for none."""
+    done = (blue.before or 0) + max(version, 0)
+    changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())
+    if not (done and changes and done >= blue.schedule_updates):
+        return None
+    return (
+        "warning: the schedules have come to their end, so the learning rate is 0; "
+        "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
+    )

@@ -70,7 +70,7 @@ class Session:
             signal.raise_signal(number)
             return
         kind = Preempted if number == signal.SIGTERM else KeyboardInterrupt
-        if all(waiting.asked for waiting in self._waiting):
+        if all(waiting.asked or waiting.eager for waiting in self._waiting):
             raise kind
         for waiting in self._waiting:
             waiting.ask(kind)
@@ -100,11 +100,15 @@ SESSION = Session()
 
 
 class Interrupt:
-    """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where it falls."""
+    """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where it falls.
+
+    So does the first one where it is ``eager``: while a run starts, which may take minutes and has nothing to save yet.
+    """
 
     def __init__(self, session: Session = SESSION) -> None:
         self._session = session
         self._asked: type[KeyboardInterrupt] | None = None
+        self.eager = False
         self.main = False  # was it entered by the main thread, which is the one that may set handlers
 
     @property

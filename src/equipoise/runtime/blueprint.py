@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from equipoise import phases
 from equipoise.actors.episodes import Episodes
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
@@ -62,9 +63,13 @@ class Blueprint:
         default_factory=dict
     )  # how actors act by policy (actors/forward/forward.py); torch if not said
 
-    def failures(self, counted: Episodes | None = None) -> Failures:
-        """The rule for env failures in this run; ``counted``: where failures and their causes are counted."""
+    def failures(self, counted: Episodes | None = None, resetting: Callable[[float], object] | None = None) -> Failures:
+        """The rule for env failures in this run; ``counted``: where failures and their causes are counted.
+
+        ``resetting`` is called after each reset of an env, with the seconds that it took.
+        """
         made = Failures(on_nonfinite=self.program.source.on_nonfinite, capsules=Path(self.capsules) if self.capsules else None)
+        made = made if resetting is None else replace(made, resetting=resetting)
         return made if counted is None else replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
@@ -206,7 +211,9 @@ def blueprint(
     dataset = _dataset(program)
     spec = _spec(program, dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
+    phases.say("initialising the networks")
     nets = {name: memory.built(partial(network, program, spec, name)) for name in learns_first(program)}
+    phases.say("laying out the run")
     roles = {name: role_of(program, spec, name, net) for name, net in nets.items()}
     before = None
     if resume is not None:
@@ -248,6 +255,8 @@ def blueprint(
     )  # fmt: skip
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))
+    taken = sum(memory.parts(blue, sizes).values())
+    phases.say(f"starting the workers of a run that takes {memory.size(taken)} of memory")
     return blue
 
 
@@ -279,6 +288,7 @@ def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
         mask = place_of(program.source.env.action_mask if program.source.env else "auto", dataset.observation, dataset.action)
         spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
         return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
+    phases.say(f"making an env of {program.name} to look at it")
     env = making(program)(streams=np.arange(1), seed=program.schedule.seed)
     made = env.spec
     env.close()

@@ -8,11 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from equipoise import tree
 from equipoise.balance.shares import Shares
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
 
+PHASE = 64  # bytes of a phase
 _WORKER = {
     "sleeping": ArraySpec((1,), "int64"),  # the flag of the worker's doorbell
     "worked_s": ArraySpec((1,), "float64"),
@@ -21,8 +24,11 @@ _WORKER = {
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
     "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
     "writing_s": ArraySpec((1,), "float64"),  # part of worked_s: writing rows into a replay
+    "resetting_s": ArraySpec((1,), "float64"),  # part of worked_s and of delay_s: resets of envs
+    "resets": ArraySpec((1,), "float64"),  # their number
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
     "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
+    "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
 # "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
@@ -70,6 +76,21 @@ class Board:
         """Note that the worker spent so much time on writing rows into a replay."""
         self._workers[name]["writing_s"][0] += seconds
 
+    def say(self, name: str, text: str) -> None:
+        """Note what the worker's start is at; "" once it works."""
+        data = text.encode()[:PHASE]
+        self._workers[name]["phase"][:] = np.frombuffer(data.ljust(PHASE, b"\0"), np.uint8)
+
+    def phases(self) -> dict[str, str]:
+        """What the start of each worker is at that does not work yet."""
+        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.names}
+        return {name: text for name, text in said.items() if text}
+
+    def resetting(self, name: str, seconds: float) -> None:
+        """Note that a reset of one of the worker's envs took so long."""
+        self._workers[name]["resetting_s"][0] += seconds
+        self._workers[name]["resets"][0] += 1
+
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
 
@@ -92,6 +113,7 @@ class Board:
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
                 asleep=min(w["asleep_s"], w["worked_s"] - preempted), writing=min(w["writing_s"], w["worked_s"] - preempted),
+                resetting=min(w["resetting_s"], w["worked_s"]), resets=w["resets"],
             )  # fmt: skip
         return out
 

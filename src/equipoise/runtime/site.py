@@ -53,6 +53,9 @@ class LocalSite:
     def wrote(self, seconds: float) -> None:
         self._board.wrote(self.title, seconds)
 
+    def resetting(self, seconds: float) -> None:
+        self._board.resetting(self.title, seconds)
+
     def record(self, record: Mapping[str, Any]) -> None:
         self._send(self._join(record))
 

@@ -38,6 +38,7 @@ class RunStats:
     rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
+    phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
             if not member.kind.serves and (groups := member.kind.groups(blue, member.index))
         },
         aborted=most_frequent([episodes.causes for episodes in shared.actors]),
+        phases=board.phases(),
     )
 
 

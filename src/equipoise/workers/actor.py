@@ -32,7 +32,7 @@ class ActorKind(SamplingKind):
         acts = agents(blue, index, shared, site.queue)
         env = blue.make_env(
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
-            failures=blue.failures(shared.actors[index]), metrics=blue.program.source.metrics,
+            failures=blue.failures(shared.actors[index], site.resetting), metrics=blue.program.source.metrics,
         )  # fmt: skip
         worker = ActorWorker(env, acts)
         if job.life:

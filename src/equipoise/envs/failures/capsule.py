@@ -25,7 +25,7 @@ import time
 import traceback
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +60,9 @@ def exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED)
 
 
+def _nothing(seconds: float) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Failures:
     """The rule for env failures in a run, and how often each kind came: ``counts`` [3] int64 as in ``COUNTED``."""
@@ -69,6 +72,7 @@ class Failures:
     counts: Any = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
     causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
+    resetting: Callable[[float], object] = _nothing  # called after each reset of an env with the seconds that it took
 
     def count(self, name: str, by: int = 1) -> None:
         self.counts[COUNTED.index(name)] += by

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise import phases
 from equipoise.errors import CannotResume
 from equipoise.record.checkpoint import Source
 from equipoise.runtime.ipc import Bell
@@ -57,13 +58,20 @@ def _work(job: Assignment) -> None:
         job.member, job.board, send, queue=job.queue, join=_Join(job), bells=job.bells,
         source=None if job.resume is None else Reader(job.resume, job.member),
     )  # fmt: skip
+    phases.listen(partial(job.board.say, job.name))
     worker = kind.build(job.job, site)
+    phases.say("")
     site.meter = meter = job.board.meter(job.name)
     if kind.torch and job.compiles:  # in any tick: the first with other rows than those that were compiled for, say
         from equipoise.nets.compiled import while_compiling
 
         meter.expect(COMPILE_S)  # of the compiler's imports, which take seconds
-        while_compiling(partial(meter.expect, COMPILE_S), partial(meter.expect, 0.0))
+
+        def compiling(ahead_s: float, text: str) -> None:
+            phases.say(text)
+            meter.expect(ahead_s)
+
+        while_compiling(partial(compiling, COMPILE_S, "compiling"), partial(compiling, 0.0, ""))
     saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
     spin = Spin(job.spins) if job.spins else None
     loop(job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker))

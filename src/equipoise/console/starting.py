@@ -1,0 +1,99 @@
+"""The start of a command: a line for each phase that takes long, and Ctrl-C also where Python is not asked.
+
+Signals reach Python between two of its instructions. One call of a C library, such as the factorisation that initialises a
+large network, may take a minute; a thread sees meanwhile that somebody wants to leave.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from multiprocessing import process
+from types import TracebackType
+from typing import Self, TextIO
+
+from equipoise import phases
+from equipoise.console.aside import is_descriptor
+from equipoise.runtime.process.log import STDERR
+
+FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and another one each time that it has lasted so long again
+LOOK_S = 0.1
+LEAVE_S = 1.5  # from a signal until the process leaves though Python was not asked
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class Starting:
+    """A context manager around a start, in the main thread; ``end`` when what was started shows itself what it does."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._text, self._began, self._told = "", 0.0, 0.0
+        # What a run prints may be sent elsewhere meanwhile (``aside.py``).
+        self._out: TextIO = os.fdopen(os.dup(STDERR), "w") if is_descriptor(sys.stderr, STDERR) else sys.stderr
+        self._over = threading.Event()
+        self._wakes, self._signals = socket.socketpair()
+        self._signals.setblocking(False)
+        self._thread = threading.Thread(target=self._look, daemon=True, name="starting")
+        self._before, self._wakeup_before = phases.listen(self._say), -1
+
+    def __enter__(self) -> Self:
+        self._wakeup_before = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Say no more, and leave signals to others."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        phases.listen(self._before)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._thread.join()
+        self._wakes.close()
+        self._signals.close()
+        if self._out is not sys.stderr:
+            self._out.close()
+
+    def _say(self, text: str) -> None:
+        now = time.monotonic()
+        if not self._text or not text:
+            self._began = now
+        self._text = text
+
+    def _look(self) -> None:
+        """Tell of long phases until the end; leave where a signal is not answered."""
+        asked_at, number = 0.0, 0
+        self._wakes.settimeout(LOOK_S)
+        while not self._over.is_set():
+            try:
+                if data := self._wakes.recv(16):
+                    asked_at, number = asked_at or time.monotonic(), data[0]
+            except TimeoutError:
+                pass
+            now = time.monotonic()
+            if number in CODES and now - asked_at > LEAVE_S:
+                self._leave(CODES[signal.Signals(number)])
+            since = max(self._began, self._told)
+            if self._text and now - since >= (FIRST_S if self._told < self._began else EVERY_S):
+                self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        if not self._quiet:
+            seconds = self._told - self._began
+            print(f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}", file=self._out, flush=True)
+
+    def _leave(self, code: int) -> None:
+        """End this process now: nothing of a run has begun that could be lost. Workers end with it, and see to theirs."""
+        print("interrupted", file=self._out, flush=True)
+        if place := process.current_process()._config.get("tempdir"):  # type: ignore[attr-defined]  # of the fork server
+            shutil.rmtree(place, ignore_errors=True)
+        os._exit(code)

@@ -1,0 +1,123 @@
+"""A start says what it is at, and is left when somebody wants to leave."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api, phases
+from equipoise.console import starting
+from equipoise.console.starting import Starting
+from equipoise.record.directory import RunDirectory
+from equipoise.run import run as run_module
+
+ENV = "tests.envs.starting:Waiting"
+TINY: dict[str, Any] = {
+    "actors": 1, "envs_per_actor": 2, "unroll": 16, "steps": 320, "evaluate_episodes": 0, "recipe": False,
+    "settings": ["algorithm.minibatches=1"],
+}  # fmt: skip
+
+
+def test_a_long_phase_has_a_line_and_a_short_one_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], deadline: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(starting, "FIRST_S", 0.05)
+    monkeypatch.setattr(starting, "EVERY_S", 0.1)
+    monkeypatch.setattr(starting, "LOOK_S", 0.01)
+    told: list[str] = []
+
+    def tell(self: Starting) -> None:
+        self._told = time.monotonic()
+        told.append(self._text)
+
+    monkeypatch.setattr(Starting, "_tell", tell)
+    with Starting():
+        phases.say("reset 1 of 2")
+        phases.say("reset 2 of 2")
+        deadline(lambda: told.count("reset 2 of 2") >= 2, 10.0, "two lines")
+        phases.say("")
+        told.clear()
+    assert "reset 1 of 2" not in told
+    phases.say("nobody hears this")
+    assert told == []
+
+
+def test_reports_say_what_workers_are_at_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "LIVE_S", 0.0)
+    go = tmp_path / "go"
+    run = api.train(ENV, env_kwargs={"go": str(go)}, on="process", out=tmp_path / "run", **TINY)
+    for report in run:
+        if report.phases.get("actor 0") == "first reset of env 1 of 2":
+            break
+    assert report.verdict.startswith("Starting: ") and report.taken == 0
+    go.touch()
+    reports = list(run)
+    assert reports[-1].phases == {} and reports[-1].updates > 0 and not reports[-1].verdict.startswith("Starting")
+
+
+class Begun:
+    """``equipoise train`` as a process; ``said``: what it has printed so far."""
+
+    def __init__(self, place: Path, *words: str) -> None:
+        self.run, self._file = place / "run", place / "said.txt"
+        command = [sys.executable, "-m", "equipoise", "train", ENV, "--out", str(self.run), "--actors", "1"]
+        with self._file.open("w") as file:
+            self._process = subprocess.Popen([*command, "--envs-per-actor", "2", *words], stderr=file, stdout=file)
+
+    def said(self) -> str:
+        return self._file.read_text()
+
+    def interrupted(self) -> int:
+        """Press Ctrl-C -> the exit code; a process that does not end is a failure."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(30.0)
+
+    def __enter__(self) -> Begun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_ctrl_c_amid_the_first_resets_leaves_a_summary(on: str, tmp_path: Path, deadline: Any) -> None:
+    with Begun(tmp_path, "--on", on, "--set", f"env.go={tmp_path / 'go'}") as begun:
+        deadline(lambda: "first reset of env 1 of 2" in begun.said(), 100.0, "a line on the phase")
+        assert begun.interrupted() == 130, begun.said()
+        summary = RunDirectory.open(begun.run).summary()
+    assert summary is not None and summary["status"] == "interrupted"
+
+
+@pytest.mark.thorough
+def test_ctrl_c_ends_a_start_in_which_python_is_not_asked(tmp_path: Path, deadline: Any) -> None:
+    with Begun(tmp_path, "--set", "env.stuck=true") as begun:
+        deadline(lambda: "making an env of" in begun.said(), 100.0, "a line on the phase")
+        assert begun.interrupted() == 130, begun.said()
+    assert not begun.run.exists()
+
+
+def test_episodes_that_never_end_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.run.reporter.ENDLESS", 100)
+    run = api.train(ENV, env_kwargs={"endless": True}, on="serial", out=tmp_path / "run", **TINY)
+    list(run)
+    assert run.summary is not None
+    (note,) = (note for note in run.summary["notes"] if "no episode has ended" in note)
+    assert "--set env.max_episode_steps=N" in note
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_resets_are_timed(on: Any, tmp_path: Path) -> None:
+    run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **TINY)
+    reports = list(run)
+    shares = reports[-1].balance["actor 0"]
+    assert shares.resets >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
+    assert shares.resetting >= 0.009 * shares.resets
