@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 import equipoise
 from equipoise.cli import app
 from equipoise.console.findings import lines
-from equipoise.envs.check.check import Report, Times
 from equipoise.envs.check.findings import Finding
+from equipoise.envs.check.report import Report, Times
 from tests.envs.planted import NotFinite
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,213 @@
+"""``supervise``: an env that ends, crashes, hangs, dawdles or prints is a finding, and its process is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.envs.check import report as names
+from equipoise.envs.check import supervise as supervising
+from equipoise.envs.check.check import check_env
+from equipoise.envs.check.findings import Finding
+from equipoise.envs.check.report import Report
+from equipoise.envs.check.supervise import Progress, supervise
+from equipoise.types import EnvFactory
+
+DEADLY = "tests.envs.deadly"
+ROOT = Path(__file__).parents[2]
+LATER = (names.AGAIN, names.BESIDE, names.ANEW)
+
+
+def checked(name: str, seconds: float = 30.0, steps: int = 60, **kwargs: Any) -> Report:
+    target = name if ":" in name else f"{DEADLY}:{name}"
+    return supervise(EnvFactory(target=target, kwargs=kwargs), steps=steps, seconds=seconds)
+
+
+def only(report: Report, severity: str = "error") -> Finding:
+    (finding,) = (finding for finding in report.findings if finding.severity == severity)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "where", "seen"),
+    [
+        ("ExitsAtSeven", "step() ends its process", "step 7 (the first walk)", "exited with code 3 at tests/envs/deadly.py:"),
+        ("Crashes", "step() crashes its process", "step 7 (the first walk)", "killed by SIGSEGV at tests/envs/deadly.py:"),
+        ("Killed", "reset(): its process is killed", "reset(seed) (the first walk)", "killed by SIGKILL, by the env itself"),
+    ],
+)  # fmt: skip
+def test_a_death_names_the_call_and_the_line(name: str, what: str, where: str, seen: str) -> None:
+    report = checked(name)
+    finding = only(report)
+    assert (finding.what, finding.where) == (what, where)
+    assert seen in finding.seen and "third such death" in finding.cost
+    first = f"{names.FIRST} from step 7 on" if "step" in what else names.FIRST
+    assert (report.left_out, report.why) == ((first, *LATER), names.DIED)
+    assert report.facts["observation"] == "Box (3,) float32"
+    if "tests/envs" in seen:
+        line = finding.seen.partition("deadly.py:")[2].partition(",")[0]
+        assert "os._exit(3)" in deadly(line) or "string_at(0)" in deadly(line)
+
+
+def deadly(line: str) -> str:
+    return (Path(__file__).with_name("deadly.py")).read_text().splitlines()[int(line) - 1]
+
+
+def test_the_last_words_of_a_process_that_crashed() -> None:
+    report = checked("Crashes")
+    assert "the last line it printed: 'about to read from nowhere'" in only(report).seen
+    assert only(report, "note").what == "the env prints"
+
+
+def test_a_constructor_that_ends_its_process() -> None:
+    report = checked("DiesWhenMade")
+    finding = only(report)
+    assert (finding.what, finding.where) == ("the constructor ends its process", names.MAKING)
+    assert "exited with code 0 at tests/envs/deadly.py" in finding.seen
+    assert (report.left_out, report.why) == ((names.ALL,), names.DIED)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "call", "line"), [("HangsInReset", "reset", "time.sleep(60)"), ("HangsInStep", "step", "pass")]
+)
+def test_a_call_that_does_not_return(name: str, call: str, line: str) -> None:
+    """HangsInStep is deaf to SIGTERM, too; ``nothing_left_behind`` looks for its process."""
+    began = time.monotonic()
+    report = checked(name, seconds=2.0)
+    assert time.monotonic() - began < 20
+    finding = only(report)
+    assert finding.what == f"{call}() does not return" and "none in " in finding.seen
+    at = finding.seen.partition("deadly.py:")[2].partition(",")[0]
+    assert deadly(at).strip() in (line, "while True:")
+    assert report.why == names.HUNG and report.left_out[-1] == names.ANEW
+
+
+@pytest.mark.thorough
+def test_a_slow_env_is_stepped_less_often_and_the_report_says_so() -> None:
+    report = checked("Slow", seconds=3.0, steps=1500)
+    assert report.ok and report.findings == ()
+    first, rest = report.left_out
+    steps = int(first.removeprefix(f"{names.FIRST} from step ").removesuffix(" on"))
+    assert 10 < steps < 60  # 0.4 of 2.7 s, at 0.02 s
+    assert rest.startswith("the walks after the first one from step ") and report.why == names.TIME_UP
+    assert "bit for bit (" in report.facts["seeds"]
+
+
+@pytest.mark.thorough
+def test_a_call_longer_than_the_time_is_slow_if_all_calls_are() -> None:
+    """Each step takes 0.7 s of 2: the last one is cut, and does not hang."""
+    report = checked("Slow", seconds=2.0, step_s=0.7)
+    assert report.ok and report.why == names.TIME_UP and names.AGAIN in report.left_out
+
+
+def test_in_this_process_the_time_is_kept_between_calls() -> None:
+    report = check_env(EnvFactory(target=f"{DEADLY}:Slow"), seconds=0.3)
+    assert report.ok and report.left_out[0].startswith(f"{names.FIRST} from step ") and report.why == names.TIME_UP
+
+
+def test_what_an_env_prints_is_counted() -> None:
+    report = checked("Prints")
+    note = only(report, "note")
+    assert note.what == "the env prints" and "the first: 'stepping " in note.seen
+    assert int(note.seen.partition("got ")[2].partition(" ")[0]) == 5 * 60  # five walks of 60 steps
+    assert report.ok and report.left_out == ()
+
+
+def test_a_report_from_a_child_is_the_one_made_here() -> None:
+    factory = EnvFactory(target="tests.envs.planted:NotFinite")
+    ours, childs = check_env(factory, steps=60), supervise(factory, steps=60)
+    assert childs.findings == ours.findings and childs.facts == ours.facts and not childs.ok
+    assert childs.step_s is not None and childs.step_s.count == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "where", "seen"),
+    [
+        ("RaisesWhenMade", "the env cannot be made: ValueError", "the constructor", "of that size (tests/envs/deadly.py:"),
+        ("Quits", "step() raises SystemExit", "step 1", "enough (tests/envs/deadly.py:"),
+        ("tests.envs.planted:RaisesAtSeven", "step() raises ZeroDivisionError", "step 7", "in RaisesAtSeven.step)"),
+    ],
+)  # fmt: skip
+def test_an_exception_names_its_line(name: str, what: str, where: str, seen: str) -> None:
+    report = checked(name)
+    finding = only(report)
+    assert (finding.what, finding.where) == (what, where) and seen in finding.seen
+    assert report.why == names.BROKEN
+
+
+def test_an_exception_when_the_env_is_closed() -> None:
+    note = only(checked("RaisesWhenClosed"), "note")
+    assert note.what == "close() raises OSError" and "RaisesWhenClosed.close)" in note.seen
+
+
+def test_what_make_refuses_is_raised_here() -> None:
+    with pytest.raises(ValueError, match="did you mean 'CartPole-v1'") as refused:
+        checked("gymnasium:CartPol-v1")
+    assert "Traceback" in refused.value.__notes__[0]
+    with pytest.raises(ValueError, match="expected a number above 0, got 0"):
+        checked("Slow", seconds=0)
+    with pytest.raises(ValueError, match="expected a number above 0, got inf"):
+        checked("Slow", seconds=float("inf"))
+
+
+def test_progress_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Progress] = []
+    factory = EnvFactory(target=f"{DEADLY}:Slow", kwargs={"step_s": 0.005})
+    supervise(factory, steps=60, seconds=30, show=shown.append)
+    assert {names.FIRST, names.AGAIN, names.BESIDE} <= {one.probe for one in shown}
+    walking = [one for one in shown if one.probe == names.FIRST and one.where.startswith("step ")]
+    assert walking and walking[0].steps == 60 and 0 <= walking[0].spent_s < 30
+
+
+def test_a_process_that_the_env_started_is_ended_too(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    file.touch()
+    checked("LeavesAChild", file=str(file))
+
+
+def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.findings and progress.where.startswith("step "):
+            raise KeyboardInterrupt
+
+    factory = EnvFactory(target=f"{DEADLY}:ReturnsLists")
+    report = supervise(factory, steps=1500, seconds=60, show=interrupt)
+    assert only(report, "note").what == "obs is no numpy array"
+    assert report.why == names.INTERRUPTED
+    assert report.left_out[0].startswith(f"{names.FIRST} from step ") and report.left_out[1:] == LATER
+
+
+def test_a_child_ends_with_its_parent(tmp_path: Path, deadline: Any) -> None:
+    """The parent is killed, and the env hangs."""
+    file = tmp_path / "pid"
+    code = (
+        "from equipoise.envs.check.supervise import supervise\nfrom equipoise.types import EnvFactory\n"
+        f"supervise(EnvFactory(target={DEADLY + ':SaysItsPid'!r}, kwargs={{'file': {str(file)!r}}}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    try:
+        deadline(lambda: file.exists() and file.read_text(), seconds=30, what="the env")
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline(lambda: not alive(int(file.read_text())), what="the child to end")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_a_child_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervising, "START", "import time; time.sleep(60)")
+    monkeypatch.setattr(supervising, "START_S", 0.2)
+    with pytest.raises(OSError, match="to start within 0 s, got nothing from it"):
+        checked("Slow")
