@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from equipoise.envs.check.clock import Clock, OutOfTime
-from equipoise.envs.check.findings import STOPS, Findings, judge_spaces
-from equipoise.envs.check.places import line_of
+from equipoise.envs.check.findings import Findings, judge_spaces
+from equipoise.envs.check.places import line_of, of_error
 from equipoise.envs.check.probe import sample
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.masks import legal, place_of
@@ -23,6 +23,7 @@ from equipoise.types import Array
 
 HARMLESS = ("revived", "exact same space object")  # rules that training does not need: it knows agents that come back
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
+READERS = "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's wrappers among it."
 CYCLES = 200  # steps of each of the two episodes of parallel_api_test, where there is time
 
 
@@ -72,20 +73,15 @@ def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -
         raise OutOfTime
     with warnings.catch_warnings(record=True) as said, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
+        for i, space in enumerate(joint.actions.values()):
+            space.seed(i)  # the test draws from them
         try:
             parallel_api_test(Told(joint.env, clock), num_cycles=cycles)
         except AssertionError as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            if frame.name != "parallel_api_test":  # the env's own
+            if traceback.extract_tb(error.__traceback__)[-1].name == "parallel_api_test":
+                _broken(found, error)
+            else:  # the env's own
                 _raised(found, error, joint)
-            else:
-                rule = str(error) or linecache.getline(frame.filename, frame.lineno or 0).strip().removeprefix("assert ")
-                mild = any(word in rule for word in HARMLESS)
-                seen = f"expected {rule}{_state(error)}"
-                found.add(
-                    "note" if mild else "error", "a rule of PettingZoo's parallel_api_test is broken",
-                    f"parallel_api_test, line {frame.lineno}", seen, TOOLS if mild else STOPS,
-                )  # fmt: skip
         except OutOfTime:
             raise
         except Exception as error:
@@ -95,11 +91,23 @@ def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -
     return ""
 
 
+def _broken(found: Findings, error: AssertionError) -> None:
+    """A rule in the words of the test, else as its code has it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    code = linecache.getline(frame.filename, frame.lineno or 0).strip().removeprefix("assert ").removesuffix(", (")
+    rule = str(error) if str(error)[:1].isalpha() else code
+    mild = any(word in rule for word in HARMLESS)
+    what = "a rule of PettingZoo's parallel_api_test is broken"
+    where = f"parallel_api_test, line {frame.lineno}"
+    found.add("note" if mild else "error", what, where, f"expected: {rule}; got {_state(error)}", TOOLS if mild else READERS)
+
+
 def _raised(found: Findings, error: Exception, joint: Joint) -> None:
-    seen = f"{error} ({line_of(error, joint)})"
-    found.error(
-        f"the env raises {type(error).__name__}", "parallel_api_test", seen, "PettingZoo's own test does not get through."
-    )
+    method = "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
+    mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
+    seen = f"{error} ({line_of(error, joint, method)})"
+    what = f"{method}() raises {type(error).__name__} in PettingZoo's parallel_api_test"
+    found.add("note" if mild else "error", what, "parallel_api_test", seen, TOOLS if mild else READERS)
 
 
 def _state(error: AssertionError) -> str:
@@ -110,7 +118,7 @@ def _state(error: AssertionError) -> str:
     for name in ("obs", "rew", "terminated", "truncated"):
         if name in local:
             shown[name] = list(local[name]) if isinstance(local[name], dict) else [type(local[name]).__name__]
-    return "; got " + ", ".join(f"{name} {keys}" for name, keys in shown.items())
+    return ", ".join(f"{name} {keys}" for name, keys in shown.items())
 
 
 class Told:

@@ -49,6 +49,8 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
     else:
         for name in joint.names:
             facts[f"agent {name}"] = f"{observation_of(joint.observations[name])} -> {action_of(joint.actions[name])}"
+        if type(joint.env).__name__.startswith("aec_to_parallel"):
+            facts["turns"] = "its agents act in turns (AEC): stepped through pettingzoo.utils.aec_to_parallel, as in training"
     if spec.mask:
         facts["action mask"] = "/".join(("obs", *spec.mask))
     facts["autoreset"] = HELD if is_same_step(made) else NEXT

@@ -72,6 +72,8 @@ def is_theirs(file: str) -> bool:
         return False
     if path.is_relative_to(OURS):
         return not is_ours(file)
+    if any(f"/pettingzoo/{part}/" in path.as_posix() for part in ("test", "utils")):
+        return False
     if path.is_relative_to(GYMNASIUM):
         return len(parts := path.relative_to(GYMNASIUM).parts) > 2 and parts[0] == "envs"
     return not path.is_relative_to(STDLIB) or any(part in SITE for part in path.parts)
@@ -102,12 +104,12 @@ def core(env: Any) -> Any:
 
 
 def line_of(error: BaseException, env: Any = None, method: str = "step") -> str:
-    """Where an env raised: "file.py:12, in Env.step"; where only machinery did, where the env's ``method`` begins."""
+    """Where an env raised: "file.py:12, in Env.step". If only machinery raised, where the env's ``method`` begins."""
     frame = env_frame(frames := of_error(error), home_of(env) if env is not None else "")
     if frame is None and env is not None:
         try:
             code = getattr(type(core(env)), method).__code__
-            return f"{frames[-1]}; the env: {Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"
+            return f"the env's {method}: {Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"
         except AttributeError:  # written in C, say
             pass
     return str(frame or frames[-1])
