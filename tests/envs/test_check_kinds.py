@@ -57,7 +57,7 @@ def test_silent_on_sound_envs_of_several_agents(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "severity", "what", "where", "seen"),
     [
-        ("SharedDice", "error", "reset ignores the seed", "reset(seed)", "obs/agents/speaker: expected"),
+        ("SharedDice", "error", "reset ignores the seed", "reset(seed)", "obs/agents/speaker at [0]: expected"),
         ("LeavesItsSpace", "error", "obs/agents/speaker leaves its space", "step 3", "expected within [0, 2], got "),
         ("Raises", "error", "step() raises KeyError", "step 4", "(tests/envs/rounds.py:"),
         ("ForgetsAnObservation", "error", "step() raises ValueError", "step 3", "(the env's step: tests/envs/games.py:"),
