@@ -118,6 +118,7 @@ def test_two_agents():
     assert result.exit_code == 0 and "\n  agent left   Box (2,) float32 -> Discrete of 3\n" in result.stdout, result.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(number, code, tmp_path, deadline):
     file = tmp_path / "pid"

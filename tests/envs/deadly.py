@@ -12,7 +12,9 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from tests.envs.planted import Sound
+from tests.envs.planted import NewGeneratorAndNoEnd, Sound
+
+print("what an import prints is not counted")
 
 
 class ExitsAtSeven(Sound):
@@ -66,6 +68,17 @@ class Slow(Sound):
 
     def step(self, action: Any) -> Any:
         time.sleep(self.step_s)
+        return super().step(action)
+
+
+class SlowToClose(Slow):
+    def close(self) -> None:
+        time.sleep(0.7)
+
+
+class SlowAndUnseeded(NewGeneratorAndNoEnd):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.002)
         return super().step(action)
 
 

@@ -91,6 +91,15 @@ def test_pettingzoos_test_says_the_same() -> None:
             parallel_api_test(env, num_cycles=20)
 
 
+def test_every_call_is_announced_also_those_of_pettingzoos_test() -> None:
+    told: list[tuple[str, Any]] = []
+    check_env(EnvFactory(target=f"{ROUNDS}:Duel"), steps=20, tell=lambda kind, value: told.append((kind, value)))
+    begins = [value[0] for kind, value in told if kind == "probe"]
+    assert begins == [names.MAKING, names.FIRST, names.AGAIN, names.BESIDE, names.ANEW, names.RULES]
+    calls = [value for kind, value in told[told.index(("probe", [names.RULES, None])) :] if kind == "call"]
+    assert calls[:4] == ["the constructor", "reset(seed, options)", "reset()", "step 1"] and calls[-1] == "close()"
+
+
 def test_training_takes_agents_in_turns_where_check_does() -> None:
     made = make(EnvFactory(target=f"{ROUNDS}:Turns"), streams=np.arange(2), seed=0)
     assert made.envs[0].names == ("one", "two")  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ class Answer:
 class Probe:
     """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
 
-    HURRY = 0.6  # part of the time of a walk after which a reset is due, where no episode has ended
+    HURRY = 0.2  # part of the first walk's time after which a reset is due, so that walks that must be shorter see it, too
 
     def __init__(
         self, made: SyncEnv, found: Findings, clock: Clock, *, reset_at: int, index: int = 0, watch: bool = False,
