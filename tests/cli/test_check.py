@@ -193,6 +193,11 @@ def test_the_lines_of_a_report():
     assert [line[:15] for line in text if "word" in line] == ["  episodes     ", " " * 15]
 
 
+def test_a_report_with_parts_left_out_is_not_called_ok():
+    text = lines(Report(target="my:env", findings=(), facts={}, left_out=("a", "b"), why="interrupted"))
+    assert text == ["my:env: nothing found in what was looked at", "", "  left out     a; b (interrupted)"]
+
+
 def test_from_python():
     assert equipoise.check("CartPole-v1", steps=50).ok
     assert not equipoise.check(f"{FAULTY}:NotFinite", steps=50).ok

@@ -16,7 +16,7 @@ def lines(report: Report) -> list[str]:
     """Return the verdict, the findings and the facts."""
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "note")}
     said = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
-    text = [f"{report.target}: {said or 'ok'}"]
+    text = [f"{report.target}: {said or ('nothing found in what was looked at' if report.left_out else 'ok')}"]
     for finding in report.findings:
         text += ["", *_finding(finding)]
     facts = dict(report.facts)

@@ -296,7 +296,7 @@ class _Check:
             self.left.remove(names.FIRST)
         except OutOfTime:
             self.why = names.TIME_UP
-        self.walk_s, self.reset_at = time.monotonic() - began, probe.reset_at
+        self.walk_s, self.reset_at, probe.hurries = time.monotonic() - began, probe.reset_at, False
         if seen:
             self.facts["info"] = f"{', '.join(sorted(seen))} (--metrics reports those that are numbers)"
         endings.judge(

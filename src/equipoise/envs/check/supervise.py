@@ -25,7 +25,7 @@ from equipoise.envs.check import report as names
 from equipoise.envs.check.check import SECONDS, STEPS, check_arguments
 from equipoise.envs.check.child import REFUSALS, WALKING
 from equipoise.envs.check.findings import Finding
-from equipoise.envs.check.places import env_frame, of_dump
+from equipoise.envs.check.places import env_frame, is_ours, of_dump
 from equipoise.envs.check.report import Report
 from equipoise.types import EnvFactory
 
@@ -163,7 +163,7 @@ def supervise(
         why = names.DIED
     if printed.count:
         seen = f"expected nothing, got {printed.count:,} line{'s' * (printed.count > 1)}; the first: {printed.first!r}"
-        cost = "Every worker of a run prints them, over the live view."
+        cost = "The log of every worker fills with them, and to print takes time."
         extra.append(Finding(severity="note", what="the env prints", where="stdout or stderr", seen=seen, cost=cost))
     return finished(factory, state, why).found(*extra)
 
@@ -256,10 +256,11 @@ def where(state: State) -> str:
 
 
 def at_line(state: State) -> str:
-    """The line of the env's code in the last stack: " at my_envs.py:12, in step"."""
+    """The line of the env's code in the last stack, else the innermost line: " at my_envs.py:12, in step"."""
     starts = [i for i, line in enumerate(state.stack) if "most recent call first" in line]
-    frame = env_frame(of_dump(state.stack[starts[-1] :]), state.home) if starts else None
-    return f" at {frame}" if frame is not None else ""
+    frames = of_dump(state.stack[starts[-1] :]) if starts else []
+    frames = [frame for frame in frames if not is_ours(frame.file)]  # our hook of os._exit
+    return f" at {env_frame(frames, state.home) or frames[-1]}" if frames else ""
 
 
 def finished(factory: EnvFactory, state: State, why: str) -> Report:
