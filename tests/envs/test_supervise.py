@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import time
@@ -173,6 +174,21 @@ def test_the_line_is_the_envs_own() -> None:
     toy = Frame(f"{places.TOYS}/catch.py", 7, "l")
     classic = Frame(f"{places.GYMNASIUM}/envs/classic_control/cartpole.py", 8, "m")
     assert env_frame([toy]) is toy and env_frame([classic, *machinery]) is classic
+
+
+def test_a_dump_of_machinery_names_its_innermost_line() -> None:
+    head = "Current thread 0x1 (most recent call first):"
+    library, env = f'  File "{places.STDLIB}/selectors.py", line 415 in select', '  File "/home/me/a.py", line 3 in step'
+    assert supervising.at_line(supervising.State()) == ""
+    assert supervising.at_line(supervising.State(stack=[head, library, env])) == " at /home/me/a.py:3, in step"
+    newest = supervising.State(stack=["Fatal error", head, env, head, library])
+    assert supervising.at_line(newest).endswith("/selectors.py:415, in select")
+
+
+def test_a_line_without_an_end_is_read_in_parts() -> None:
+    taken: list[bytes] = []
+    supervising.reading(io.BytesIO(b"a" * 10 + b"\nb"), taken.append, 4).join()
+    assert taken == [b"aaaa", b"aaaa", b"aa\n", b"b"]
 
 
 def test_an_exception_when_the_env_is_closed() -> None:

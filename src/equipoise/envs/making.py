@@ -107,8 +107,8 @@ def parallel(name: str, **kwargs: Any) -> Any:
         return pettingzoo.make("parallel", name, **kwargs)
     except PettingZooRegistryError as error:  # it names what there is
         raise ValueError(
-            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, a function of "
-            "yours that returns pettingzoo.utils.aec_to_parallel(env)"
+            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, through "
+            "pettingzoo.utils.aec_to_parallel, if its metadata has is_parallelizable"
         ) from error
 
 

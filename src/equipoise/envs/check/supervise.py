@@ -35,7 +35,7 @@ GENTLE_S = 0.5  # between SIGTERM and SIGKILL
 STACK_S = 0.5  # for the stack of a child that hangs
 SPARE, SPARE_S = 0.1, 2.0  # part of the time, and at most, that is left over for the last call to come back
 HANG_S, HANG_RATIO = 1.0, 5.0  # a call hangs that takes longer than both: seconds, and times the longest call before it
-LINE = 200  # characters of a printed line in a finding
+LINE, MOST_BYTES = 200, 1 << 16  # of a printed line: characters in a finding, bytes that are held at once
 DIES = "A worker's process dies so, too; the third such death in a row without progress ends the run."
 HANGS = "In training the worker is taken for hanging and replaced; the third time in a row ends the run."
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from equipoise.envs.check.child import main; main()"
@@ -134,7 +134,10 @@ def supervise(
         [sys.executable, "-P", "-c", START, paths], stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     state, printed, extra = State(), Printed(), list[Finding]()
-    readers = [(reading(pipe, take), pipe) for pipe, take in ((child.stdout, state.take), (child.stderr, printed.take))]
+    readers = [
+        (reading(child.stdout, state.take), child.stdout),
+        (reading(child.stderr, printed.take, MOST_BYTES), child.stderr),
+    ]
     try:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its end says more
@@ -168,12 +171,12 @@ def supervise(
     return finished(factory, state, why).found(*extra)
 
 
-def reading(pipe: IO[bytes] | None, take: Callable[[bytes], None]) -> threading.Thread:
-    """Start a thread that hands on each line of a pipe until its end."""
+def reading(pipe: IO[bytes] | None, take: Callable[[bytes], None], most: int = -1) -> threading.Thread:
+    """Start a thread that hands on each line of a pipe until its end; a line of more than ``most`` bytes in parts."""
     assert pipe is not None
 
     def read() -> None:
-        for line in pipe:
+        while line := pipe.readline(most):
             take(line)
 
     thread = threading.Thread(target=read, daemon=True)
