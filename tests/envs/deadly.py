@@ -71,6 +71,16 @@ class Slow(Sound):
         return super().step(action)
 
 
+class CrashesWhenClosed(Sound):
+    def close(self) -> None:
+        ctypes.string_at(0)
+
+
+class RaisesAtLength(Sound):
+    def step(self, action: Any) -> Any:
+        raise ValueError("no " * 10_000)
+
+
 class SlowToClose(Slow):
     def close(self) -> None:
         time.sleep(0.7)

@@ -95,7 +95,7 @@ def test_every_call_is_announced_also_those_of_pettingzoos_test() -> None:
     told: list[tuple[str, Any]] = []
     check_env(EnvFactory(target=f"{ROUNDS}:Duel"), steps=20, tell=lambda kind, value: told.append((kind, value)))
     begins = [value[0] for kind, value in told if kind == "probe"]
-    assert begins == [names.MAKING, names.FIRST, names.AGAIN, names.BESIDE, names.ANEW, names.RULES]
+    assert begins == [names.MAKING, names.FIRST, names.AGAIN, names.BESIDE, names.ANEW, names.RULES, names.CLOSING]
     calls = [value for kind, value in told[told.index(("probe", [names.RULES, None])) :] if kind == "call"]
     assert calls[:4] == ["the constructor", "reset(seed, options)", "reset()", "step 1"] and calls[-1] == "close()"
 

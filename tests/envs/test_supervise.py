@@ -185,10 +185,29 @@ def test_a_dump_of_machinery_names_its_innermost_line() -> None:
     assert supervising.at_line(newest).endswith("/selectors.py:415, in select")
 
 
+def test_ctrl_c_is_told_also_where_nothing_is_left_out() -> None:
+    whole = Report(target="a:b", findings=(), facts={})
+    state = supervising.State(report=whole.json())
+    assert supervising.finished(EnvFactory(target="a:b"), state, names.INTERRUPTED).why == names.INTERRUPTED
+    assert supervising.finished(EnvFactory(target="a:b"), state, names.TIME_UP).why == ""
+
+
 def test_a_line_without_an_end_is_read_in_parts() -> None:
     taken: list[bytes] = []
     supervising.reading(io.BytesIO(b"a" * 10 + b"\nb"), taken.append, 4).join()
     assert taken == [b"aaaa", b"aaaa", b"aa\n", b"b"]
+
+
+def test_a_crash_when_the_env_is_closed_comes_after_all_walks() -> None:
+    report = checked("CrashesWhenClosed")
+    finding = only(report)
+    assert (finding.what, finding.where) == ("close() crashes its process", names.CLOSING)
+    assert report.left_out == () and report.facts["seeds"].endswith("bit for bit")
+
+
+def test_a_long_message_is_cut() -> None:
+    finding = only(check_env(EnvFactory(target=f"{DEADLY}:RaisesAtLength")))
+    assert len(finding.seen) < 600 and " ... (tests/envs/deadly.py:" in finding.seen
 
 
 def test_an_exception_when_the_env_is_closed() -> None:

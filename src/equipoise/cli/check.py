@@ -25,7 +25,7 @@ def check(
         list[str] | None, typer.Option("--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like.")
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")] = None,
-    seconds: Annotated[str | None, typer.Option(metavar="N", help="Time for all walks together. Default 60.")] = None,
+    seconds: Annotated[str | None, typer.Option(metavar="N", help="Seconds for all walks together. Default 60.")] = None,
     seed: Annotated[str, typer.Option(metavar="N", help="Seed of the env and of the random actions.")] = "0",
     debug: Debug = False,
 ) -> None:

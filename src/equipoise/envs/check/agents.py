@@ -14,7 +14,7 @@ import numpy as np
 
 from equipoise.envs.check.clock import Clock, OutOfTime
 from equipoise.envs.check.findings import Findings, judge_spaces
-from equipoise.envs.check.places import line_of, of_error
+from equipoise.envs.check.places import line_of, of_error, words
 from equipoise.envs.check.probe import sample
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.masks import legal, place_of
@@ -105,7 +105,7 @@ def _broken(found: Findings, error: AssertionError) -> None:
 def _raised(found: Findings, error: Exception, joint: Joint) -> None:
     method = "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
     mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
-    seen = f"{error} ({line_of(error, joint, method)})"
+    seen = f"{words(error)} ({line_of(error, joint, method)})"
     what = f"{method}() raises {type(error).__name__} in PettingZoo's parallel_api_test"
     found.add("note" if mild else "error", what, "parallel_api_test", seen, TOOLS if mild else READERS)
 

@@ -28,7 +28,7 @@ from equipoise.envs.check.compare import Comparisons
 from equipoise.envs.check.endings import Endings
 from equipoise.envs.check.findings import CLOCK, Broken, Findings, Flat, judge_row, leaves
 from equipoise.envs.check.look import is_same_step, look
-from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of_error
+from equipoise.envs.check.places import env_frame, home_of, is_ours, line_of, of_error, words
 from equipoise.envs.check.probe import OUTCOMES, Probe, Rows, difference, global_generators, same, sample, set_global_generators
 from equipoise.envs.check.report import Report, Times
 from equipoise.envs.check.wrappers import judge_statistics
@@ -122,9 +122,8 @@ class _Check:
             ours = told and is_ours(of_error(error)[-1].file)
             if not self.made and (ours or env_frame(of_error(inner)) is None):
                 raise
-            self.found.error(
-                f"the env cannot be made: {type(inner).__name__}", "the constructor", f"{inner} ({line_of(inner)})", REFUSED
-            )
+            what, seen = f"the env cannot be made: {type(inner).__name__}", f"{words(inner)} ({line_of(inner)})"
+            self.found.error(what, "the constructor", seen, REFUSED)
             raise Broken from error
         self.made.append(made)
         return made
@@ -134,7 +133,7 @@ class _Check:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         """Close every env that was made. What one raises is a finding, too late for the walks and in time for the report."""
         self.why = names.BROKEN if kind is Broken else names.TIME_UP if kind is OutOfTime else self.why
-        self.clock.news()
+        self.clock.probe(names.CLOSING)
         while self.made:
             made = self.made.pop()
             self.clock.tell("call", "close()")
@@ -142,7 +141,7 @@ class _Check:
                 made.close()
             except Exception as closing:
                 env = made.envs[0] if isinstance(made, LoopEnv) else None
-                seen = f"{closing} ({line_of(closing, env, 'close')})"
+                seen = f"{words(closing)} ({line_of(closing, env, 'close')})"
                 self.found.note(
                     f"close() raises {type(closing).__name__}", "close()", seen, "What the env holds may stay open."
                 )

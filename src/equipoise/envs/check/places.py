@@ -21,6 +21,7 @@ TOYS = OURS / "envs" / "toys"
 GYMNASIUM = Path(gymnasium.__file__).parent
 NUMPY = Path(np.__file__).parent
 STDLIB = Path(sysconfig.get_path("stdlib"))
+LONGEST = 400  # characters of a message
 SITE = ("site-packages", "dist-packages")
 DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')  # as faulthandler writes it
 
@@ -101,6 +102,12 @@ def core(env: Any) -> Any:
     inner = getattr(env, "unwrapped", env)
     joint = getattr(inner, "env", inner) if type(inner).__module__.startswith("equipoise.") else inner
     return getattr(joint, "unwrapped", joint)
+
+
+def words(error: BaseException) -> str:
+    """The message of an error, cut where it is long."""
+    said = str(error)
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
 
 
 def line_of(error: BaseException, env: Any = None, method: str = "step") -> str:

@@ -16,7 +16,7 @@ from equipoise import tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.clock import Clock
 from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
-from equipoise.envs.check.places import line_of
+from equipoise.envs.check.places import line_of, words
 from equipoise.envs.families.old_gym import VALUES, advice
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import legal
@@ -162,7 +162,7 @@ class Probe:
             cost = f"No episode can begin. If this is old gym's interface, {advice(self.env.unwrapped, old=True)}; {VALUES}."
         elif isinstance(error, SystemExit):
             cost = "It ends the worker's process; the third time in a row without progress ends the run."
-        seen = f"{error} ({line_of(error, self.env, method)})"
+        seen = f"{words(error)} ({line_of(error, self.env, method)})"
         self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
 
 

@@ -18,6 +18,7 @@ BESIDE = "two envs side by side"
 ANEW = "the first env seeded again"
 SEAMS = "other actions after an end"
 RULES = "PettingZoo's parallel_api_test"
+CLOSING = "closing the env"  # after them, whatever came of them
 PROBES = (MAKING, FIRST, AGAIN, BESIDE, ANEW, SEAMS, RULES)
 
 ALL = "every walk"

@@ -35,7 +35,7 @@ GENTLE_S = 0.5  # between SIGTERM and SIGKILL
 STACK_S = 0.5  # for the stack of a child that hangs
 SPARE, SPARE_S = 0.1, 2.0  # part of the time, and at most, that is left over for the last call to come back
 HANG_S, HANG_RATIO = 1.0, 5.0  # a call hangs that takes longer than both: seconds, and times the longest call before it
-LINE, MOST_BYTES = 200, 1 << 16  # of a printed line: characters in a finding, bytes that are held at once
+LINE, MOST_BYTES = 80, 1 << 16  # of a printed line: characters in a finding, bytes that are held at once
 DIES = "A worker's process dies so, too; the third such death in a row without progress ends the run."
 HANGS = "In training the worker is taken for hanging and replaced; the third time in a row ends the run."
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from equipoise.envs.check.child import main; main()"
@@ -276,7 +276,7 @@ def finished(factory: EnvFactory, state: State, why: str) -> Report:
     left = list(report.left_out)
     if left and left[0].startswith(names.FIRST) and state.where.startswith("step "):
         left[0] = f"{names.FIRST} from {state.where} on"
-    return dataclasses.replace(report, left_out=tuple(left), why=why if left else "")
+    return dataclasses.replace(report, left_out=tuple(left), why=why if left or why == names.INTERRUPTED else "")
 
 
 def end(child: subprocess.Popen[bytes], readers: Sequence[tuple[threading.Thread, IO[bytes] | None]]) -> None:
