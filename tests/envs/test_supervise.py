@@ -210,6 +210,19 @@ def test_a_long_message_is_cut() -> None:
     assert len(finding.seen) < 600 and " ... (tests/envs/deadly.py:" in finding.seen
 
 
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [("import nowhere_to_be_found\n", "ModuleNotFoundError", 1), ("\ndef make(:\n", "SyntaxError", 2)],
+)
+def test_a_module_that_cannot_be_imported(
+    text: str, what: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"broken_{what}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = only(check_env(EnvFactory(target=f"broken_{what}:make")))
+    assert finding.what == f"the env cannot be made: {what}" and f"broken_{what}.py:{line}, in " in finding.seen
+
+
 def test_an_exception_when_the_env_is_closed() -> None:
     note = only(checked("RaisesWhenClosed"), "note")
     assert note.what == "close() raises OSError" and "RaisesWhenClosed.close)" in note.seen
