@@ -1,5 +1,7 @@
 """``equipoise check`` as it is typed: what it prints, and how it ends."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +11,17 @@ from typer.testing import CliRunner
 
 import equipoise
 from equipoise.cli import app
+from equipoise.console import checking
+from equipoise.console.checking import CheckLine
 from equipoise.console.findings import lines
-from equipoise.envs.check.check import Report, Times
 from equipoise.envs.check.findings import Finding
+from equipoise.envs.check.report import Report, Times
+from equipoise.envs.check.supervise import Progress
 from tests.envs.planted import NotFinite
 
 ROOT = Path(__file__).parents[2]
 FAULTY = "tests.envs.planted"
+DEADLY = "tests.envs.deadly"
 
 NAN = Finding(
     severity="error", what="obs/speed is not finite", where="step 17", seen="expected finite numbers, got nan at [2]",
@@ -73,6 +79,10 @@ def test_arguments_and_the_seed_reach_the_env():
         (["CartPole-v1", "--set", "algorithm.gamma=1"], "unknown setting 'algorithm.gamma'; what can be set here is of the"),
         (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),
         (["CartPole-v1", "--seed", "two"], "--seed: expected a whole number, got 'two'"),
+        (["CartPole-v1", "--seconds", "0"], "seconds: expected a number above 0, got 0"),
+        (["CartPole-v1", "--seconds", "-1"], "seconds: expected a number above 0, got -1"),
+        (["CartPole-v1", "--seconds", "inf"], "seconds: expected a number above 0, got inf"),
+        (["CartPole-v1", "--seconds", "abc"], "--seconds: expected a number, got 'abc'"),
         (["CartPole-v1", "--sed", "2"], "no such option '--sed'; did you mean '--seed'?"),
     ],
 )  # fmt: skip
@@ -92,6 +102,73 @@ def test_it_does_without_torch():
     code += "try: main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "False"), done.stderr
+
+
+def test_a_death_of_the_env_is_an_error_and_the_command_lives():
+    result = run(f"{DEADLY}:ExitsAtSeven")
+    assert result.exit_code == 1 and result.stdout.splitlines()[2] == "error  step() ends its process"
+    text = " ".join(result.stdout.split())
+    assert "left out the first walk from step 7 on; a fresh env with the same seed;" in text
+    assert text.endswith("(its process ended)")
+
+
+def test_two_agents():
+    pytest.importorskip("pettingzoo")
+    result = run("tests.envs.games:Duel")
+    assert result.exit_code == 0 and "\n  agent left   Box (2,) float32 -> Discrete of 3\n" in result.stdout, result.output
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_leaves_no_process_and_ctrl_c_keeps_the_report(number, code, tmp_path, deadline):
+    file = tmp_path / "pid"
+    main = "from equipoise.cli import main; main()"
+    command = [sys.executable, "-c", main, "check", f"{DEADLY}:SaysItsPid", "--set", f"env.file={file}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            deadline(lambda: file.exists() and file.read_text(), seconds=60, what="the env's third step")
+            running.send_signal(number)
+            out, error = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == code
+    if number == signal.SIGINT:
+        text = " ".join(out.split())
+        assert text.startswith(f"{DEADLY}:SaysItsPid: 1 note note obs is no numpy array") and error == ""
+        assert "left out the first walk from step " in text and text.endswith("the first env seeded again (interrupted)")
+    else:
+        assert (out, error) == ("", "equipoise check: interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+
+
+STATE = Progress(
+    probe="the first walk", where="step 412", steps=1500, call_s=3.2, spent_s=12.4, seconds=60.0, findings=2
+)  # fmt: skip
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(checking.time, "monotonic", lambda: now[0])
+    line = CheckLine()
+    for _ in range(24):  # 12 s
+        now[0] += 0.5
+        line(STATE)
+    line.warn("a \x1b[31mwarning")
+    line.clear()
+    said = "12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings\n"
+    assert capsys.readouterr() == ("", said * 2 + "warning: a \\x1b[31mwarning\n")
+
+
+def test_progress_at_a_terminal_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    line = CheckLine()
+    line(STATE)
+    line(STATE)  # too soon
+    line.clear()
+    line.clear()
+    said = capsys.readouterr().err
+    assert said == "\r\x1b[K12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings\r\x1b[K"
 
 
 def test_the_lines_of_a_report():
@@ -114,6 +191,11 @@ def test_the_lines_of_a_report():
     ]
     assert max(map(len, text)) <= 100
     assert [line[:15] for line in text if "word" in line] == ["  episodes     ", " " * 15]
+
+
+def test_a_report_with_parts_left_out_is_not_called_ok():
+    text = lines(Report(target="my:env", findings=(), facts={}, left_out=("a", "b"), why="interrupted"))
+    assert text == ["my:env: nothing found in what was looked at", "", "  left out     a; b (interrupted)"]
 
 
 def test_from_python():

@@ -11,7 +11,6 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import make
-from equipoise.envs.check.check import check_env
 from equipoise.envs.failures import capsule
 from equipoise.envs.failures.capsule import EnvFailed, Failures
 from equipoise.envs.failures.reproduce import reproduce
@@ -245,8 +244,6 @@ def test_what_cannot_be_dealt_is_refused() -> None:
         build("tests.envs.test_pettingzoo:Turns")
     with pytest.raises(UnsupportedSpace, match="test_pettingzoo:Odd"):
         build("tests.envs.test_pettingzoo:Odd", policies=("main",))
-    with pytest.raises(ValueError, match="parallel_api_test"):
-        check_env(EnvFactory(target="tests.envs.games:Duel"))
 
 
 class Turns(Duel):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from equipoise import recipes
-from equipoise.envs.check.check import STEPS, check_env
-from equipoise.envs.check.check import Report as CheckReport
+from equipoise.envs.check.check import SECONDS, STEPS, check_env
+from equipoise.envs.check.report import Report as CheckReport
 from equipoise.hints import hint
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
@@ -220,14 +220,18 @@ def check(
     settings: Settings = (),
     steps: int = STEPS,
     seed: int = 0,
+    seconds: float = SECONDS,
 ) -> CheckReport:
     """What is wrong with an env, and what it will cost: ``report.ok``, ``report.findings``, ``report.facts``.
 
     ``env``, ``env_kwargs`` and, in ``settings``, ``env.*`` and ``action_mask`` are those of ``program``; ``steps`` go into each
-    of several walks.
+    of several walks. After ``seconds`` no call of the env begins, and ``report.left_out`` says what was not looked at.
+
+    The env is called in this process: if it crashes or hangs, so does the caller. The command ``equipoise check`` lets a child
+    process call it, and reports that as a finding.
     """
     target = env if isinstance(env, str) else _target(env)
-    return check_env(env_of(target, settings, env_kwargs), steps=steps, seed=seed)
+    return check_env(env_of(target, settings, env_kwargs), steps=steps, seed=seed, seconds=seconds)
 
 
 def _target(function: Callable[..., Any]) -> str:

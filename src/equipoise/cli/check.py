@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(
@@ -19,7 +16,8 @@ if TYPE_CHECKING:
     epilog="""Examples:
   equipoise check CartPole-v1
   equipoise check my_package.envs:make_env --set env.size=8
-  equipoise check ALE/Pong-v5 --steps 5k""",
+  equipoise check ALE/Pong-v5 --steps 5k --seconds 120
+  equipoise check pettingzoo:butterfly/knights_archers_zombies_v11""",
 )
 def check(
     env: Annotated[str, typer.Argument(metavar="ENV", help="As for train: a Gymnasium id, or module:id, or module:callable.")],
@@ -27,12 +25,17 @@ def check(
         list[str] | None, typer.Option("--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like.")
     ] = None,
     steps: Annotated[str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")] = None,
-    seed: Annotated[str, typer.Option(metavar="N", help="Of the env and of the random actions.")] = "0",
+    seconds: Annotated[str | None, typer.Option(metavar="N", help="Seconds for all walks together. Default 60.")] = None,
+    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the env and of the random actions.")] = "0",
     debug: Debug = False,
 ) -> None:
     """Find out what is wrong with ENV before training does, and what it will cost.
 
-    It ends with 1 if training or a resume would go wrong; notes alone, things that merely cost something, end with 0.
+    A child process steps the env, so that an env that crashes, ends its process or hangs is a finding. A slow env is stepped
+    less often, and the report says what was not looked at for want of time. Ctrl-C prints what was found up to then.
+
+    ENV may also be a PettingZoo env. The exit code is 1 if training or a resume would go wrong. It is 0 where there are only
+    notes: things that cost something. It is 130 after Ctrl-C.
     """
     with plain_errors("equipoise check", debug):
         from equipoise.programs.settings import convert, env_of
@@ -40,9 +43,17 @@ def check(
         given = {"seed": convert(seed, int, "--seed")}
         if steps is not None:
             given["steps"] = convert(steps, int, "--steps")
+        if seconds is not None:
+            given["seconds"] = convert(seconds, float, "--seconds")
+        from equipoise.console.checking import CheckLine
         from equipoise.console.findings import lines
-        from equipoise.envs.check.check import check_env  # not through api, which takes a second to import torch
+        from equipoise.envs.check.report import INTERRUPTED
+        from equipoise.envs.check.supervise import supervise  # not through api, which takes a second to import torch
 
-        report = check_env(env_of(env, settings or ()), **given)
+        line = CheckLine()
+        try:
+            report = supervise(env_of(env, settings or ()), **given, show=line, warn=line.warn)
+        finally:
+            line.clear()
     print("\n".join(lines(report)))
-    sys.exit(0 if report.ok else 1)
+    sys.exit(130 if report.why == INTERRUPTED else 0 if report.ok else 1)

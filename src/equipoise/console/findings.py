@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from equipoise.envs.check.check import Report, Times
+from equipoise.console.help import printable
 from equipoise.envs.check.findings import Finding
+from equipoise.envs.check.report import Report, Times
 
 WIDTH = 100
 LABEL = 13  # columns of a fact's name
@@ -15,7 +16,7 @@ def lines(report: Report) -> list[str]:
     """Return the verdict, the findings and the facts."""
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "note")}
     said = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
-    text = [f"{report.target}: {said or 'ok'}"]
+    text = [f"{report.target}: {said or ('nothing found in what was looked at' if report.left_out else 'ok')}"]
     for finding in report.findings:
         text += ["", *_finding(finding)]
     facts = dict(report.facts)
@@ -23,7 +24,9 @@ def lines(report: Report) -> list[str]:
         facts["step"] = _times(report.step_s) + (f", {report.streams} envs at once" if report.streams > 1 else "")
     if report.reset_s is not None and report.streams == 1:
         facts["reset"] = _times(report.reset_s)
-    return [*text, "", *(line for name, fact in facts.items() for line in _wrapped(f"  {name:{LABEL}}", fact))]
+    if report.left_out:
+        facts["left out"] = f"{'; '.join(report.left_out)} ({report.why})"
+    return [*text, "", *(line for name, fact in facts.items() for line in _wrapped(f"  {name:{LABEL - 1}} ", fact))]
 
 
 def _finding(finding: Finding) -> list[str]:
@@ -36,7 +39,8 @@ def _finding(finding: Finding) -> list[str]:
 
 
 def _wrapped(prefix: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=" " * len(prefix), break_long_words=False)
+    after = " " * len(prefix)
+    return textwrap.wrap(printable(text), WIDTH, initial_indent=prefix, subsequent_indent=after, break_long_words=False)
 
 
 def _times(times: Times) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from equipoise.envs.families import old_gym
 from equipoise.hints import install, nearest
 
 EXTRAS = {  # module -> this project's extra
@@ -170,6 +171,10 @@ def importable(name: str) -> bool:
     return name.isidentifier() and importlib.util.find_spec(name) is not None
 
 
+class NotMade(ValueError):
+    """The error of an env's constructor, or of its module's import, that is none of those we explain; it is the cause."""
+
+
 class UnsupportedSpace(ValueError):
     """The error of an observation or action space that the project has no arrays for."""
 
@@ -193,7 +198,9 @@ def explained(target: str) -> Iterator[None]:
     except (ValueError, ImportError, OSError):
         raise
     except Exception as error:  # an env's constructor may raise anything
+        if old_gym.REFUSED in str(error):
+            raise old_gym.OldGym(f"{target}: {error}; {old_gym.REGISTERED}") from error
         at = traceback.extract_tb(error.__traceback__)[-1]
-        raise ValueError(
+        raise NotMade(
             f"{target} could not be made: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
         ) from error

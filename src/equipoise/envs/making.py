@@ -5,7 +5,8 @@ Targets::
     CartPole-v1             a Gymnasium id: its native vector env where it has one, else one Python env a stream
     module:id               imports the module, then the id (Gymnasium's own convention)
     module:callable         called with the arguments; returns a gymnasium.Env (called once a stream), a VectorEnv (of B), or
-                            a PettingZoo ParallelEnv (called once an env, whose agents are streams)
+                            a PettingZoo ParallelEnv (called once an env, whose agents are streams) or AECEnv (taken through
+                            ``aec_to_parallel`` where its metadata says that it is parallelizable)
     python:TARGET           one Python env a stream, also where the id has a native vector env
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
@@ -36,7 +37,8 @@ from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
-from equipoise.envs.families.joint import Joint, is_parallel, is_turns
+from equipoise.envs.families.joint import Joint, at_once, is_parallel, is_turns
+from equipoise.envs.families.old_gym import OldGym, advice, is_old
 from equipoise.envs.foreign_ids import meant_by
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
@@ -105,8 +107,8 @@ def parallel(name: str, **kwargs: Any) -> Any:
         return pettingzoo.make("parallel", name, **kwargs)
     except PettingZooRegistryError as error:  # it names what there is
         raise ValueError(
-            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, a function of "
-            "yours that returns pettingzoo.utils.aec_to_parallel(env)"
+            f"{PETTINGZOO}{name}: {error}; an env whose agents act in turns (AEC) is taken as module:callable, through "
+            "pettingzoo.utils.aec_to_parallel, if its metadata has is_parallelizable"
         ) from error
 
 
@@ -182,16 +184,17 @@ def make_called(
             raise ValueError(f"python:{target}: it returns a vector env, {type(first).__name__}")
         return vector(first, offer, mask)
     if is_turns(first):
-        raise ValueError(
-            f"{target} returned {type(first).__name__}, whose agents act in turns, expected one whose agents act at once: take "
-            "the module's parallel_env, or a function of yours that returns pettingzoo.utils.aec_to_parallel(env)"
-        )
+        makers = [partial(at_once, maker) for maker in makers]
+        first = at_once(lambda made=first: made)  # type: ignore[misc]
     if is_parallel(first):
         if mask == "info":
             raise ValueError(f"{target}: expected action_mask=auto, obs/KEY or none for an env of several agents, got 'info'")
         joints = [partial(Joint, maker, mask) for maker in makers]
         return loop(joints, offer, "none", made=Joint(lambda: first, mask))  # each agent has a mask of its own
     if not isinstance(first, gymnasium.Env):
+        if is_old(first):
+            name = type(first).__name__
+            raise OldGym(f"{target} returned {name}, of old gym, expected a gymnasium.Env: {advice(first, target)}")
         raise ValueError(
             f"{target} returned {type(first).__name__}, expected a gymnasium.Env, a gymnasium.vector.VectorEnv or a PettingZoo "
             "ParallelEnv"

@@ -9,16 +9,24 @@ import numpy as np
 
 from equipoise.envs import final
 from equipoise.envs.check.findings import CLOCK, Findings
+from equipoise.envs.check.places import core
 from equipoise.types import Array
 
-CLOCKS = ("_max_episode_steps", "max_episode_steps", "max_steps", "time_limit", "horizon")  # attributes that limit an episode
+CLOCKS = (
+    "_max_episode_steps",
+    "max_episode_steps",
+    "max_steps",
+    "time_limit",
+    "horizon",
+    "max_cycles",
+)  # attributes that limit an episode
 
 
 class Endings:
     """The episode ends of one walk of B streams: told every row, it says what is wrong with them and sums them up."""
 
-    def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool) -> None:
-        self.found, self.vector, self.same_step = found, vector, same_step
+    def __init__(self, found: Findings, env: Any, *, streams: int, vector: bool, same_step: bool, joint: bool) -> None:
+        self.found, self.vector, self.same_step, self.joint = found, vector, same_step, joint
         self.wrapped = vector and env.unwrapped is not env
         self.named = clocks(env)
         self.declared: int | None = self.named.get("max_episode_steps", getattr(env.spec, "max_episode_steps", None))
@@ -51,7 +59,7 @@ class Endings:
             kind = "both" if terminated[b] and truncated[b] else "terminated" if terminated[b] else "truncated"
             self.kinds[kind] += 1
             self.lengths.append(int(self.length[b]))
-            if kind == "terminated":
+            if kind == "terminated" and not self.joint:  # each agent of a joint env says itself how it ended
                 self.clocked.update(name for name, limit in self.named.items() if limit == self.length[b])
         if self.same_step and self.over.any():
             self.length[self.over] = 0
@@ -96,10 +104,11 @@ class Endings:
         if not count:
             return f"none ended in {self.steps:,} steps{limit}"
         kinds = ", ".join(f"{self.kinds[kind]:,} {kind}" for kind in ("terminated", "truncated", "both"))
-        return f"{count:,} ended ({kinds}) after {np.mean(self.lengths):,.1f} steps on average{limit}"
+        how = "" if self.joint else f" ({kinds})"
+        return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{limit}"
 
 
 def clocks(env: Any) -> dict[str, int]:
     """Find the limits that the env itself keeps, by attribute name."""
-    found = {name: getattr(env.unwrapped, name, None) for name in CLOCKS}
+    found = {name: getattr(core(env), name, None) for name in CLOCKS}
     return {name: int(limit) for name, limit in found.items() if isinstance(limit, int | np.integer) and limit > 1}

@@ -7,7 +7,7 @@ an env of one stream, (B,) for a vector env.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[str, Finding] = {}
         self.closed = False
+        self.on_new: Callable[[], None] = lambda: None
 
     def add(self, severity: Severity, what: str, where: str, seen: str, cost: str) -> None:
         if (old := self._found.get(what)) is not None:
@@ -55,6 +56,7 @@ class Findings:
             self._found[what] = dataclasses.replace(old, times=old.times + 1)
         else:
             self._found[what] = Finding(severity=severity, what=what, where=where, seen=seen, cost=cost)
+            self.on_new()
 
     def error(self, what: str, where: str, seen: str, cost: str) -> None:
         self.add("error", what, where, seen, cost)
@@ -88,14 +90,15 @@ def bounds(space: Any) -> tuple[Any, Any]:
     return space.start, space.start + ((space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1)
 
 
-def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
-    for place, space in leaves(observation):
+def judge_spaces(found: Findings, observation: spaces.Space[Any], action: spaces.Space[Any], part: str = "") -> None:
+    """Judge bounds and dtypes. ``part``: "/agents/NAME" where the spaces are one agent's."""
+    for place, space in leaves(observation, f"obs{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
             if len(space.shape) == 3 and space.dtype.kind == "f" and space.high.size and space.high.max() == 255:
                 seen = f"expected uint8 for an image of 0 to 255, got {space.dtype}"
                 found.note(f"{place} is an image of floats", "observation_space", seen, "Four times the memory and traffic.")
-    for place, space in leaves(action, "action"):
+    for place, space in leaves(action, f"action{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
             if not space.is_bounded():

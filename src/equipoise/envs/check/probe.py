@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import random
 import time
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,10 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.check.clock import Clock
 from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
+from equipoise.envs.check.places import line_of, words
+from equipoise.envs.families.old_gym import VALUES, advice
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import legal
 from equipoise.envs.spaces import member
@@ -43,9 +44,18 @@ class Answer:
 class Probe:
     """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
 
-    def __init__(self, made: SyncEnv, found: Findings, *, reset_at: int, index: int = 0, watch: bool = False) -> None:
-        """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow)."""
-        self.found, self.reset_at, self.watch = found, reset_at, watch
+    HURRY = 0.2  # part of the first walk's time after which a reset is due, so that walks that must be shorter see it, too
+
+    def __init__(
+        self, made: SyncEnv, found: Findings, clock: Clock, *, reset_at: int, index: int = 0, watch: bool = False,
+        masks: Callable[[Array, Any], None] | None = None,
+    ) -> None:  # fmt: skip
+        """``index``: the Python env to probe. ``watch``: look whether a call touches a global random generator (slow).
+
+        ``masks``: what makes a joint action of several agents an allowed one.
+        """
+        self.found, self.clock, self.reset_at, self.watch, self.masks = found, clock, reset_at, watch, masks
+        self.hurries = False  # the first walk may reset before ``reset_at``, and sets it
         self.python = isinstance(made, LoopEnv)
         self.lead: tuple[int, ...] = ()
         self.seed: Any
@@ -65,13 +75,15 @@ class Probe:
         """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action becomes an allowed one.
 
         A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none has ended before step
-        ``reset_at``, once there, so that every walk has seen such a reset.
+        ``reset_at``, once there, so that every walk has seen such a reset. OutOfTime where the clock's time is up.
         """
         answer = self._reset("reset(seed)", self.seed)
         yield answer
         ended = reset = False
         own = tree.map(np.array, actions)  # as in training, where an env may keep it or write to it
         for n in range(1, len(tree.leaves(own)[0]) + 1):
+            if self.hurries and n > 1 and not (reset or ended) and n < self.reset_at and self.clock.used > self.HURRY:
+                self.reset_at = n
             if self.python and (ended or (not reset and n == self.reset_at)):
                 answer = self._reset(f"reset() before step {n}", None)
                 yield answer
@@ -80,6 +92,8 @@ class Probe:
             if self.mask:
                 mask = functools.reduce(member, self.mask, answer.obs)
                 legal(self.action, action, mask)
+            if self.masks is not None:
+                self.masks(action, answer.obs)
             answer = self._step(f"step {n}", self.form.one(action) if self.python else self.form.together(action))
             yield answer
             ended = self.python and bool(answer.terminated or answer.truncated)
@@ -100,7 +114,7 @@ class Probe:
     def _reset(self, where: str, seed: Any) -> Answer:
         result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
         if not isinstance(result, tuple) or len(result) != 2:
-            self._refuse("reset() does not return (obs, info)", where, "a tuple of 2", result)
+            self._refuse("reset() does not return (obs, info)", where, "a tuple of 2", result, old=True)
         return Answer(where=where, obs=result[0], info=result[1], reset=True, seconds=seconds)
 
     def _step(self, where: str, action: Any) -> Answer:
@@ -115,38 +129,41 @@ class Probe:
     def _judge_form(self, where: str, result: Any) -> None:
         if isinstance(result, tuple) and len(result) == 4:
             what = "step() returns 4 values, as Gym did before 0.26"
-            self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result)
+            self._refuse(what, where, "(obs, reward, terminated, truncated, info)", result, old=True)
         if not isinstance(result, tuple) or len(result) != 5:
             self._refuse("step() does not return 5 values", where, "(obs, reward, terminated, truncated, info)", result)
 
-    def _refuse(self, what: str, where: str, expected: str, result: Any) -> None:
+    def _refuse(self, what: str, where: str, expected: str, result: Any, *, old: bool = False) -> None:
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
-        self.found.error(what, where, f"expected {expected}, got {got}", STOPS)
+        cost = f"{STOPS} If this is old gym's interface, {advice(self.env.unwrapped, old=True)}." if old else STOPS
+        self.found.error(what, where, f"expected {expected}, got {got}", cost)
         raise Broken
 
     def _call(self, where: str, call: Any, action: Any = None) -> tuple[Any, float]:
         """Return what the call returns, and its seconds. An exception of the env is a finding."""
+        self.clock.call(where)
         before = global_generators() if self.watch and not self.touched else None
         began = time.perf_counter()
         try:
             result = call()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if action is not None and "to unpack" in str(error):  # raised by a wrapper: what does the env itself return?
                 self._judge_form(where, self.env.unwrapped.step(action))
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
-            name = "reset()" if action is None else "step()"
-            self.found.error(
-                f"{name} raises {type(error).__name__}",
-                where,
-                f"{error} ({place})",
-                "In training it costs that episode; three times in a row end the run.",
-            )
+            self._raised(where, "reset" if action is None else "step", error)
             raise Broken from error
         seconds = time.perf_counter() - began
         if before is not None and changed(before, global_generators()):
             self.touched = where
         return result, seconds
+
+    def _raised(self, where: str, method: str, error: BaseException) -> None:
+        cost = "In training it costs that episode; three times in a row end the run."
+        if method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+            cost = f"No episode can begin. If this is old gym's interface, {advice(self.env.unwrapped, old=True)}; {VALUES}."
+        elif isinstance(error, SystemExit):
+            cost = "It ends the worker's process; the third time in a row without progress ends the run."
+        seen = f"{words(error)} ({line_of(error, self.env, method)})"
+        self.found.error(f"{method}() raises {type(error).__name__}", where, seen, cost)
 
 
 def global_generators() -> tuple[Any, Any]:

@@ -1,0 +1,87 @@
+"""A look at an env before its first step: spaces, the adapter's notes, what has to reach a worker process, and the facts."""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from equipoise.envs import final
+from equipoise.envs.adapter import GymnasiumEnv
+from equipoise.envs.base import SyncEnv
+from equipoise.envs.check.agents import judge_agents
+from equipoise.envs.check.findings import Findings, judge_spaces, leaves
+from equipoise.envs.families.joint import Joint
+
+HELD = (
+    "SAME_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it, and all "
+    "streams of a worker wait a row for that"
+)
+NEXT = "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it"
+RESUMES = {
+    "exact": "exact: an episode goes on where it was, bit for bit",
+    "replay": "replay: an episode is played again up to where it was",
+    "restart": "restart: the run goes on, with a new episode in each env",
+}
+
+
+def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
+    """Judge what is known without a step; return the facts. ``joint``: the env where it has several agents."""
+    spec, facts = made.spec, {}
+    if joint is None:
+        judge_spaces(found, spec.observation, spec.action)
+    else:
+        judge_agents(found, joint)
+    for name, space in (("observation_space", spec.observation), ("action_space", spec.action)):
+        try:
+            ForkingPickler.dumps(space)  # as it goes to a worker process; nothing of it is read from a file
+        except (PicklingError, AttributeError, TypeError) as error:
+            cost = "Only --on serial can train on it: every worker process needs the spaces."
+            found.error(f"{name} cannot be pickled", name, f"expected a space that can be sent, got: {error}", cost)
+    for note in spec.notes:
+        if note != final.UNKNOWN:  # the walk tells
+            found.note(note, "the adapter", "what an env of this kind does", "It concerns only the rows that it names.")
+    if joint is None:
+        facts["observation"], facts["action"] = observation_of(spec.observation), action_of(spec.action)
+    else:
+        for name in joint.names:
+            facts[f"agent {name}"] = f"{observation_of(joint.observations[name])} -> {action_of(joint.actions[name])}"
+        if type(joint.env).__name__.startswith("aec_to_parallel"):
+            facts["turns"] = "its agents act in turns (AEC): stepped through pettingzoo.utils.aec_to_parallel, as in training"
+    if spec.mask:
+        facts["action mask"] = "/".join(("obs", *spec.mask))
+    facts["autoreset"] = HELD if is_same_step(made) else NEXT
+    facts["resume"] = RESUMES[spec.resume]
+    if spec.settings:
+        facts["settings"] = spec.settings
+    return facts
+
+
+def observation_of(space: spaces.Space[Any]) -> str:
+    return "; ".join(
+        described(one) if place == "obs" else f"{place.removeprefix('obs/')} {described(one)}" for place, one in leaves(space)
+    )
+
+
+def action_of(space: spaces.Space[Any]) -> str:
+    return "; ".join(
+        f"{place.partition('/')[2]} {described(one, cast=False)}".lstrip() for place, one in leaves(space, "action")
+    )
+
+
+def described(space: Any, *, cast: bool = True) -> str:
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete of {space.n}" + (f" from {space.start}" if space.start else "")
+    if isinstance(space, spaces.MultiDiscrete):
+        return f"MultiDiscrete of {space.nvec.tolist()}" + (f" from {space.start.tolist()}" if space.start.any() else "")
+    if isinstance(space, spaces.MultiBinary):
+        return f"MultiBinary {tuple(space.shape)}"
+    said = f"Box {tuple(space.shape)} {space.dtype}"
+    return said + (", cast to float32 at every step" if cast and space.dtype == np.float64 else "")
+
+
+def is_same_step(made: SyncEnv) -> bool:
+    return isinstance(made, GymnasiumEnv) and made.same_step

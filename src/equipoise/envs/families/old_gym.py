@@ -1,0 +1,50 @@
+"""Envs of old gym: known by their package or by what their methods give, and what to write around them.
+
+Nothing here imports gym or shimmy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+VALUES = "step returns (obs, reward, terminated, truncated, info) and reset(seed, options) returns (obs, info)"
+
+REFUSED = "must inherit from the gymnasium.Env class"  # what gymnasium.make says of such an env
+REGISTERED = (
+    "if it is old gym's, register a function that returns it wrapped: shimmy.GymV21CompatibilityV0(env=...) where step returns "
+    "4 values, shimmy.GymV26CompatibilityV0(env=...) where it returns 5"
+)
+
+
+class OldGym(ValueError):
+    """An env that has old gym's interface; the message says how to wrap it."""
+
+
+def is_old(env: Any) -> bool:
+    """Is it an env of package ``gym``, or one with its methods that is no Gymnasium env?"""
+    if not all(callable(getattr(env, method, None)) for method in ("reset", "step")):
+        return False
+    return of_package(env) or all(hasattr(env, space) for space in ("observation_space", "action_space"))
+
+
+def of_package(env: Any) -> bool:
+    return any(cls.__module__.partition(".")[0] == "gym" for cls in type(env).__mro__)
+
+
+def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> str:
+    """What to write around ``env``. ``old``: it has the interface before 0.26; by default its ``reset`` tells."""
+    if old is None:
+        try:
+            old = "seed" not in inspect.signature(env.reset).parameters
+        except (TypeError, ValueError):  # written in C
+            old = True
+    version, extra = ("21", "gym-v21") if old else ("26", "gym-v26")
+    made = f"{target.rpartition(':')[2] or 'make_env'}()"
+    if not made.removesuffix("()").isidentifier():
+        made = "make_env()"
+    call = f'wrap it: shimmy.GymV{version}CompatibilityV0(env={made}), of pip install "shimmy[{extra}]"'
+    spaces = type(getattr(env, "observation_space", None)).__module__.partition(".")[0]
+    if spaces != "gymnasium":
+        return f"{call}, in a function of yours that is the new ENV"
+    return f"{call}. But shimmy takes only spaces of package gym, and these are Gymnasium's: mend it, so that {VALUES}"
