@@ -81,6 +81,11 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     if not unknown or (isinstance(signature, str) and (right := sign(names, signed)) and hmac.compare_digest(right, signature)):
         return
     what, name = unknown[0]
+    if _module(name) == "__main__" and not hasattr(sys.modules["__main__"], _plain(name).partition(":")[2]):
+        raise Untrusted(
+            f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go on there alone, after "
+            f"{_plain(name).partition(':')[2]} is defined again, or from a module of yours that has it"
+        )
     options = " ".join(f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown))
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)

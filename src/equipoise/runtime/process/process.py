@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import platform
 import signal
-import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import connection
@@ -28,9 +27,10 @@ from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.handles import SharedQueue
 from equipoise.runtime.process.hangs import Watch
 from equipoise.runtime.process.log import Logs
+from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.stats import RunStats, stats
 from equipoise.runtime.workerfiles import word
-from equipoise.types import WeightStore, learning
+from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
 from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
@@ -107,6 +107,7 @@ class ProcessRuntime:
             _Child(member=member, bell=self._bells[member.title], outbox=Outbox(), stack=Pipe()) for member in self._members
         ]
         self._logs = Logs(blue.logs)
+        self._code = shipped(blue.program)
         self._looked = time.perf_counter()
         self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
@@ -142,9 +143,10 @@ class ProcessRuntime:
             compiles=blue.program.placement.compile, logs=blue.logs,
         )  # fmt: skip
         made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
-        process = made(target=worker.main, args=(assignment,), name=f"equipoise {child.name}")
+        given = assignment if self._code is None else WithMain(assignment, self._code)
+        process = made(target=worker.main, args=(given,), name=f"equipoise {child.name}")
         try:
-            with _without_main(blue):
+            with hidden():
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
@@ -315,22 +317,3 @@ def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
 def ordinal(n: int) -> str:
     suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10 if n % 100 not in (11, 12, 13) else 0, "th")
     return f"{n}{suffix}"
-
-
-@contextlib.contextmanager
-def _without_main(blue: Blueprint) -> Iterator[None]:
-    """Keep multiprocessing from importing the user's script into every worker, so that one without a guard works too.
-
-    A worker needs the script only if the env or the algorithm was written in it.
-    """
-    main = sys.modules["__main__"]
-    needed = blue.program.name.startswith("__main__:") or any(
-        type(policy.algorithm).__module__ == "__main__" for policy in learning(blue.program).values()
-    )
-    hidden: dict[str, Any] = {} if needed else {k: main.__dict__.pop(k) for k in ("__file__", "__spec__") if k in main.__dict__}
-    if not needed:
-        main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)

@@ -1,0 +1,88 @@
+"""What a script or a notebook defines itself, in ``__main__``: shipped by value to the processes of workers.
+
+A worker could import a script anew, which runs all of it once more, and cannot import a notebook. So the env, the algorithm
+and the torso that a program names in ``__main__`` travel with the worker's assignment, through multiprocessing's own pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from multiprocessing import reduction
+from typing import Any
+
+import cloudpickle
+
+from equipoise import trust
+from equipoise.programs.program import to_json
+from equipoise.types import Program
+
+MAIN = "__main__"
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def shipped(program: Program) -> bytes | None:
+    """The things of ``__main__`` that a program names, pickled by value; None where it names none.
+
+    ValueError for one that cannot be pickled, with the reason.
+    """
+    main = vars(sys.modules[MAIN])
+    names = {name.partition(":")[2].partition(".")[0] for _, name in trust.of_program(to_json(program))[0] if _in_main(name)}
+    found = {name: main[name] for name in names if name in main}
+    if not found:
+        return None
+    # Annotations that are texts are read in the module of their class.
+    read = {word for value in found.values() for word in _annotated(value)} & main.keys() - found.keys()
+    try:
+        return bytes(cloudpickle.dumps({**{name: main[name] for name in sorted(read)}, **found}))
+    except Exception as error:  # whatever its __reduce__ raises
+        raise ValueError(
+            f"{', '.join(sorted(found))}: expected what can be sent to a process, got {type(error).__name__}: {error}; "
+            "put it into a module of its own, or train with on='serial'"
+        ) from error
+
+
+def _in_main(name: str) -> bool:
+    return name.removeprefix("python:").startswith(f"{MAIN}:")
+
+
+def _annotated(value: Any) -> Iterator[str]:
+    """The words in the annotations of a class and its bases, where those are texts."""
+    for cls in getattr(value, "__mro__", ()):
+        for text in vars(cls).get("__annotations__", {}).values():
+            if isinstance(text, str):
+                yield from NAME.findall(text)
+
+
+class WithMain:
+    """A thing whose pickle brings what it needs of ``__main__`` along, and is read after that is there."""
+
+    def __init__(self, thing: Any, code: bytes) -> None:
+        self._thing, self._code = thing, code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled while its process starts, which is when descriptors and shared memory can be.
+        return _read, (self._code, bytes(reduction.ForkingPickler.dumps(self._thing)))
+
+
+def _read(code: bytes, thing: bytes) -> Any:
+    """In the worker's process: what ``WithMain`` was made of."""
+    main = sys.modules[MAIN]
+    for name, value in pickle.loads(code).items():
+        setattr(main, name, value)
+    return pickle.loads(thing)
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Keep multiprocessing from importing the user's script into a worker, so that one without a guard works too."""
+    main = sys.modules[MAIN]
+    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(kept)
