@@ -9,23 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise.api import Player, check, collect, configured, evaluate, load, play, plot, program, resume, train
+    from equipoise.api import Player, check, collect, configured, evaluate, load, play, plot, program, resume, train, watch
 
 __version__ = "0.1.0"
 __all__ = [
-    "Player",
-    "__version__",
-    "check",
-    "collect",
-    "configured",
-    "evaluate",
-    "load",
-    "play",
-    "plot",
-    "program",
-    "resume",
-    "train",
-]
+    "Player", "__version__", "check", "collect", "configured", "evaluate", "load", "play", "plot", "program", "resume", "train",
+    "watch",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,9 @@ from equipoise.api.plotting import plot
 from equipoise.api.programs import check, configured, measurable, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.training import NothingToDo, resume, train
+from equipoise.api.watching import watch
 
 __all__ = [
     "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "load", "measurable", "play", "plot",
-    "program", "resume", "train",
+    "program", "resume", "train", "watch",
 ]  # fmt: skip

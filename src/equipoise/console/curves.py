@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def _named(file: Path) -> str:
     if not (file.parent / "run.json").is_file():
         return file.stem
     of = row(RunDirectory.found(file.parent).path)
-    return f"{of.env} {of.algorithm}"
+    return f"{of.env.rpartition(':')[2]} {of.algorithm.rpartition(':')[2]}"
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:
@@ -146,7 +147,16 @@ def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Fig
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(f"a plot needs matplotlib: {install('plot')}") from error
-    figure = Figure(figsize=(7, 3.5))
+
+    class Curves(Figure):
+        """Shown by a notebook also where no backend of matplotlib's is on."""
+
+        def _repr_svg_(self) -> str:
+            with io.StringIO() as text:
+                self.savefig(text, format="svg", bbox_inches="tight")
+                return text.getvalue()
+
+    figure = Curves(figsize=(7, 3.5))
     axes = figure.subplots()
     for curve in found:
         (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
