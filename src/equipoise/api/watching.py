@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.console.notebook import NotebookView, in_notebook
-from equipoise.console.terminal import View
 from equipoise.run.run import Run
 
 __all__ = ["watch"]
@@ -17,6 +15,9 @@ def watch(run: Run) -> dict[str, Any]:
     In a notebook the view is one picture in the cell's output. Ctrl-C, or the notebook's stop button, saves the run and returns
     as well: ``summary["status"]`` is then "interrupted", and ``resume`` goes on with it. What a worker raises is raised.
     """
+    from equipoise.console.notebook import NotebookView, in_notebook
+    from equipoise.console.terminal import View
+
     view = NotebookView(run.program, on=run.on) if in_notebook() else View(run.program, on=run.on)
     try:
         with run, view:
