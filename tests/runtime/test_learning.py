@@ -101,7 +101,7 @@ def test_central_inference_learns_what_local_does(env: str, algorithm: str, thre
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn", "qr_dqn"])
 def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> None:
     summary = train("CartPole-v1", algorithm, "process", seed, tmp_path, stop_at=475.0)
     assert summary["status"] == "solved", summary
@@ -109,7 +109,7 @@ def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "tqc", "crossq"])
 def test_pendulum_is_swung_up(algorithm: str, seed: int, tmp_path: Any) -> None:
     summary = train("Pendulum-v1", algorithm, "process", seed, tmp_path, evaluate_episodes=50)
     assert summary["env_steps"] <= 20_000 and summary["evaluation"]["mean"] >= -200.0, summary
