@@ -18,7 +18,7 @@ from equipoise.types import Batch, Optimizer
 from tests.algorithms.items import batch
 from tests.algorithms.windows import GAMMA, network, window
 
-ADAM = Optimizer(learning_rate=3e-2, schedule="constant")
+ADAM = Optimizer(learning_rate=3e-3, schedule="constant")
 EPOCHS, PARTS = 4, 5
 
 
@@ -63,17 +63,19 @@ def by_hand(target_kl: float) -> tuple[Any, list[float]]:
     return net, seen
 
 
-@pytest.mark.parametrize("target_kl", [1e-4, 0.01, 0.05, 1e3])
+@pytest.mark.parametrize("target_kl", [0.004, 0.0166, 0.11, 1e3])  # ends in the first epoch or the second, or never
 @pytest.mark.parametrize("on_a_device", [False, True])
 def test_it_is_the_loop_of_stable_baselines3(target_kl: float, on_a_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device, which is not waited for, the further steps are made and undone: the same weights and metrics."""
     if on_a_device:
         monkeypatch.setattr(Learner, "_ended", lambda *_: False)
-    mine = learner(target_kl)
+    mine, pulses = learner(target_kl), [0]
+    mine.pulse = lambda: pulses.append(0)
     step = mine.step(made())
     net, seen = by_hand(target_kl)
     torch.testing.assert_close(weights(mine.net), weights(net), rtol=1e-4, atol=1e-6)
     steps = len(seen) - (target_kl < 1)
+    assert len(pulses) - 1 == (EPOCHS * PARTS if on_a_device else len(seen))
     assert (1 <= steps < EPOCHS * PARTS) if target_kl < 1 else steps == EPOCHS * PARTS
     assert step.metrics["grad_norm/all"][1].item() == steps == mine._optimizers["all"].slots["step"].item()
     total, count = step.metrics["approx_kl"]

@@ -28,11 +28,11 @@ from torch import nn
 from equipoise import tree
 from equipoise.algorithms._off_policy import standard_normal, weighed
 from equipoise.algorithms.sac import SAC
-from equipoise.facts import KEPT, Help, Range
+from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds, GaussianActor
 from equipoise.nets.renorm import RenormMLP, RenormTwins, by_batch, norms
 from equipoise.nets.twin import TwinCritic
-from equipoise.types import Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Trajectory, Tree
+from equipoise.types import Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class CrossQ(SAC):
     hidden: Annotated[tuple[Count, ...], Help("Sizes of the actor's hidden layers."), KEPT] = (256, 256)
     critic_hidden: Annotated[tuple[Count, ...], Help("Sizes of the critics' hidden layers."), KEPT] = (1024, 1024)
     delay: Annotated[Count, Help("Updates of the critics to one of the actor and the temperature.")] = 3
-    target_every: Annotated[int, Range(0, 0), Help("No other: there is no target network.")] = 0
+    target_every: Annotated[Whole, Help("No other: there is no target network.")] = 0
 
     def network(self, spec: EnvSpec) -> nn.Module:
         bounds = Bounds(spec.action, "crossq")
