@@ -17,11 +17,13 @@ from equipoise.actors.forward.forward import Forward, LeanForward, can_round
 from equipoise.actors.forward.lean import Refused
 from equipoise.actors.forward.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
 from equipoise.actors.inference.joint import JointForward
+from equipoise.algorithms.crossq import CrossQ
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.algorithms.td3 import TD3
+from equipoise.algorithms.tqc import TQC
 from equipoise.experience.discard import Discard
 from equipoise.experience.layout import RowSpec
 from equipoise.nets.quantize import dequantize, layer_weights, quantize
@@ -96,6 +98,8 @@ ALGORITHMS = {
     "lstm": (IMPALA(core="lstm"), SIX, 1),
     "r2d2": (R2D2(), SIX, 2),
     "td3": (TD3(), BOX, 4),
+    "tqc": (TQC(), BOX, 4),
+    "crossq": (CrossQ(critic_hidden=(32,)), BOX, 4),
 }
 
 

@@ -13,12 +13,14 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.actors.forward.lean import Refused, Tape
 from equipoise.algorithms.apex_dqn import ApexDQN
+from equipoise.algorithms.crossq import CrossQ
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.r2d2 import R2D2
 from equipoise.algorithms.sac import SAC
 from equipoise.algorithms.td3 import TD3
+from equipoise.algorithms.tqc import TQC
 from equipoise.types import Algorithm, EnvSpec
 
 OBS = spaces.Box(-1, 1, (5,), np.float32)
@@ -46,6 +48,8 @@ CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = 
     "sac": (SAC(), OBS, BOX, 4),
     "sac discrete": (SAC(), OBS, SIX, 2),
     "td3": (TD3(), OBS, BOX, 4),
+    "tqc": (TQC(), OBS, BOX, 4),
+    "crossq": (CrossQ(critic_hidden=(32,)), OBS, BOX, 4),
 }
 
 

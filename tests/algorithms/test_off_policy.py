@@ -1,4 +1,4 @@
-"""What dqn, sac and td3 share: the n-step return of an item, across ends of every kind; weights, priorities, refusals."""
+"""What dqn, sac, td3 and their kin share: n-step returns of items, across ends of every kind; weights, priorities, refusals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import ahead
 from equipoise.algorithms.bc import BC
 from equipoise.algorithms.dqn import DQN
+from equipoise.algorithms.qr_dqn import QRDQN
 from equipoise.algorithms.sac import SAC, policy
 from equipoise.algorithms.td3 import TD3
+from equipoise.algorithms.tqc import TQC
 from equipoise.nets.vision import Vision
 from equipoise.programs.program import algorithm_class
 from equipoise.returns import nstep
@@ -31,7 +33,8 @@ KINDS: dict[str, tuple[Any, EnvSpec]] = {
     "quantile": (DQN(distribution="quantile", quantiles=8, **SMALL), DISCRETE),
     "sac": (SAC(temperature=1e-9, learn_temperature=False, **SMALL), BOX),
     "discrete sac": (SAC(temperature=1e-9, learn_temperature=False, **SMALL), DISCRETE),
-    "td3": (TD3(**SMALL), BOX),
+    "td3": (TD3(**SMALL), BOX), "qr_dqn": (QRDQN(quantiles=8, **SMALL), DISCRETE),
+    "tqc": (TQC(temperature=1e-9, learn_temperature=False, quantiles=5, **SMALL), BOX),
 }  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def test_weights_weigh_the_loss_and_not_the_priority(name: str) -> None:
     data, weight = drawn(spec, 1, 6, 0), torch.tensor([0.0, 0.5, 1.0, 0.25, 0.0, 1.0])
     each = [learn(algorithm, net, target_net, one(data, i), group).loss.item() for i in range(6)]
     plain, weighed = (learn(algorithm, net, target_net, data, group, w) for w in (None, weight))
-    if name not in ("sac", "td3"):  # whose noise is that of the place in the batch
+    if name not in ("sac", "td3", "tqc"):  # whose noise is that of the place in the batch
         assert plain.loss.item() == pytest.approx(sum(each), rel=1e-4)
         assert weighed.loss.item() == pytest.approx(sum(w * x for w, x in zip(weight.tolist(), each, strict=True)), rel=1e-4)
     assert weighed.loss.item() != pytest.approx(plain.loss.item(), rel=0.01)
@@ -162,7 +165,8 @@ def test_a_priority_is_the_td_error(name: str) -> None:
             error = (q - wanted).abs()
         elif spec is BOX:
             scaled = torch.stack([data.action[0][:, 0] / 2, data.action[0][:, 1] * 2 - 1], -1)
-            error = (net.critic(data.obs[0], scaled) - wanted).abs().mean(0)
+            q = net.critic(data.obs[0], scaled)
+            error = (q.mean((0, 2)) - wanted.mean(0)).abs() if name == "tqc" else (q - wanted).abs().mean(0)
         else:
             q = net.critic(data.obs[0])[:, torch.arange(6), data.action[0] - 2]
             error = (q - wanted).abs().mean(0)
@@ -243,7 +247,7 @@ def test_a_row_that_forbids_all_is_as_one_without_a_mask() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["dqn", "sac", "discrete sac", "td3", "bc"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "discrete sac", "td3", "tqc", "bc"])
 def test_images_and_dicts_are_seen(name: str) -> None:
     algorithm, spec, group = made(name)
     image = spaces.Dict({"screen": spaces.Box(0, 255, (2, 36, 36), np.uint8), "speed": spaces.Box(-1, 1, (3,), np.float32)})
@@ -254,7 +258,7 @@ def test_images_and_dicts_are_seen(name: str) -> None:
     data = trajectory(obs, data.action, data.reward)
     out = learn(algorithm, net, target_net, data, group)
     assert out.priority.shape == (5,) and any(isinstance(m, Vision) for m in net.modules())
-    if name in ("sac", "discrete sac", "td3"):
+    if name in ("sac", "discrete sac", "td3", "tqc"):
         learn(algorithm, net, target_net, data, "actor")
         assert touched(net) == {"actor"}
         mine, its = (sum(isinstance(m, Vision) for m in part.modules()) for part in (net.actor, net.critic))
@@ -265,6 +269,8 @@ def test_images_and_dicts_are_seen(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "action", "said"),
     [("dqn", BOX.action, "expected a Discrete"), ("td3", DISCRETE.action, "td3 expected a Box"),
+     ("qr_dqn", BOX.action, "expected a Discrete"), ("tqc", DISCRETE.action, "tqc expected a Box"),
+     ("crossq", DISCRETE.action, "crossq expected a Box"),
      ("sac", spaces.MultiBinary(2), "sac expected a Box or a Discrete"),
      ("sac", spaces.Box(-np.inf, 1.0, (2,)), "sac: expected finite bounds with low < high for action, got low -inf"),
      ("td3", spaces.Box(-1.0, np.inf, (2,)), "td3: expected finite bounds")],

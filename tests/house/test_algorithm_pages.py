@@ -19,7 +19,7 @@ SHOW_ALL = {  # settings under which every metric is logged
     "appo": ["algorithm.kl=0.1"],
     "r2d2": ["algorithm.burn_in=4", "algorithm.length=4", "algorithm.n_step=1"],  # within so few rows
 }
-ENVS = {"td3": "Pendulum-v1"}  # for those that cannot act in CartPole-v1
+ENVS = dict.fromkeys(("crossq", "td3", "tqc"), "Pendulum-v1")  # for those that cannot act in CartPole-v1
 HEADINGS = ("Metrics", "Options", "Deviations", "Score")
 
 

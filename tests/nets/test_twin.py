@@ -20,15 +20,16 @@ SPEC = EnvSpec(observation=spaces.Box(-1.0, 1.0, (3,), np.float32), action=space
 
 @pytest.mark.parametrize("hidden", [(), (8,), (16, 8)])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_the_twins_are_two_networks(hidden: tuple[int, ...], outputs: int) -> None:
+@pytest.mark.parametrize("members", [2, 5])
+def test_the_twins_are_separate_networks(hidden: tuple[int, ...], members: int, outputs: int) -> None:
     torch.manual_seed(0)
-    twins = TwinMLP(5, hidden, "relu", outputs)
+    twins = TwinMLP(5, hidden, "relu", outputs, members=members)
     with torch.no_grad():
         for b in twins.biases:
             b.normal_()
     x = torch.randn(7, 5, requires_grad=True)
     got = twins(x)
-    for member in range(2):
+    for member in range(members):
         y = x
         for n, (w, b) in enumerate(zip(twins.weights, twins.biases, strict=True)):
             y = F.linear(y, w[member].t(), b[member, 0])

@@ -22,7 +22,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "settings": [*REPLAYED, "algorithm.burn_in=4", "algorithm.length=10", "algorithm.n_step=2", "algorithm.core_size=8"],
     },
     "apex_dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED}, "dqn": {"unroll": 8, "batch": 16, "settings": REPLAYED},
-    "sac": {"unroll": 8, "batch": 16, "settings": REPLAYED}, "td3": {"unroll": 8, "batch": 16, "settings": REPLAYED},
+    **{name: {"unroll": 8, "batch": 16, "settings": REPLAYED} for name in ("sac", "td3", "tqc", "qr_dqn")},
+    "crossq": {"unroll": 8, "batch": 16, "settings": [*REPLAYED, "algorithm.critic_hidden=32"]},
 }  # fmt: skip
 
 
@@ -36,7 +37,7 @@ def bounded(**kwargs: Any) -> Any:
 
 def trained(name: str, target: str, out: Path, *settings: str) -> Any:
     """The summary of a small run."""
-    env_id = "Pendulum-v1" if name in ("sac", "td3") else "Acrobot-v1"
+    env_id = "Pendulum-v1" if name in ("sac", "td3", "tqc", "crossq") else "Acrobot-v1"
     options = {"unroll": 16, **SMALL, **OPTIONS.get(name, {})}
     options["settings"] = [*options.get("settings", ()), *settings]
     run = api.train(api.program(target, name, env_kwargs={"id": env_id}, **options), on="serial", out=out)

@@ -14,8 +14,10 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 from equipoise import api, cli, tree
+from equipoise.algorithms.crossq import CrossQ
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.td3 import TD3
+from equipoise.algorithms.tqc import TQC
 from equipoise.learners.learner import Learner
 from equipoise.record import statefile
 from tests.algorithms.items import BOX, DISCRETE, batch, drawn, network
@@ -112,6 +114,8 @@ def test_the_command_line_begins_from_a_learner(whole: tuple[Path, str], tmp_pat
 LEARNERS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "dqn": lambda: (DQN(hidden=(16,), target_every=3), DISCRETE),
     "td3": lambda: (TD3(hidden=(16,)), BOX),
+    "tqc": lambda: (TQC(hidden=(16,)), BOX),
+    "crossq": lambda: (CrossQ(hidden=(16,), critic_hidden=(16,)), BOX),
 }
 
 

@@ -65,6 +65,40 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
     assert summary["status"] == "solved", summary
 
 
+def after_success(path: Any, goal: float) -> tuple[int, float]:
+    """Env steps of the first evaluation that reached the goal, and the worst one from there on."""
+    lines = (path / "run/metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["evaluation"] is not None]
+    means = [row["evaluation"]["mean"] for row in rows]
+    first = next(i for i, mean in enumerate(means) if mean >= goal)
+    return rows[first]["env_steps"], min(means[first:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("env", "algorithm", "steps", "goal", "floor"),
+    [
+        ("CartPole-v1", "a2c", 500_000, 475.0, 300.0), ("CartPole-v1", "qr_dqn", 50_000, 475.0, 300.0),
+        ("Pendulum-v1", "tqc", 6_000, -200.0, -300.0), ("Pendulum-v1", "crossq", 10_000, -200.0, -300.0),
+    ],
+)  # fmt: skip
+def test_three_seeds_reach_the_goal_and_keep_it(
+    env: str, algorithm: str, steps: int, goal: float, floor: float, tmp_path: Any
+) -> None:
+    """docs/results/new-algorithms.md has the figures. On serial a seed is the same run each time."""
+    last, worst = [], []
+    for seed in range(3):
+        out = tmp_path / str(seed)
+        settings = [f"evaluation.every={max(steps // 25, 1_000)}", "evaluation.episodes=50"]
+        summary = train(env, algorithm, "serial", seed, out, steps=steps, settings=settings)
+        last.append(summary["evaluation"]["mean"])
+        first, low = after_success(out, goal)
+        worst.append(low)
+        print(f"| {env} | {algorithm} | {seed} | {first:,} | {low:.0f} | {last[-1]:.1f} |")
+    assert statistics.median(last) >= goal and min(last) >= floor and statistics.median(worst) >= floor
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("process", 1)])
@@ -72,14 +106,10 @@ def test_impala_keeps_what_it_has_learned(on: Any, max_lag: int, tmp_path: Any) 
     """Five seeds, each trained to twice the steps that solve CartPole: the last evaluation, and the worst after a success."""
     last, worst = [], []
     for seed in range(5):
-        out = tmp_path / str(seed)
-        summary = train(
-            "CartPole-v1", "impala", on, seed, out, max_lag=max_lag, steps=400_000, settings=["evaluation.every=16k"]
-        )
-        lines = (out / "run/metrics.jsonl").read_text().splitlines()
-        means = [row["evaluation"]["mean"] for row in map(json.loads, lines) if row["evaluation"] is not None]
+        options = {"max_lag": max_lag, "steps": 400_000, "settings": ["evaluation.every=16k"]}
+        summary = train("CartPole-v1", "impala", on, seed, tmp_path / str(seed), **options)
         last.append(summary["evaluation"]["mean"])
-        worst.append(min(means[next(i for i, mean in enumerate(means) if mean >= 475.0) :]))
+        worst.append(after_success(tmp_path / str(seed), 475.0)[1])
     print("last", last, "worst after success", worst)
     assert min(last) >= 475.0 and statistics.median(worst) >= 300.0  # docs/results/forgetting.md
 

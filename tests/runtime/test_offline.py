@@ -232,7 +232,7 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(ruled: 
     [
         (
             {"algorithm": "ppo", "dataset": "d-v0"},
-            r"^source.dataset: expected an algorithm with a replay \(apex_dqn, bc, dqn, r2d2, sac, td3\)"
+            r"^source.dataset: expected an algorithm with a replay \(apex_dqn, bc, crossq, dqn, qr_dqn, r2d2, sac, td3, tqc\)"
             ", got ppo, whose rows are learned from once$",
         ),
         ({"actors": 0}, "^placement.actors: expected at least 1, got 0; 'train --dataset ID' learns from recorded rows alone"),

@@ -10,11 +10,11 @@ from equipoise import api
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
-ALGORITHMS = ("ppo", "impala", "appo", "a3c")
+ALGORITHMS = ("ppo", "impala", "appo", "a3c", "a2c")
 CASES = [(a, c, k, s) for a in ALGORITHMS for c in ("none", "lstm") for k in (1, 2, 4) for s in (0, 1)]
 NORMALISED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 SOME = [("ppo", "none", 2, 0), ("impala", "lstm", 4, 1), ("ppo", "lstm", 1, 0), ("impala", "none", 2, 1)]
-SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1)]
+SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1), ("a2c", "none", 2, 1)]
 MORE = {"appo": ["algorithm.target_every=3", "algorithm.kl=0.1"]}  # the target policy is an older one, and its KL counts
 
 
@@ -47,6 +47,12 @@ def test_they_agree_with_running_statistics(algorithm: str, core: str, actors: i
     """A batch of two windows a stream, too: its order is that of the streams' rows, whoever came first."""
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "a", NORMALISED))) == 1
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "b", NORMALISED, batch=8 * actors * 2))) == 1
+
+
+@pytest.mark.thorough
+def test_they_agree_where_target_kl_ends_batches(tmp_path: Any) -> None:
+    ended = hashes("ppo", "none", 2, 0, tmp_path / "a", ["algorithm.target_kl=0.003"])
+    assert len(set(ended)) == 1 and ended[0] != hashes("ppo", "none", 2, 0, tmp_path / "b")[0]
 
 
 @pytest.mark.thorough

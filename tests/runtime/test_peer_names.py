@@ -14,11 +14,11 @@ from equipoise.console.options import flags
 from equipoise.programs.peer_names import PEER_NAMES, PEER_OPTIONS, key_of_peer
 from equipoise.programs.settings import setting_types
 
-NAMES = ("ppo", "impala", "appo", "a3c", "dqn", "r2d2", "apex_dqn", "sac", "td3")
+NAMES = ("ppo", "impala", "appo", "a3c", "dqn", "r2d2", "apex_dqn", "sac", "td3", "tqc")
 
 
 def settable(algorithm: str) -> set[str]:
-    env = "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
+    env = "Pendulum-v1" if algorithm in ("sac", "td3", "tqc") else "CartPole-v1"
     return set(setting_types(api.program(env, algorithm)))
 
 
@@ -51,11 +51,12 @@ def test_a_name_stands_once_and_is_none_of_ours() -> None:
         ("exploration_fraction", "dqn", "algorithm.epsilon_steps"), ("policy_delay", "td3", "algorithm.delay"),
         ("num_env_runners", "ppo", "placement.actors"), ("num_envs", "ppo", "placement.envs_per_actor"),
         ("net_arch", "ppo", "algorithm.hidden"), ("norm_obs", "ppo", "algorithm.normalize_obs"),
+        ("n_critics", "tqc", "algorithm.critics"), ("top_quantiles_to_drop_per_net", "tqc", "algorithm.drop"),
         ("rnn_size", "ppo", "algorithm.core_size"), ("frame_stack", "ppo", "env.stack_num"),
     ],
 )  # fmt: skip
 def test_a_setting_of_a_peer_is_answered_with_ours(typed: str, algorithm: str, meant: str) -> None:
-    env = "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
+    env = "Pendulum-v1" if algorithm in ("sac", "td3", "tqc") else "CartPole-v1"
     with pytest.raises(ValueError, match=f"unknown setting '{typed}'; it is '{meant}' here"):
         api.program(env, algorithm, settings=[f"{typed}=1"])
 

@@ -36,6 +36,9 @@ SMALL = ["--actors", "2", "--envs-per-actor", "2", "--max-lag", "0", "--evaluate
 SETTINGS = {
     "dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.selector=prioritized", "replay.capacity=300"],
     "sac": ["algorithm.hidden=[16]", "replay.capacity=300"],
+    "tqc": ["algorithm.hidden=[16]", "replay.capacity=300"],
+    "crossq": ["algorithm.hidden=[16]", "algorithm.critic_hidden=[16]", "replay.capacity=300"],
+    "qr_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300"],
     "apex_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300", "replay.updates=1"],
     "r2d2": [
         "algorithm.hidden=[8]", "algorithm.core_size=8", "algorithm.burn_in=4", "algorithm.length=8", "algorithm.n_step=2",
@@ -43,7 +46,9 @@ SETTINGS = {
     ],
 }  # fmt: skip
 SETTINGS = {name: [*given, "batch=8", "replay.starts_at=100"] for name, given in SETTINGS.items()}
-ENVS = {"sac": "Pendulum-v1"} | dict.fromkeys(("dqn", "apex_dqn", "r2d2"), "CartPole-v1")
+ENVS = dict.fromkeys(("sac", "tqc", "crossq"), "Pendulum-v1") | dict.fromkeys(
+    ("dqn", "apex_dqn", "r2d2", "qr_dqn"), "CartPole-v1"
+)
 
 BOTH = [(name, on) for name in ("apex_dqn", "r2d2") for on in ("serial", "process")]
 
@@ -78,7 +83,7 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "r2d2"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "r2d2", "qr_dqn", "tqc", "crossq"])
 def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
 

@@ -135,7 +135,7 @@ def test_a_replay_that_cannot_work_is_refused_before_the_run(settings: list[str]
 @pytest.mark.parametrize("setting", ["replay.memory=2GiB", "replay.dataset=d-v0", "policies.main.replay.updates=2"])
 def test_a_setting_of_a_replay_names_the_algorithms_that_have_one(setting: str) -> None:
     key = setting.partition("=")[0]
-    those = "apex_dqn, bc, dqn, r2d2, sac, td3"
+    those = "apex_dqn, bc, crossq, dqn, qr_dqn, r2d2, sac, td3, tqc"
     said = f"{key}: expected an algorithm with a replay ({those}), got ppo, whose rows are learned from once"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         api.program("CartPole-v1", "ppo", settings=[setting])
@@ -167,13 +167,16 @@ SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=1
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "apex_dqn", "r2d2"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "apex_dqn", "r2d2", "qr_dqn", "tqc", "crossq"])
 def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
-    env = "Pendulum-v1" if algorithm == "td3" else "CartPole-v1"
-    sizes = ["algorithm.hidden=16", *SEQUENCES] if algorithm == "r2d2" else ["algorithm.hidden=32,32"]
+    env = "Pendulum-v1" if algorithm in ("td3", "tqc", "crossq") else "CartPole-v1"
+    sizes = {"r2d2": ["algorithm.hidden=16", *SEQUENCES], "crossq": ["algorithm.hidden=32", "algorithm.critic_hidden=32"]}
     made = api.program(
         env, algorithm, recipe=False, actors=2, envs_per_actor=2, unroll=4, batch=16, max_lag=0, steps=800, evaluate_episodes=0,
-        settings=["replay.selector=prioritized", "replay.starts_at=64", "algorithm.n_step=2", *sizes],
+        settings=[
+            "replay.selector=prioritized", "replay.starts_at=64", "algorithm.n_step=2",
+            *sizes.get(algorithm, ["algorithm.hidden=32,32"]),
+        ],
     )  # fmt: skip
     found = [run(made, on, tmp_path / f"{on}{i}")["params_sha256"] for i, on in enumerate(("serial", "process", "process"))]
     assert len(set(found)) == 1

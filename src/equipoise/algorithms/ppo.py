@@ -3,12 +3,15 @@
 Deviations from the paper's code, in the order of their effect: advantages are normalised once a batch, not once a
 minibatch, so that sums over minibatches and learners add up exactly; values are computed by the learner at the start of a
 batch, not by the actors; value clipping is off by default.
+
+``target_kl`` is Stable-Baselines3's: a minibatch on which the mean of (r - 1) - log r exceeds 1.5 ``target_kl`` is the batch's
+last one, and no step is taken for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -17,7 +20,7 @@ from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
 from equipoise.returns import gae
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Share, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Positive, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,9 @@ class PPO(ActorCriticAlgorithm):
     entropy: Annotated[NonNegative, Help("Weight of the policy's entropy.")] = 0.0
     value: Annotated[NonNegative, Help("Weight of the value loss.")] = 0.5
     normalize_advantage: Annotated[bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")] = True
+    target_kl: Annotated[
+        Positive | None, Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never.")
+    ] = None
     epochs: Count = 10
     minibatches: Count = 4
 
@@ -58,7 +64,11 @@ class PPO(ActorCriticAlgorithm):
             error = torch.maximum(error, (near - targets["target"]).square())
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
-        return over_real_rows(
+        kl = (ratio - 1.0) - log_ratio
+        out = over_real_rows(
             data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy,
-            approx_kl=(ratio - 1.0) - log_ratio, clip_fraction=((ratio - 1.0).abs() > clip).float(),
+            approx_kl=kl, clip_fraction=((ratio - 1.0).abs() > clip).float(),
         )  # fmt: skip
+        if self.target_kl is None:
+            return out
+        return replace(out, excess=((kl.detach() - 1.5 * self.target_kl) * data.mask).sum())

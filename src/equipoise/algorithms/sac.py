@@ -19,7 +19,6 @@ authors' code); a return of several steps has the entropy of its last one only; 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,22 +44,9 @@ class SoftActorCritic(nn.Module):
 
     log_temperature: Tensor
 
-    def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, temperature: float, learned: bool
-    ) -> None:
+    def __init__(self, actor: Any, critic: Any, bounds: Bounds | None, *, temperature: float, learned: bool) -> None:
         super().__init__()
-        shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
-        self.bounds: Bounds | None = None
-        self.actor: Any
-        if isinstance(spec.action, spaces.Box):
-            self.bounds = Bounds(spec.action, "sac")
-            self.actor = GaussianActor(spec, size=self.bounds.size, **shape)
-            self.critic = TwinCritic(spec, action_size=self.bounds.size, **shape)
-        elif isinstance(spec.action, spaces.Discrete):
-            self.actor = CategoricalActor(spec, **shape)
-            self.critic = TwinCritic(spec, actions=self.actor.actions, **shape)
-        else:
-            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}")
+        self.actor, self.critic, self.bounds = actor, critic, bounds
         log_temperature = torch.tensor(math.log(temperature))
         if learned:
             self.log_temperature = Parameter(log_temperature)
@@ -85,10 +71,22 @@ class SAC(OffPolicyAlgorithm):
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> nn.Module:
-        return SoftActorCritic(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso, temperature=self.temperature,
-            learned=self.learn_temperature,
-        )  # fmt: skip
+        if isinstance(spec.action, spaces.Box):
+            bounds = Bounds(spec.action, "sac")
+            gaussian = GaussianActor(spec, size=bounds.size, **self.shape)
+            return self.joined(gaussian, TwinCritic(spec, action_size=bounds.size, **self.shape), bounds)
+        if not isinstance(spec.action, spaces.Discrete):
+            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}")
+        categorical = CategoricalActor(spec, **self.shape)
+        return self.joined(categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What the actor and the critics have in common."""
+        return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+
+    def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> nn.Module:
+        return SoftActorCritic(actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature)
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         groups = {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
@@ -122,7 +120,7 @@ class SAC(OffPolicyAlgorithm):
         if net.bounds is not None:
             z = standard_normal((len(reward), net.bounds.size), rng)
             action, logp = net.actor.sample(obs, z)
-            value, entropy = target_net(obs, action).amin(0), -logp
+            value, entropy = self.believed(target_net(obs, action)), -logp
             aim = torch.full_like(entropy, -float(net.bounds.size))
         else:
             logits, allowed = net.actor(obs)
@@ -136,14 +134,9 @@ class SAC(OffPolicyAlgorithm):
         self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
     ) -> LossOutput | None:
         """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group only."""
-        data, weight = batch.data, batch.weight
-        obs = tree.index(data.obs, 0)
+        weight, obs = batch.weight, tree.index(batch.data.obs, 0)
         if group == "critic":
-            q = self.judged(net, obs, data.action[0])
-            error = q - batch.targets["target"]
-            terms = 0.5 * error.square().sum(0)
-            td_error = error.abs().mean(0)
-            return weighed(weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+            return self.critic_loss(net, obs, batch)
         if group == "temperature":
             terms = net.log_temperature * batch.targets["spare"]
             return weighed(weight, terms, temperature=net.log_temperature.exp().expand_as(terms))
@@ -151,7 +144,7 @@ class SAC(OffPolicyAlgorithm):
         if net.bounds is not None:
             z = standard_normal((len(weight), net.bounds.size), rng)
             action, logp = net.actor.sample(obs, z)
-            entropy, value = -logp, net.critic.least(obs, action)
+            entropy, value = -logp, self.value(net, obs, action)
         else:
             p, entropy = policy(net.actor(obs)[0])
             with torch.no_grad():
@@ -159,6 +152,21 @@ class SAC(OffPolicyAlgorithm):
             value = (p * q).sum(-1)
         terms = -value - temperature * entropy
         return weighed(weight, terms, actor_loss=terms, entropy=entropy)
+
+    def critic_loss(self, net: Any, obs: Tree, batch: Batch) -> LossOutput:
+        q = self.judged(net, obs, batch.data.action[0])
+        error = q - batch.targets["target"]
+        terms = 0.5 * error.square().sum(0)
+        td_error = error.abs().mean(0)
+        return weighed(batch.weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0))
+
+    def believed(self, q: Tensor) -> Tensor:
+        """What y goes on with [B], of Q'_i(s', a') [2, B]."""
+        return q.amin(0)
+
+    def value(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
+        """What the actor goes up [B]: only its action gets a gradient."""
+        return net.critic.least(obs, action)  # type: ignore[no-any-return]
 
     def judged(self, net: Any, obs: Tree, action: Tensor) -> Tensor:
         """Q_i(s, a) [2, B] of actions as the env knows them."""

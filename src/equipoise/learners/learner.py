@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,27 @@ class Step:
 
     metrics: Mapping[str, tuple[Tensor, Tensor]]  # name -> (sum, count), on the learner's device
     priority: Tensor | None  # [B]
+
+
+@dataclass(slots=True)
+class _Going:
+    """A batch on its way through the learner."""
+
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    priority: Tensor | None = None
+    doubtful: list[tuple[str, Tensor]] = field(default_factory=list)  # (group, [2] loss and gradient norm) still to be checked
+    ended: Tensor | None = None  # [] bool, is no further step to be taken; None: nothing asks for that
+
+    def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        """Sums and counts; nothing once the batch has ended."""
+        for name, (total, count) in metrics.items():
+            if self.ended is not None:
+                total, count = total.masked_fill(self.ended, 0.0), count.masked_fill(self.ended, 0)
+            old = self.metrics.get(name)
+            self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
+
+    def ends(self, now: Tensor) -> None:
+        self.ended = now if self.ended is None else self.ended | now
 
 
 class NonFiniteUpdate(RuntimeError):
@@ -96,34 +117,46 @@ class Learner:
             raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
         batch = replace(batch, data=data, targets=targets)
-        metrics: dict[str, tuple[Tensor, Tensor]] = {}
-        priority = None
-        doubtful: list[tuple[str, Tensor]] = []  # (group, [2] loss and gradient norm) still to be checked
+        going = _Going()
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
-                for group in self._flat:
-                    if not algorithm.due(group, self.updates):
-                        continue
-                    with self._autocast:
-                        out = algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
-                    if out is None:
-                        continue
-                    norm = self._descend(group, out.loss / out.count.clamp(min=1), doubtful)
-                    one = torch.ones_like(norm)
-                    for name, (total, count) in (*out.metrics.items(), (f"grad_norm/{group}", (norm, one))):
-                        old = metrics.get(name)
-                        metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
-                    priority = priority if out.priority is None else out.priority
+                self._learn(part, target_net, going)
                 self.pulse()
-        if doubtful:
-            self._look(doubtful)  # on a device: one wait a step, before the new version is published
+                if self._ended(going):
+                    break
+            if self._ended(going):
+                break
+        if going.doubtful:
+            self._look(going.doubtful)  # on a device: one wait a step, before the new version is published
         with torch.no_grad():
             algorithm.absorb(self.net, raw, pool=self.pool)
             self._rewards.absorb(raw, self.pool)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.updates)
-        return Step(metrics=metrics, priority=priority)
+        return Step(metrics=going.metrics, priority=going.priority)
+
+    def _learn(self, part: Batch, target_net: Any, going: _Going) -> None:
+        """One optimiser step for each group that is due, until an algorithm has had enough of the batch."""
+        for group in self._flat:
+            if not self.algorithm.due(group, self.updates):
+                continue
+            with self._autocast:
+                out = self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+            if out is None:
+                continue
+            going.add(out.metrics)  # also those of a minibatch that turns out to be the last
+            if out.excess is not None:
+                going.ends(self.pool.sum(out.excess) > 0)
+            if self._ended(going):
+                return
+            norm = self._descend(group, out.loss / out.count.clamp(min=1), going)
+            going.add({f"grad_norm/{group}": (norm, torch.ones_like(norm))})
+            going.priority = going.priority if out.priority is None else out.priority
+
+    def _ended(self, going: _Going) -> bool:
+        """Is the batch known to be done with? On a device, where to look is to wait, its steps are made and undone instead."""
+        return going.ended is not None and self.device.type == "cpu" and bool(going.ended)
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
@@ -177,11 +210,11 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates, 0
 
-    def _descend(self, group: str, loss: Tensor, doubtful: list[tuple[str, Tensor]]) -> Tensor:
+    def _descend(self, group: str, loss: Tensor, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
-        is to wait, the gradient becomes 0 and the two numbers go to ``doubtful``.
+        is to wait, the gradient becomes 0 and the two numbers go to ``going.doubtful``.
         """
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
@@ -195,9 +228,13 @@ class Learner:
         if self.device.type == "cpu":
             self._look([(group, seen)])
         else:
-            doubtful.append((group, seen))
+            going.doubtful.append((group, seen if going.ended is None else seen.masked_fill(going.ended, 0.0)))
             flat.grad.masked_fill_(~seen.isfinite().all(), 0.0)
-        self._optimizers[group].step(self.optimizer.rate(group, self.progress))
+        rate = self.optimizer.rate(group, self.progress)
+        if going.ended is None:
+            self._optimizers[group].step(rate)
+        else:
+            self._optimizers[group].step_unless(going.ended, rate)
         return norm
 
     def _look(self, seen: list[tuple[str, Tensor]]) -> None:

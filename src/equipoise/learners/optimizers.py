@@ -30,6 +30,15 @@ class Descent(ABC):
     def step(self, rate: float) -> None:
         """Take one step at this learning rate."""
 
+    @torch.no_grad()
+    def step_unless(self, skip: Tensor, rate: float) -> None:
+        """Take one step, and undo it where ``skip`` [] is True, which is not looked at: a device is not waited for."""
+        state = [self._flat.detach(), *self.slots.values()]
+        before = [x.clone() for x in state]
+        self.step(rate)
+        for x, old in zip(state, before, strict=True):
+            x.copy_(torch.where(skip, old, x))
+
     def load(self, slots: Mapping[str, Tensor]) -> None:
         """Take the slots of a saved state, which the learner has checked."""
         for name, slot in self.slots.items():

@@ -7,7 +7,7 @@ entropy, a noise and a critic's input mean the same in every env.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,11 +57,14 @@ def normal(noise: Tensor) -> Tensor:
 
 
 class Actor(Features):
-    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head."""
+    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head; ``body`` makes the hidden layers."""
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, outputs: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, outputs: int,
+        body: Callable[[int, Sequence[int], str], Any] = MLP,
+    ) -> None:  # fmt: skip
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
-        self.body = MLP(self.size_out, hidden, activation)
+        self.body = body(self.size_out, hidden, activation)
         self.head = linear(self.body.size_out, outputs, GAIN)
 
     def outputs(self, obs: Tree) -> Tensor:
@@ -89,8 +92,11 @@ class GaussianActor(Actor):
     (Haarnoja et al. 2018, arXiv:1801.01290, Eq. 21), the last term as 2 (log 2 - x - softplus(-2 x)), which is exact far out.
     """
 
-    def __init__(self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int) -> None:
-        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size)
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int,
+        body: Callable[[int, Sequence[int], str], Any] = MLP,
+    ) -> None:  # fmt: skip
+        super().__init__(spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body)
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, each [N, size]."""

@@ -1,6 +1,7 @@
-"""Twin critics: two independent estimates of one value; the smaller one is used.
+"""Twin critics: two (or more) independent estimates of one value.
 
-Fujimoto et al. 2018, arXiv:1802.09477, section 4.2. Both members are computed together, as one product of batches of matrices.
+Fujimoto et al. 2018, arXiv:1802.09477, section 4.2, where the smaller one is used. All members are computed together, as one
+product of batches of matrices.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from equipoise.types import EnvSpec, Tree
 
 
 class TwinMLP(nn.Module):
-    """Two MLPs of one shape: rows [N, size] -> [2, N, outputs] float32.
+    """Two MLPs of one shape, or ``members`` of them: rows [N, size] -> [members, N, outputs] float32.
 
-    Weights are [2, in, out], each member orthogonal (gain sqrt(2) in hidden layers, 1 at the output), biases 0.
+    Weights are [members, in, out], each member orthogonal (gain sqrt(2) in hidden layers, 1 at the output), biases 0.
     """
 
-    def __init__(self, size: int, hidden: Sequence[int], activation: str, outputs: int) -> None:
+    def __init__(self, size: int, hidden: Sequence[int], activation: str, outputs: int, *, members: int = 2) -> None:
         super().__init__()
+        self.members = members
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation {activation!r} is unknown; known are {', '.join(ACTIVATIONS)}")
         self.activation = activation
@@ -34,19 +36,19 @@ class TwinMLP(nn.Module):
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for n, (size_in, size_out) in enumerate(sizes):
             gain = math.sqrt(2) if n < len(sizes) - 1 else 1.0
-            members = [nn.init.orthogonal_(torch.empty(size_out, size_in), gain).t() for _ in range(2)]
-            self.weights.append(nn.Parameter(torch.stack(members)))
-            self.biases.append(nn.Parameter(torch.zeros(2, 1, size_out)))
+            drawn = [nn.init.orthogonal_(torch.empty(size_out, size_in), gain).t() for _ in range(members)]
+            self.weights.append(nn.Parameter(torch.stack(drawn)))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, size_out)))
 
     def forward(self, x: Tensor) -> Tensor:
-        layers = self._layers(2)
+        layers = self._layers(self.members)
         return self._out(self._hidden(x, layers)[-1], layers)
 
-    def least(self, x: Tensor, columns: int, *, members: int = 2, select: bool) -> tuple[Tensor, Tensor]:
-        """The smaller of both members' outputs [N] (with ``members`` 1: the first), and the gradient [N, columns] for the last
-        ``columns`` of ``x``. No graph is recorded.
+    def least(self, x: Tensor, columns: int, *, members: int, select: bool) -> tuple[Tensor, Tensor]:
+        """The smallest of the first ``members``' outputs [N], and the gradient [N, columns] for the last ``columns`` of ``x``.
+        No graph is recorded.
 
-        By hand, since autograd would go back through both members for all rows, and each row needs only its smaller one: that
+        By hand, since autograd would go back through all members for all rows, and each row needs only its smallest one: that
         is ``select``. Without it all rows go, and no size depends on the data, which a GPU would have to be waited for.
         """
         with torch.no_grad():
@@ -70,13 +72,13 @@ class TwinMLP(nn.Module):
         return value, slope
 
     def _layers(self, members: int) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item; whole where both members
+        """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item; whole where all members
         compute, since the gradient of a part is copied once more into one of the whole.
         """
         weights: dict[str, Any] = self.weights._parameters
         biases: dict[str, Any] = self.biases._parameters
         pairs = list(zip(weights.values(), biases.values(), strict=True))
-        return pairs if members == 2 else [(w[:members], b[:members]) for w, b in pairs]
+        return pairs if members == self.members else [(w[:members], b[:members]) for w, b in pairs]
 
     def _hidden(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """The input and what each hidden layer makes of it, [2, N, ...]."""
@@ -105,28 +107,46 @@ SLOPES: dict[
 }
 
 
-class TwinCritic(Features):
-    """Q of both members: [2, N] for an action [N, d], or, with ``actions``, [2, N, actions] for each of a Discrete space.
+def slope(judge: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
+    """judge(action) [N] for an action [N, d], and its gradient [N, d]. No graph is left, and no parameter gets a gradient."""
+    with torch.enable_grad():
+        free = action.detach().requires_grad_()
+        value = judge(free)
+        (gradient,) = torch.autograd.grad(value.sum(), free)
+    return value.detach(), gradient
 
-    A torso for images is shared by the two; else they see the encoded observation.
+
+class TwinCritic(Features):
+    """Q of each member: [members, N] for an action [N, d].
+
+    With ``outputs`` it is [members, N, outputs]: values of the actions of a Discrete space, or quantiles. A
+    torso for images is shared by the members; else they see the encoded observation.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, action_size: int = 0, actions: int = 0
-    ) -> None:
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, action_size: int = 0, outputs: int = 0,
+        members: int = 2, twins: type[TwinMLP] = TwinMLP,
+    ) -> None:  # fmt: skip
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
-        self.twins = TwinMLP(self.size_out + action_size, hidden, activation, actions or 1)
-        self.of_action = action_size > 0
+        self.twins = twins(self.size_out + action_size, hidden, activation, outputs or 1, members=members)
+        self.one_value = outputs == 0
 
     def forward(self, obs: Tree, action: Tensor | None = None) -> Tensor:
         """action [N, d] in -1 .. 1 (``Bounds``), None where the space is Discrete."""
         features = self.features(obs)
         q: Tensor = self.twins(features if action is None else torch.cat([features, action], -1))
-        return q.squeeze(-1) if self.of_action else q
+        return q.squeeze(-1) if self.one_value else q
 
     def least(self, obs: Tree, action: Tensor, *, members: int = 2) -> Tensor:
-        """The smaller Q [N] (with ``members`` 1: the first) of an actor's action, which alone gets a gradient."""
+        """The smallest Q [N] of the first ``members`` for an actor's action, which alone gets a gradient."""
         with torch.no_grad():
             x = torch.cat([self.features(obs), action], -1)
-        value, slope = self.twins.least(x, action.shape[-1], members=members, select=x.device.type == "cpu")
-        return value + (slope * (action - action.detach())).sum(-1)
+        value, gradient = self.twins.least(x, action.shape[-1], members=members, select=x.device.type == "cpu")
+        return value + (gradient * (action - action.detach())).sum(-1)
+
+    def mean(self, obs: Tree, action: Tensor) -> Tensor:
+        """The mean [N] of all members' outputs for an actor's action, which alone gets a gradient."""
+        with torch.no_grad():
+            features = self.features(obs)
+        value, gradient = slope(lambda free: self.twins(torch.cat([features, free], -1)).mean((0, 2)), action)
+        return value + (gradient * (action - action.detach())).sum(-1)

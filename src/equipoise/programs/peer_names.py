@@ -76,6 +76,8 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.double": ("double_q", "double_dqn"),
     "algorithm.atoms": ("num_atoms", "n_atoms"),
     "algorithm.quantiles": ("n_quantiles", "num_quantiles"),
+    "algorithm.critics": ("n_critics", "num_critics"),
+    "algorithm.drop": ("top_quantiles_to_drop_per_net", "top_quantiles_to_drop"),
     "algorithm.epsilon_start": ("exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"),
     "algorithm.epsilon": ("exploration_final_eps", "end_e", "final_epsilon", "eps_end"),
     "algorithm.epsilon_steps; it is a number of env steps, not a share": (

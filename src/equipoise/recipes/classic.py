@@ -39,6 +39,11 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm.entropy": 0.0,
         "placement.actors": 4, "placement.envs_per_actor": 8, "placement.max_lag": None, "schedule.steps": 500_000,
     },
+    # rl-baselines3-zoo's A2C: 8 streams, and the defaults. Deviation: the learning rate falls to 0 over the run.
+    ("CartPole-v1", "a2c"): {
+        "policy.unroll": 5, "policy.batch": 8, "optimizer.schedule": "linear",
+        "placement.actors": 1, "placement.envs_per_actor": 8, "placement.max_lag": 0, "schedule.steps": 500_000,
+    },
     # CleanRL's PPO for classic control, on 16 streams of 128 rows.
     ("Acrobot-v1", "ppo"): {
         "policy.unroll": 64, "policy.batch": 32,
@@ -74,6 +79,16 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
         "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 100_000,
     },
+    # After rl-baselines3-zoo's tuned QR-DQN (256-256, 10 quantiles, lr 2.3e-3, batch 64, 128 updates to 256 steps, 5e4 steps).
+    #
+    # Deviations: rounds of 64 steps of four streams and 32 updates; the learning rate goes to 0; gradients are cut at 10.
+    ("CartPole-v1", "qr_dqn"): {
+        "policy.unroll": 16, "policy.batch": 64,
+        "optimizer.learning_rate": 0.0023, "optimizer.schedule": "linear", "optimizer.max_grad_norm": 10.0,
+        "algorithm.quantiles": 10, "algorithm.epsilon": 0.04, "algorithm.epsilon_steps": 8_000, "algorithm.target_every": 128,
+        "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 50_000,
+    },
     # Found here: half of the greatest entropy (of 0.98, as published, little of a policy is left with two actions).
     ("CartPole-v1", "sac"): {
         "policy.unroll": 16, "policy.batch": 128,
@@ -96,6 +111,23 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.learning_rate": 0.001, "algorithm.random_steps": 1_000,
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 4,
         "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
+    },
+    # Pendulum's SAC with the learning rate of sb3-contrib. It stops early: it forgot later (docs/results/new-algorithms.md).
+    # rl-baselines3-zoo's TQC has 64-64, lr 1e-3, generalised state-dependent exploration and 2e4 steps.
+    ("Pendulum-v1", "tqc"): {
+        "policy.unroll": 1, "policy.batch": 256,
+        "algorithm.random_steps": 500,
+        "replay.capacity": 100_000, "replay.starts_at": 500, "replay.updates": 4,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 6_000,
+    },
+    # After rl-baselines3-zoo's CrossQ (critics of 256-256, delay 2, batch 256, an update a step, 2e4 steps).
+    #
+    # Deviations: 500 steps before the first update for 100; a round is four steps; 1e4 steps.
+    ("Pendulum-v1", "crossq"): {
+        "policy.unroll": 1, "policy.batch": 256,
+        "algorithm.critic_hidden": (256, 256), "algorithm.delay": 2, "algorithm.random_steps": 500,
+        "replay.capacity": 100_000, "replay.starts_at": 500, "replay.updates": 4,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 10_000,
     },
     # CartPole's DQN with Ape-X's ladder and priorities; two actors of eight streams, returns of three steps.
     #
