@@ -42,7 +42,7 @@ def test_a_healthy_env_is_said_to_be_ok_and_what_it_is():
         "",
         "  observation  Box (4,) float32",
         "  action       Discrete of 2",
-        "  autoreset    NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone",
+        "  autoreset    NEXT_STEP: where terminated is True the return ends; where only truncated is, the",
     ]
     assert "\n  step         mean " in result.stdout and "(100 of them), 2 envs at once\n" in result.stdout
     assert result.stderr == ""

@@ -338,7 +338,7 @@ def test_help_is_for_a_newcomer():
     text = run("train", "--help").stdout
     for part in (
         "Usage: equipoise train [OPTIONS] [ENV]\n", "Train a policy on ENV", "What to learn:", "Where it runs:", "How long:",
-        "What comes out:", "Examples:", "a3c, apex_dqn, appo, bc, dqn, impala, ppo, r2d2,",
+        "What comes out:", "Examples:", "a2c, a3c, apex_dqn, appo, bc, crossq, dqn,",
         "A Gymnasium id such as CartPole-v1",
         "  equipoise train CartPole-v1 --stop-at 475        until it is solved\n",
     ):  # fmt: skip

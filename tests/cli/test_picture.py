@@ -332,8 +332,8 @@ def test_a_summary_of_a_run_that_ended_at_once():
 
 def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
     made = api.program("CartPole-v1", "dqn")
-    assert "age of rows 0.4 (max 1)" in rendered(picture(report(), made, history(), on="process"))
-    assert "age of rows 0.4 (max 1)" in compact(report(), made, history())
+    assert "rows 0.4 versions old (at most 1)" in rendered(picture(report(), made, history(), on="process"))
+    assert "rows 0.4 versions old (at most 1)" in compact(report(), made, history())
     console = plain_console()
     View(made, on="process", console=console).summarise(summary(), Path("runs/x"))
     assert "  age of rows " in written(console) and "\n  lag" not in written(console)

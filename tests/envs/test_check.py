@@ -120,7 +120,7 @@ def test_actions(which, severity, what):
 def test_same_step_says_what_it_costs(name):
     report = checked(name)
     assert report.ok and not report.findings and " truncated, " in report.facts["episodes"]
-    assert report.facts["autoreset"].startswith("SAME_STEP: ") and "wait a row" in report.facts["autoreset"]
+    assert report.facts["autoreset"].startswith("SAME_STEP: ") and "wait one row" in report.facts["autoreset"]
 
 
 def test_same_step_without_final_observations_says_what_it_costs():
@@ -253,8 +253,8 @@ def test_facts_of_a_python_env():
     assert report.facts | {"episodes": ""} == {
         "observation": "Box (4,) float32",
         "action": "Discrete of 2",
-        "autoreset": "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value "
-        "after it",
+        "autoreset": "NEXT_STEP: where terminated is True the return ends; where only truncated is, the value of the last "
+        "observation is added",
         "resume": "exact: an episode goes on where it was, bit for bit",
         "episodes": "",
         "seeds": "the same seed and actions give the same rows, bit for bit",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
+from equipoise.api.sizing import fitted
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_replays, check_resume
@@ -64,6 +65,10 @@ def train(
         made = env
     else:
         made = (measurable if asked == "auto" else program)(env, algorithm, **options)
+        given = [*options, *(key for key, _ in pairs(options.get("settings", ())))]
+        made, said = fitted(made, given, recipe=options.get("recipe", True))
+        if said:
+            tell(said)
     what: InitWhat = convert(init_what, InitWhat, "init_what")
     if init_from is None and what != "weights":
         raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")

@@ -147,10 +147,10 @@ def train(
             if where == "process":
                 from equipoise.runtime.process.forkserver import prepare
 
-                prepare(
-                    central=options["inference"] in ("central", "auto")
-                )  # its import of torch runs beside ours, which is next
+                # The server imports torch beside this process, which does so next.
+                prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api, recipes
+            from equipoise.api.sizing import fitted
             from equipoise.console.terminal import View
 
             all_settings = (*(settings or ()), *more)
@@ -166,6 +166,10 @@ def train(
                     given["policies"] = policies
                 made = api.measurable if measured else api.program
                 program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
+                named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
+                program, sizes = fitted(program, named, recipe=recipe)
+                if sizes and not quiet:
+                    print(sizes, file=sys.stderr)
             if save_config is not None:
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")

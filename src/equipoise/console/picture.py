@@ -17,6 +17,7 @@ WIDTH = 78
 BAR = 27  # columns of a worker's bar
 PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
+MANY = 100  # versions, of which tenths say nothing
 AHEAD = 1.1  # so many times the steps that are learned from
 MOST_INFO = 5  # lines of numbers from the env's info
 COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
@@ -153,7 +154,10 @@ def lag_name(program: Program) -> str:
 
 
 def _lag(report: Report, program: Program) -> str:
-    return f"{lag_name(program)} {report.lag_mean:.1f} (max {report.lag_max})"
+    if lag_name(program) == "lag":
+        return f"lag {report.lag_mean:.1f} (max {report.lag_max})"
+    age = f"{report.lag_mean:.1f}" if report.lag_mean < MANY else short(round(report.lag_mean))
+    return f"rows {age} versions old (at most {short(report.lag_max)})"
 
 
 def _speed(report: Report, program: Program) -> Text:

@@ -17,10 +17,12 @@ from equipoise.envs.check.findings import Findings, judge_spaces, leaves
 from equipoise.envs.families.joint import Joint
 
 HELD = (
-    "SAME_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it, and all "
-    "streams of a worker wait a row for that"
+    "SAME_STEP: where terminated is True the return ends; where only truncated is, the value of the last observation is "
+    "added, and all streams of a worker wait one row for it"
 )
-NEXT = "NEXT_STEP: terminated, also with truncated, ends the return there; truncated alone keeps the value after it"
+NEXT = (
+    "NEXT_STEP: where terminated is True the return ends; where only truncated is, the value of the last observation is added"
+)
 RESUMES = {
     "exact": "exact: an episode goes on where it was, bit for bit",
     "replay": "replay: an episode is played again up to where it was",

@@ -1,0 +1,87 @@
+"""Sizes for slow envs: what is measured, what follows from it, and when nothing does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.api import sizing
+from equipoise.api.sizing import Pace, fitted, measured
+from equipoise.types import Policy, Program
+
+ENV = "tests.envs.starting:Waiting"
+SLOW = Pace(step_s=0.1, reset_s=0.02, computes=0.1)
+
+
+def sizes(program: Program) -> tuple[int, int, int, int]:
+    (policy,) = program.policies.values()
+    assert isinstance(policy, Policy)
+    return program.placement.actors, program.placement.envs_per_actor, policy.unroll, policy.batch
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    return lambda pace: monkeypatch.setattr(sizing, "measured", lambda program: pace)
+
+
+@pytest.mark.parametrize(
+    ("pace", "wanted"),
+    [
+        (SLOW, (4, 1, 50, 4)),  # waits: more actors than cores; 5 s of steps
+        (Pace(0.1, 0.02, 0.95), (2, 1, 50, 2)),  # computes: one a core
+        (Pace(0.01, 0.02, 0.95), (2, 4, 64, 8)),  # the unroll is not longer than the default
+        (Pace(0.01, 2.0, 0.1), (4, 1, 64, 4)),  # resets of one actor follow each other
+        (Pace(1.0, 4.0, 0.1), (4, 1, 16, 4)),  # never shorter than that
+    ],
+)
+def test_sizes_follow_from_the_pace_of_an_env(pace: Pace, wanted: tuple[int, ...], paced: Any) -> None:
+    paced(pace)
+    made, said = fitted(api.program(ENV), (), recipe=True)
+    assert sizes(made) == wanted
+    assert f"--actors {wanted[0]} --envs-per-actor {wanted[1]} --unroll {wanted[2]} --batch {wanted[3]}" in said
+
+
+def test_a_replay_learns_once_for_each_row(paced: Any) -> None:
+    paced(SLOW)
+    made, _ = fitted(api.program(ENV, "dqn"), (), recipe=True)
+    (policy,) = made.policies.values()
+    assert isinstance(policy, Policy) and policy.replay is not None
+    assert sizes(made) == (4, 1, 4, 32) and policy.replay.updates == 16
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "given"),
+    [
+        (ENV, {"actors": 2}, ["actors"]), (ENV, {"settings": ["policy.unroll=8"]}, ["policy.unroll"]),
+        (ENV, {"max_lag": 0}, ["max_lag"]), ("CartPole-v1", {}, []),
+    ],
+)  # fmt: skip
+def test_what_the_user_or_a_recipe_said_stays(env: str, options: dict[str, Any], given: list[str], paced: Any) -> None:
+    paced(SLOW)
+    program = api.program(env, "ppo", **options)
+    assert fitted(program, given, recipe=True) == (program, "")
+
+
+def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_to_refuse() -> None:
+    program = api.program("Acrobot-v1", recipe=False)
+    pace = measured(program)
+    assert pace is not None and not pace.slow
+    assert fitted(program, (), recipe=False) == (program, "")
+    assert measured(api.program("NoSuchEnv-v1")) is None
+
+
+def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> None:
+    told: list[str] = []
+    run = api.train(
+        ENV, env_kwargs={"reset_s": 0.6}, out=tmp_path / "run", steps=64, evaluate_episodes=0, on="serial", tell=told.append
+    )  # fmt: skip
+    run.close()
+    (said,) = told
+    assert f"{run.program.name} takes 0 ms a step and 6" in said and "--envs-per-actor 1" in said
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["program"]["placement"]["envs_per_actor"] == 1
