@@ -1,6 +1,6 @@
 """How long from the start of a process until an actor acts and a learner has learned: medians of fresh runs, in turn.
 
-    .venv/bin/python benchmarks/start.py [--rounds 5] [--source DIR ...] [--json FILE]
+    .venv/bin/python benchmarks/start.py [--rounds 5] [--source OLD NEW] [--json FILE]
 
 Each run is a script that trains IMPALA on a small env with one actor. ``first act`` is when the env's first step begins,
 ``first update`` when the second batch comes to the learner. ``--source`` names source trees (the folder that holds

@@ -112,7 +112,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 4,
         "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
     },
-    # Pendulum's SAC with the learning rate of sb3-contrib. It stops early: it forgot later (docs/results/new-algorithms.md).
+    # Pendulum's SAC with the learning rate of sb3-contrib. It stops early: it dips later (docs/results/new-algorithms.md).
     # rl-baselines3-zoo's TQC has 64-64, lr 1e-3, generalised state-dependent exploration and 2e4 steps.
     ("Pendulum-v1", "tqc"): {
         "policy.unroll": 1, "policy.batch": 256,
