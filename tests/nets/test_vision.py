@@ -203,7 +203,8 @@ def test_step_and_unroll_agree(kind, core):
 @pytest.mark.parametrize(("space", "kind"), [(STACK, "nature"), (STACK, "resnet"), (spaces.Box(-1, 1, (3,)), "mlp")])
 def test_bf16_is_close_and_stays_in_the_torso(space, kind, core):
     net = network(space, torso=kind, core=core, policy_gain=1.0)
-    obs = space.sample()[None].repeat(8, 0) if space is not STACK else None
+    space.seed(0)
+    obs = np.stack([space.sample() for _ in range(8)]) if space is not STACK else None
     x = torch.as_tensor(obs) if obs is not None else images(STACK, 8)
     first, state = torch.zeros(8, dtype=torch.bool), net.initial_state(8)
     (want, value), _ = net.step(x, first, state)

@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,9 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
                 os.dup2(descriptor, standard)
                 os.close(descriptor)
             console.file, warnings.showwarning = shown, showwarning
-            if not log.file.stat().st_size:
-                log.file.unlink()
+            with suppress(FileNotFoundError):  # a run that could not start has no directory any more
+                if not log.file.stat().st_size:
+                    log.file.unlink()
 
 
 def is_descriptor(stream: Any, number: int) -> bool:

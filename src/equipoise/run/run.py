@@ -277,7 +277,6 @@ class Run:
         try:
             while not attempt.runtime.done and not attempt.evaluations.solved:
                 interrupt.check()
-                interrupt.eager = interrupt.eager and attempt.runtime.stats().taken == 0
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:
@@ -287,6 +286,7 @@ class Run:
                 except WorkerFailed as error:
                     interrupt.check()
                     attempt = self._again(attempt, error)
+                interrupt.eager = interrupt.eager and attempt.runtime.stats().taken == 0
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), attempt)) is not None:
                         yield report
