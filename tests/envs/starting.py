@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 
 class Waiting(gymnasium.Env[Any, Any]):
-    """``reset`` returns once there is a file ``go``; ``stuck``: the constructor sleeps in C for 100 s."""
+    """``reset`` returns once there is a file ``go``; ``stuck``: the constructor computes in C for minutes."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -20,10 +19,7 @@ class Waiting(gymnasium.Env[Any, Any]):
     def __init__(self, go: str = "", stuck: bool = False, endless: bool = False, reset_s: float = 0.0) -> None:
         self.go, self.endless, self.reset_s, self.t = go, endless, reset_s, 0
         if stuck:
-            libc = ctypes.PyDLL(None)  # keeps the interpreter's lock, as a C extension may
-            until = time.monotonic() + 100.0
-            while time.monotonic() < until:
-                libc.usleep(900_000)
+            np.linalg.svd(np.random.default_rng(0).random((6000, 6000)))  # minutes in LAPACK
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         while self.go and not Path(self.go).exists():

@@ -1,7 +1,7 @@
 """The start of a command: a line for each phase that takes long, and Ctrl-C also where Python is not asked.
 
 Signals reach Python between two of its instructions. One call of a C library, such as the factorisation that initialises a
-large network, may take a minute; a thread sees meanwhile that somebody wants to leave.
+large network, may take a minute; a thread sees meanwhile that somebody wants to leave, where the library lets threads run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from multiprocessing import process
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from equipoise import phases
@@ -25,6 +26,22 @@ FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and anothe
 LOOK_S = 0.1
 LEAVE_S = 1.5  # from a signal until the process leaves though Python was not asked
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A signal, and what the main thread was at when it came."""
+
+    number: int
+    at: float
+    frame: FrameType | None
+    instruction: int
+
+
+def _main_is_at() -> tuple[FrameType | None, int]:
+    """The frame of the main thread and the instruction in it: while a C library is called both stay as they are."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame, -1 if frame is None else frame.f_lasti
 
 
 class Starting:
@@ -70,17 +87,20 @@ class Starting:
 
     def _look(self) -> None:
         """Tell of long phases until the end; leave where a signal is not answered."""
-        asked_at, number = 0.0, 0
+        asked: _Asked | None = None
         self._wakes.settimeout(LOOK_S)
         while not self._over.is_set():
             try:
-                if data := self._wakes.recv(16):
-                    asked_at, number = asked_at or time.monotonic(), data[0]
+                numbers = [number for number in self._wakes.recv(16) if number in CODES]
             except TimeoutError:
-                pass
+                numbers = []
             now = time.monotonic()
-            if number in CODES and now - asked_at > LEAVE_S:
-                self._leave(CODES[signal.Signals(number)])
+            if numbers and asked is None:
+                asked = _Asked(numbers[0], now, *_main_is_at())
+            if asked is not None and now - asked.at > LEAVE_S:
+                if _main_is_at() == (asked.frame, asked.instruction):
+                    self._leave(CODES[signal.Signals(asked.number)])
+                asked = None  # Python went on, so the signal was answered; what follows may take its time
             since = max(self._began, self._told)
             if self._text and now - since >= (FIRST_S if self._told < self._began else EVERY_S):
                 self._tell()

@@ -37,7 +37,6 @@ class Reporter:
         self._settled: dict[str, Shares] | None = None
         self._balance = self._shares()
         self._since: tuple[float, int] = (began, 0)  # time and version of the last record
-        self._taken_before = self._stats().taken  # by the run that this one goes on from
         self._record = NOTHING
         self._partial: Record | None = None  # what the learner has told since
         self._rate = 0.0
@@ -139,13 +138,14 @@ class Reporter:
             self._lag_updates += updates
             self._lag_max = max(self._lag_max, record.lag_max)
             self._record = record
-        shares = self._shares()
+        stats = self._stats()
+        shares = self._settled or dict(stats.workers)
         balance = {name: _less(shares[name], self._balance[name]) for name in shares}
         if final:  # nothing comes after it: of the whole run, as in the summary
             balance = shares
         elif recorded:
             self._balance = shares
-        self._look_for_ends()
+        self._look_for_ends(stats)
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
@@ -154,7 +154,7 @@ class Reporter:
         self.reported_at = now
         if recorded:
             self.recorded_at = now
-        stats, r, pace, rate = self._stats(), self._record, self._blue.pace, self._rate
+        r, pace, rate = self._record, self._blue.pace, self._rate
         if record is None and not final:  # the learner may be far beyond its last record, and the actors beyond that
             r = self._of_the_moment(stats)
             age = max(now - self._since[0], 1e-9)
@@ -164,7 +164,7 @@ class Reporter:
         env_steps = pace.env_steps(version)
         steps_per_s = rate * pace.rows / pace.updates
         if not version:  # nothing is learned yet: the speed of the envs
-            steps_per_s = (stats.taken - self._taken_before) / max(now - self._began, 1e-9)
+            steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         wall = (self._ended or now) - self._began
         return Report(
@@ -197,9 +197,8 @@ class Reporter:
             info=r.info,
         )
 
-    def _look_for_ends(self) -> None:
+    def _look_for_ends(self, stats: RunStats) -> None:
         """Say so, once, where no episode has ended for very long."""
-        stats = self._stats()
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
                 f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is no return; "
