@@ -7,11 +7,11 @@ to the mean of the last 100 training episodes; ``train_rule_at`` is when that he
 
 import argparse
 import collections
+import json
 import time
 
 import numpy as np
 import torch
-from line import emit
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -97,4 +97,4 @@ if rule.solved is None:
     raise SystemExit(f"not solved within {model.num_timesteps} steps")
 train_rule = rule.train_rule or dict(train_rule_at=None)
 value = rule.solved.pop("solved_at")
-emit("stable-baselines3", "stable-baselines3", value, evaluations=rule.evaluations, **rule.solved, **train_rule, **vars(a))
+print(json.dumps({"value": value, "evaluations": rule.evaluations, **rule.solved, **train_rule, **vars(a)}))

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.memory import keep_freed
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter
@@ -52,6 +53,7 @@ class SerialRuntime:
         )  # fmt: skip
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
+        keep_freed()
         self._workers: list[Worker] = []
         try:
             for member in self._members:

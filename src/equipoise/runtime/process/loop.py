@@ -21,6 +21,7 @@ from typing import Any
 
 from setproctitle import setproctitle
 
+from equipoise import memory
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.runtime.messages import Failed, Note, to_json
@@ -39,8 +40,6 @@ PACKAGE = str(Path(__file__).parents[2])
 LOG_S = 1.0  # how often a process looks how large its log is
 LIFELINE_S = 0.5  # how often a busy worker looks whether the driver is alive
 PR_SET_PDEATHSIG = 1
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEEP, LARGEST = 1 << 30, 32 << 20  # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,8 @@ def live(duty: Duty, work: Callable[[], object], *, final: tuple[type[BaseExcept
         del os.environ[SAFE_PATH]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=duty.stack.write_fd, all_threads=True)
-    _tell_the_kernel_and_libc()
+    _end_with_parent()
+    memory.keep_freed()
     threading.Thread(target=_end_with_the_driver, args=(duty.lifeline, log), daemon=True).start()
     try:
         work()
@@ -178,16 +178,7 @@ def loop(
             look_at = now + LIFELINE_S
 
 
-def _tell_the_kernel_and_libc() -> None:
-    """Ask the kernel to end us with the parent, and libc to keep freed memory, since temporaries come with every batch.
-
-    Keeping memory saves page faults: 10 to 20 % of a learner step of an MLP at 8192 rows. Without Linux and glibc the
-    lifeline alone has to do, and memory is returned as the platform likes.
-    """
-    if sys.platform != "linux":
-        return
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-        libc.mallopt(M_TRIM_THRESHOLD, KEEP)
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent; elsewhere than on Linux the lifeline alone has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
