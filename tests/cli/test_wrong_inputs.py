@@ -179,7 +179,7 @@ IDS = [
     Wrong("cleanrl HalfCheetah-v4", "gymnasium_make('HalfCheetah-v4')", "upgrading to version `v5`"),
     Wrong("cleanrl CartPole-v0", "gymnasium_make('CartPole-v0')", "upgrading to version `v1`"),
     Wrong("cleanrl Hopper-v2", "equipoise train Hopper-v2", "did you mean 'Hopper-v5'?"),
-    Wrong("rllib simple_spread_v3", "resolve('simple_spread_v3')", "did you mean 'mpe2.simple_spread_v3:parallel_env', after pip"),
+    Wrong("rllib simple_spread_v3", "resolve('simple_spread_v3')", "mean 'mpe2.simple_spread_v3:parallel_env', after pip"),
     Wrong("cleanrl pistonball", "resolve('pettingzoo.butterfly.pistonball_v6')", "'pettingzoo:butterfly/pistonball-v6'?"),
     Wrong("rllib CartPoal-v1", "resolve('CartPoal-v1')", "did you mean 'CartPole-v1'?"),
     Wrong("rllib a class that there is not", "equipoise train gymnasium.envs.classic_control:CartPoleEnw",
