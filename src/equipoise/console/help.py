@@ -97,8 +97,8 @@ def _reason(error: Any) -> str:
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
-        ours = PEER_COMMANDS.get(name)
-        return f"no such command {name!r}{f'; it is {ours!r} here.' if ours else hint(name, list(command.commands))}"
+        here = PEER_COMMANDS.get(name)
+        return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
     extra = "unexpected extra argument" in message and command is not None and command.name == "train"
     more = "; an algorithm is --algorithm NAME" if extra else ""
     return message[:1].lower() + message[1:].rstrip(".") + more + "."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from equipoise.console.place import is_descriptor
 from equipoise.runtime.process.log import STDERR, STDOUT
@@ -17,7 +17,7 @@ from equipoise.runtime.process.log import STDERR, STDOUT
 class Descriptor(io.FileIO):
     """A descriptor that becomes that of ``/dev/null`` once its reader has gone."""
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -120,8 +120,8 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
             if name.startswith(prefixes):
                 importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
-            if said := meant_by(name):
-                raise ValueError(f"unknown env id {target!r}{said}")
+            if meant := meant_by(name):
+                raise ValueError(f"unknown env id {target!r}{meant}")
             if said := wrong.no_name(target):
                 raise ValueError(said)
             raise wrong.unknown("env id", target, gymnasium.registry)
@@ -137,8 +137,8 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
             raise  # the module exists and lacks a dependency, or an extra is not installed
-        if said := not_installed(module, name):
-            raise ValueError(f"env {target!r}: {said}") from error
+        if missing := not_installed(module, name):
+            raise ValueError(f"env {target!r}: {missing}") from error
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
         raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):
