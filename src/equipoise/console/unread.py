@@ -1,6 +1,6 @@
 """Output that nobody reads any more, as behind ``| head -1``: it goes nowhere, and the command goes on to its end.
 
-Its exit code is the one that it has with a reader: a check has found what it has found, and a run's product is its directory.
+The exit code is the one that it has with a reader: a check has found what it has found, and a run's product is its directory.
 """
 
 from __future__ import annotations
