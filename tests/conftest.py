@@ -33,8 +33,11 @@ PR_SET_CHILD_SUBREAPER = 36
 def pytest_configure() -> None:
     """The same for every way to start us: in a shell's background Ctrl-C is ignored, and children inherit that.
 
-    And orphans come to us and not to init, so that a worker whose driver was killed is seen as well.
+    And orphans come to us and not to init, so that a worker whose driver was killed is seen as well. Where output
+    goes is a test's own to say: xdist gives its workers 80 columns, and a build server says that it is one.
     """
+    for name in ("COLUMNS", "CI", "NO_COLOR", "FORCE_COLOR"):
+        os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":

@@ -271,3 +271,12 @@ def test_resets_that_hold_the_run_back_are_named(asleep, actors, said):
     assert sentence.startswith("Resetting: 80 % of the actors' time goes into resets") and said in sentence
     rare = shares(worked=100, resetting=20, resets=10)
     assert "Resetting" not in verdict({"actor 0": rare, "learner": shares(worked=2, starved=98)}, cores=2)
+
+
+def test_resets_that_hold_the_run_back_are_named_under_central_inference_too():
+    balance = {
+        "actor 0": shares(worked=60, starved=40, resetting=50, resets=10),
+        "inference 0": shares(worked=10, starved=90),
+        "learner": shares(worked=2, starved=98),
+    }
+    assert verdict(balance, cores=4).startswith("Resetting: 50 % of the actors' time goes into resets of 5.0 s each")

@@ -157,7 +157,7 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(capsys, monkeypatch):
     line.warn("a \x1b[31mwarning")
     line.clear()
     said = "12 of 60 s  the first walk: step 412 of 1,500 (3 s in it), 2 findings\n"
-    assert capsys.readouterr() == ("", said * 2 + "warning: a \\x1b[31mwarning\n")
+    assert capsys.readouterr() == ("", said * 2 + "warning: a warning\n")
 
 
 def test_progress_at_a_terminal_is_one_line(capsys, monkeypatch):

@@ -17,7 +17,7 @@ from equipoise.console.picture import (
     balance_lines,
     cells_of,
     clock,
-    compact,
+    line_parts,
     number,
     picture,
     short,
@@ -36,6 +36,10 @@ def rendered(renderable, *, width=80, encoding="utf-8", **console):
     made = Console(file=file, width=width, highlight=False, **console)
     made.print(safe(renderable, made))
     return raw.getvalue().decode(encoding)
+
+
+def compact(*given):
+    return "  ".join(line_parts(*given))
 
 
 def history(returns=(), evaluated=None):

@@ -114,9 +114,10 @@ def test_episodes_that_never_end_are_said_once(tmp_path: Path, monkeypatch: pyte
     assert "--set env.max_episode_steps=N" in note
 
 
-@pytest.mark.parametrize("on", ["serial", "process"])
-def test_resets_are_timed(on: Any, tmp_path: Path) -> None:
-    run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **TINY)
+@pytest.mark.parametrize(("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")])
+def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
+    options = TINY | {"inference": inference}
+    run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **options)
     reports = list(run)
     shares = reports[-1].balance["actor 0"]
     assert shares.resets >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -206,14 +205,6 @@ def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> N
     assert run.summary is not None and run.summary["evaluation"] is None and "evaluation" not in summary_rows(run.summary)
     with pytest.raises(ValueError, match="expected the return of 1 episode, got none: the env failed in each of them"):
         api.evaluate(run.directory, episodes=1)
-
-
-def test_an_env_that_is_made_already_is_refused_in_words(tmp_path: Any) -> None:
-    env = gymnasium.make("CartPole-v1")
-    for refused in (lambda: eq.check(env), lambda: api.program(env)):  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"expected what makes an env, since every worker makes its own, got <.*CartPole"):
-            refused()
-    env.close()
 
 
 def test_arguments_of_an_env_are_laid_over_those_of_the_recipe() -> None:

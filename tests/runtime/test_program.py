@@ -176,7 +176,6 @@ def test_an_algorithm_of_ones_own():
     ("name", "message"),
     [
         ("impla", r"unknown algorithm 'impla'; did you mean 'impala'\?"),
-        ("PPO", r"did you mean 'ppo'\?"),
         ("no_such_module:X", "expected an importable module, got No module named 'no_such_module'"),
         (f"{__name__}:Toi", r"has no 'Toi'; did you mean 'Toy'\?"),
         (f"{__name__}:Unfinished", "expected a concrete subclass"),

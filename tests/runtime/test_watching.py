@@ -98,7 +98,7 @@ class Slow(gymnasium.Env[Any, Any]):
 def test_a_run_that_has_not_learned_yet_shows_and_keeps_what_it_has(
     on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "RECORDED_S", 0.3)
+    monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 0.3)
     run = api.train(
         "tests.runtime.test_watching:Slow", on=on, out=tmp_path / "run", actors=1, envs_per_actor=4,
         unroll=4096, steps=100_000, evaluate_episodes=0, settings=["algorithm.minibatches=1"],
@@ -123,7 +123,7 @@ def test_a_learner_tells_how_far_it_is_between_two_records(tmp_path: Path, monke
     monkeypatch.setattr(blueprint, "RECORDS", 4)
     plain = finish(api.train(made, on="serial", out=tmp_path / "plain"))
     monkeypatch.setattr("equipoise.learners.worker.PARTIAL_S", 0.0)
-    monkeypatch.setattr(run_module, "RECORDED_S", 0.0)
+    monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 0.0)
     talking = finish(api.train(made, on="serial", out=tmp_path / "talking"))
     assert told(talking["reports"]) == told(plain["reports"]), "what is repeatable stays so"
     assert talking["params_sha256"] == plain["params_sha256"]

@@ -31,7 +31,7 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, normal
-from equipoise.nets.distributions import Categorical
+from equipoise.nets.distributions import Categorical, taken_by
 from equipoise.nets.q import any_of
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import Array, Batch, Count, EnvSpec, Fraction, LossOutput, Pool, Positive, Trajectory, Tree, Whole
@@ -76,7 +76,7 @@ class SAC(OffPolicyAlgorithm):
             gaussian = GaussianActor(spec, size=bounds.size, **self.shape)
             return self.joined(gaussian, TwinCritic(spec, action_size=bounds.size, **self.shape), bounds)
         if not isinstance(spec.action, spaces.Discrete):
-            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}")
+            raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}{taken_by(spec.action)}")
         categorical = CategoricalActor(spec, **self.shape)
         return self.joined(categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None)
 

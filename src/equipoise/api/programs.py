@@ -16,8 +16,8 @@ from equipoise.envs.check.report import Report as CheckReport
 from equipoise.hints import hint
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
-from equipoise.programs.peer_names import key_of_peer, option_of_peer
-from equipoise.programs.program import algorithm_class, algorithm_name
+from equipoise.programs.peer_names import algorithm_of_peer, key_of_peer, option_of_peer, words_of_peer
+from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, check_replays
 from equipoise.programs.settings import (
@@ -63,6 +63,10 @@ def program(
     """
     check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)
+    if (named := target.lower()) in algorithm_names():
+        raise ValueError(
+            f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV --algorithm {named}"
+        )
     asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
     name = algorithm or _usual(asked.values())
     tuned = recipes.find(target, name) if recipe else None
@@ -145,12 +149,12 @@ def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = 
 
 
 def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
-    """What peers call so, as an argument or as a setting; empty where there is none."""
+    """What peers call so, as an argument, as a setting or in words; empty where it is not theirs."""
     if option := option_of_peer(name):
         return f"; it is {option!r} here"
     key, note = key_of_peer(name, settable)
     if not key:
-        return ""
+        return f"; {words}" if (words := words_of_peer(name)) else ""
     short = {key: name for name, (key, _) in shorts().items()}.get(key) or key.removeprefix("policy.")
     said = f"{short!r}" if "." not in short else f"settings={{{key!r}: {value!r}}}"
     return f"; it is {said} here" + (f" ({note})" if note else "")
@@ -197,7 +201,8 @@ def _read_policy(text: str) -> tuple[str, str | Frozen]:
     """Parse "NAME=ppo" or "NAME=past:OTHER"."""
     name, separator, what = (part.strip() for part in text.partition("="))
     if not (name and separator and what):
-        raise ValueError(f"policy {text!r}: expected NAME=ALGORITHM or NAME=past:OTHER, such as opponent=past:main")
+        said = algorithm_of_peer(text, ())
+        raise ValueError(f"policy {text!r}: expected NAME=ALGORITHM or NAME=past:OTHER, such as opponent=past:main{said}")
     kind, _, other = what.partition(":")
     return name, Frozen(of=other) if kind == "past" else what
 

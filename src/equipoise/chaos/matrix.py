@@ -16,8 +16,8 @@ from equipoise.hints import hint
 from equipoise.types import Inference
 
 LIMIT_S = 120.0  # limit of one row, besides the seconds that the fault lasts
-HEAD = ("fault", "outcome", "rows", "dropped", "lost", "duplicated", "torn", "recovery s", "return", "took s")
-WIDTHS = (17, 8, 9, 8, 6, 11, 6, 11, 7, 7)
+HEAD = ("fault", "outcome", "rows", "dropped", "lost", "duplicated", "torn", "recovery s", "took s")
+WIDTHS = (17, 8, 8, 8, 5, 11, 5, 11, 7)  # 80 together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +84,8 @@ def lines(result: Result) -> list[str]:
         ["n/a"] * 5 if rows is None else [f"{n:,}" for n in (rows.proven, rows.dropped, rows.lost, rows.duplicated, rows.torn)]
     )
     recovery = "n/a" if result.recovery_s is None else f"{result.recovery_s:.2f}"
-    final = "n/a" if result.final_return is None else f"{result.final_return:.1f}"
-    cells = [result.fault, "pass" if result.passed else "FAIL", *counts, recovery, final, f"{result.took_s:.1f}"]
-    why = textwrap.wrap(result.why, 96, initial_indent="    ", subsequent_indent="    ")
+    cells = [result.fault, "pass" if result.passed else "FAIL", *counts, recovery, f"{result.took_s:.1f}"]
+    why = textwrap.wrap(result.why, sum(WIDTHS), initial_indent="    ", subsequent_indent="    ")
     return [_line(cells), *why]
 
 

@@ -4,7 +4,8 @@ Numbers arrive as texts and are read like those of ``--set``: 500k is a number, 
 
 Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2 what was asked for cannot
 be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the
-same, and ``resume`` goes on with it).
+same, and ``resume`` goes on with it). A pipe that is closed early (``| head -1``) costs what would have been printed and
+nothing else: a command goes on to its end, and ends with the code that it has with a reader.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from equipoise.cli import (
 )
 from equipoise.cli.app import app
 from equipoise.console.help import one_line
+from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
     "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
@@ -56,6 +58,7 @@ def look_here_last() -> None:
 
 
 def main() -> None:
+    outlive_readers()
     look_here_last()
     warnings.formatwarning = one_line
     if "_EQUIPOISE_COMPLETE" in os.environ:  # the shell asks, as `equipoise completion` told it to

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from equipoise.cli.app import app
 from equipoise.console.help import Sections
+from equipoise.console.place import say
 
 
 @app.command(cls=Sections, epilog="The settings of one: equipoise train --help --algorithm NAME")
@@ -16,4 +17,4 @@ def algorithms() -> None:
     width = max(len(file.stem) for file in files)
     for file in files:  # as written, since an import of one costs that of torch
         said = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-        print(f"{file.stem:<{width}}  {' '.join(said.split())}")
+        say(f"{file.stem:<{width}}  {' '.join(said.split())}", indent=" " * (width + 2))

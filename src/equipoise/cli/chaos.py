@@ -10,6 +10,7 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
 
 if TYPE_CHECKING:
     pass
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 @app.command(
     cls=Sections,
     epilog="""Examples:
-  equipoise chaos                                  the whole matrix, in a few minutes
-  equipoise chaos --faults kill-actor,full-disk    two of them
-  equipoise chaos --list                           what there is""",
+  equipoise chaos                                the whole matrix, in minutes
+  equipoise chaos --faults kill-actor,full-disk  two of them
+  equipoise chaos --list                         what there is""",
 )
 def chaos(
     faults: Annotated[str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")] = "",
@@ -47,7 +48,8 @@ def chaos(
 
         picked = chosen([name for name in faults.split(",") if name])
         if list_:
-            print("\n".join(f"{fault.name:<17} {fault.what}" for fault in FAULTS))
+            for fault in FAULTS:
+                say(f"{fault.name:<17} {fault.what}", indent=" " * 18)
             sys.exit(0)
         results = matrix(picked, kept_up, lambda line: print(line, flush=True), acts)
         passed = all(result.passed for result in results)

@@ -46,7 +46,8 @@ def check(
         if seconds is not None:
             given["seconds"] = convert(seconds, float, "--seconds")
         from equipoise.console.checking import CheckLine
-        from equipoise.console.findings import lines
+        from equipoise.console.findings import WIDTH, lines
+        from equipoise.console.place import width_of
         from equipoise.envs.check.report import INTERRUPTED
         from equipoise.envs.check.supervise import supervise  # not through api, which takes a second to import torch
 
@@ -55,5 +56,5 @@ def check(
             report = supervise(env_of(env, settings or ()), **given, show=line, warn=line.warn)
         finally:
             line.clear()
-    print("\n".join(lines(report)))
+    print("\n".join(lines(report, width_of(sys.stdout) or WIDTH)))
     sys.exit(130 if report.why == INTERRUPTED else 0 if report.ok else 1)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     cls=Sections,
     epilog="""Examples:
   equipoise collect runs/NAME --dataset cartpole/expert-v0
-  equipoise collect runs/NAME --dataset data/expert --episodes 50 --deterministic
-  equipoise train CartPole-v1 --algorithm bc --dataset cartpole/expert-v0 --steps 5k""",
+  equipoise collect runs/NAME --dataset data/expert --deterministic
+  equipoise train CartPole-v1 --algorithm bc --dataset cartpole/expert-v0""",
 )
 def collect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],

@@ -14,9 +14,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 @app.command(
     cls=Sections,
-    epilog="""Put it where your shell reads it:
+    epilog="""Put it where your shell reads it, in zsh below compinit:
   bash   echo 'eval "$(equipoise completion bash)"' >> ~/.bashrc
-  zsh    echo 'eval "$(equipoise completion zsh)"' >> ~/.zshrc     below compinit
+  zsh    echo 'eval "$(equipoise completion zsh)"' >> ~/.zshrc
   fish   equipoise completion fish > ~/.config/fish/completions/equipoise.fish""",
 )
 def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")], debug: Debug = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
 
 NEEDS_JAX = ("phys2d/", "tabular/")  # ids of Gymnasium's
 SHOWN = 6  # ids of a group, where all groups are shown
@@ -45,12 +45,11 @@ def envs(
                 raise ValueError(f"no env with {text!r} in its id is installed{meant_by(text) or '; see equipoise envs'}")
             print("\n".join(found))
             return
-        columns = shutil.get_terminal_size().columns
         for name, ids in groups.items():
             shown = ", ".join(ids[:SHOWN]) + (", ..." if len(ids) > SHOWN else "")
             line = f"{name} ({len(ids)}): {shown}"
-            print(line if len(line) <= columns else f"{line[: columns - 4]} ...")
-        print("equipoise envs TEXT lists all ids with a text; module:callable is an env of your own")
+            say(line, indent="    ")
+        say("equipoise envs TEXT lists all ids with a text; module:callable is an env of your own")
 
 
 def _installed(modules: Iterable[str]) -> dict[str, list[str]]:

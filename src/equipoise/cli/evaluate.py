@@ -10,6 +10,7 @@ import typer
 
 from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
 
 if TYPE_CHECKING:
     pass
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
   equipoise evaluate runs/CartPole-v1-ppo-0-20260101-120000
   equipoise evaluate runs/NAME --episodes 100 --stochastic
   equipoise evaluate runs/NAME --episodes 1 --video
-  equipoise evaluate runs/NAME --recorded rows.npz --out actions.npz   what it would do; needs no env""",
+  equipoise evaluate runs/NAME --recorded rows.npz --out actions.npz
+                                               what it would do; needs no env""",
 )
 def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
@@ -70,7 +72,7 @@ def evaluate(
             **vouched(trust), **told,
         )  # fmt: skip
     policy = "stochastic" if stochastic else "deterministic"
-    print(
+    say(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
         f"({policy} policy, weights of step {result.step:,})"
     )
@@ -96,7 +98,7 @@ def play_recorded(
         played = api.play(directory, recorded, seed=start, **given)
         if out is not None:
             played.save(out)
-    print(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")
+    say(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")
     for path, share in played.same.items():
         print(f"  {path}: {share:.1%} as recorded")
     for path, distance in played.distance.items():

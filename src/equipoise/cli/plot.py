@@ -9,13 +9,15 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
 
 
 @app.command(
     cls=Sections,
     epilog="""Examples:
   equipoise plot runs/CartPole-v1-ppo-0-20260101-120000
-  equipoise plot runs/a runs/b runs/c --x wall --out curves.svg     seeds of one env and algorithm become one curve
+  equipoise plot runs/a runs/b runs/c      seeds of one env and algorithm
+  equipoise plot runs/a --x wall --out curves.svg
   equipoise plot "PPO=runs/a" "IMPALA=runs/b" --y evaluation
   equipoise plot runs --y learner/entropy""",
 )
@@ -47,5 +49,5 @@ def plot(
         found = curves(runs, x=x, y=y)
         save(drawn(found, x=x, y=y), out)
         for curve in found:
-            print(f"{curve.name}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
+            say(f"{curve.name}: {len(curve.runs)} run{'s' * (len(curve.runs) != 1)}, {curve.said}")
         print(f"wrote {out}")

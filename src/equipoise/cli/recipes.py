@@ -8,6 +8,7 @@ import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
 
 
 @app.command(
@@ -43,7 +44,7 @@ def recipes(
                 by_env.setdefault(of, []).append(by)
             width = max(map(len, by_env))
             for of, names in by_env.items():
-                print(f"{of:<{width}}  {', '.join(sorted(names))}")
+                say(f"{of:<{width}}  {', '.join(sorted(names))}", indent=" " * (width + 2))
             return
         for (of, by), made in found.items():
             print(f"equipoise train {of} --algorithm {by}")

@@ -13,6 +13,7 @@ from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.cli.watch import watch
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
+from equipoise.console.place import say
 from equipoise.console.starting import Starting
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 @app.command(
     cls=Sections,
     epilog="""Examples:
-  equipoise resume runs/NAME                   from its newest checkpoint, to its end
-  equipoise resume runs/NAME --steps 2M        further than it was to go
+  equipoise resume runs/NAME             from its newest checkpoint, to its end
+  equipoise resume runs/NAME --steps 2M  further than it was to go
   equipoise resume runs/NAME --on serial --debug""",
 )
 @settings_options(resume=True)
@@ -61,10 +62,10 @@ def resume(
             try:
                 run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
             except api.NothingToDo as done:
-                print(done)
+                say(str(done))
                 sys.exit(0)
             for key, (before, after) in run.changes.items():
-                print(f"changed: {key} {before!r} -> {after!r}")
+                say(f"changed: {key} {before!r} -> {after!r}")
             view = View(run.program, on=run.on, quiet=quiet)
         code = watch(run, view, "resume", start)
     sys.exit(code)

@@ -18,7 +18,7 @@ PLACE = Path("runs")  # where 'train' puts them
     cls=Sections,
     epilog="""Examples:
   equipoise runs
-  equipoise runs --where env=CartPole-v1 --where status=solved --sort=-evaluation
+  equipoise runs --where env=CartPole-v1 --sort=-evaluation
   equipoise runs --where 'evaluation<100' --remove""",
 )
 def runs(
@@ -38,6 +38,7 @@ def runs(
 ) -> None:
     """List the runs of a folder: what they train, how far they are, what they reached; sort, filter, remove."""
     with plain_errors("equipoise runs", debug):
+        from equipoise.console.place import in_ci, say, width_of
         from equipoise.console.tables import runs_table
         from equipoise.console.terminal import make_console, safe
         from equipoise.record import listing
@@ -48,16 +49,16 @@ def runs(
         rows = listing.rows(place, damaged=damaged) if place.exists() else []
         found = listing.chosen(rows, where or (), sort)
         console = make_console()
-        for line in runs_table(found, width=console.width):
+        for line in runs_table(found, width=width_of(sys.stdout)):
             console.print(safe(line, console), soft_wrap=True)
         for sentence in damaged:
-            print(f"warning: {sentence}", file=sys.stderr)
+            say(f"warning: {sentence}", file=sys.stderr)
         if not remove or not found:
             return
         if busy := [row.name for row in found if row.status == "running"]:
             raise ValueError(f"--remove: expected runs that have ended, got {', '.join(busy)}, which is running")
         if not yes:
-            if not sys.stdin.isatty():
+            if not sys.stdin.isatty() or in_ci():
                 raise ValueError("--remove: expected --yes, since there is nobody to ask")
             answer = input(f"Remove these {len(found)} runs for good? [y/N] ")
             if answer.strip().lower() not in ("y", "yes"):

@@ -30,8 +30,8 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
     settings) and ``seeds.json`` (their means and intervals). Ctrl-C ends all of them, and each is saved.
     """
     from equipoise import trust
+    from equipoise.console.place import width_of
     from equipoise.console.tables import seeds_table
-    from equipoise.console.terminal import make_console
     from equipoise.programs.config_file import write_config
     from equipoise.programs.program import to_json
     from equipoise.record import listing
@@ -53,10 +53,9 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
         for seed in range(first, first + count)
     ]  # fmt: skip
     codes = _all(waiting, jobs)
-    console = make_console()
     found = [listing.row(run) for run, _ in waiting if (run / "run.json").is_file()]
     print()
-    for line in seeds_table(found, width=console.width):
+    for line in seeds_table(found, width=width_of(sys.stdout)):
         print(line)
     write_atomic(place / SUMMARY, json_bytes(_summary(found)))
     print(f"The runs are in {place}. Next:\n  equipoise plot {place}\n  equipoise evaluate {place}/seed_{first}")

@@ -14,6 +14,7 @@ from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
+from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.types import OUT, WHAT, WHERE
 
@@ -31,7 +32,7 @@ ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].gl
   equipoise train Acrobot-v1 --algorithm impala --actors 2 --max-lag 1
   equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set policy.unroll=64
   equipoise train my_package.envs:make_env         a function of your own
-  equipoise train CartPole-v1 --on serial --debug  one thread, for a debugger""",
+  equipoise train CartPole-v1 --on serial --debug  for a debugger""",
 )
 @settings_options()
 @leaving()
@@ -169,7 +170,7 @@ def train(
                 named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
                 program, sizes = fitted(program, named, recipe=recipe)
                 if sizes and not quiet:
-                    print(sizes, file=sys.stderr)
+                    say(sizes, file=sys.stderr)
             if save_config is not None:
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
@@ -186,8 +187,8 @@ def train(
                 and program.placement.precision == "fp32"
                 and (why := recipes.falls_back(env, algorithm or "ppo"))
             ):
-                print(why, file=sys.stderr)
-            auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: print(text, file=sys.stderr)} if measured else {}
+                say(why, file=sys.stderr)
+            auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: say(text, file=sys.stderr)} if measured else {}
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
             view = View(run.program, on=run.on, quiet=quiet)

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.console.place import is_descriptor
+from equipoise.console.unread import opened
 from equipoise.runtime.process.log import STDERR, STDOUT, Log, log_of
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
     shown, showwarning = console.file, warnings.showwarning
     log = Log(log_of(str(directory), DRIVER))
     with (
-        os.fdopen(os.dup(kept[STDOUT]), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as out,
-        os.fdopen(os.dup(kept[STDERR]), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors) as err,
+        opened(os.dup(kept[STDOUT]), sys.stdout) as out,
+        opened(os.dup(kept[STDERR]), sys.stderr) as err,
     ):
 
         def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
@@ -57,14 +59,6 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
             with suppress(FileNotFoundError):  # a run that could not start has no directory any more
                 if not log.file.stat().st_size:
                     log.file.unlink()
-
-
-def is_descriptor(stream: Any, number: int) -> bool:
-    """Is this stream the process's own, and no stand-in for it?"""
-    try:
-        return bool(stream.fileno() == number)
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def _nothing() -> None: ...

@@ -7,6 +7,7 @@ import sys
 import time
 
 from equipoise.console.help import printable
+from equipoise.console.place import is_live, say
 from equipoise.envs.check.supervise import Progress
 
 REDRAW_S, LINE_S = 0.1, 5.0
@@ -17,7 +18,7 @@ class CheckLine:
     """Shows ``Progress``. ``clear`` takes the line away."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._live = is_live(sys.stderr)
         self._next = time.monotonic() + (0.0 if self._live else LINE_S)
         self._shown = False
 
@@ -31,11 +32,11 @@ class CheckLine:
             print(f"\r\x1b[K{said(progress)[:width]}", end="", file=sys.stderr, flush=True)
             self._shown = True
         else:
-            print(said(progress), file=sys.stderr, flush=True)
+            say(said(progress), file=sys.stderr)
 
     def warn(self, text: str) -> None:
         self.clear()
-        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+        say(f"warning: {printable(text)}", file=sys.stderr)
 
     def clear(self) -> None:
         if self._shown:

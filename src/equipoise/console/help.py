@@ -5,6 +5,7 @@ Plain text, since typer's own rich panels cost 0.2 s of imports, which is most o
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,12 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from equipoise.console.place import width_of, wrapped
+
 # Typer has click inside since 0.21 and beside it before; this is the one name of it that both export.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, whoever reads them
 
 
 class Sections(TyperCommand):
@@ -77,6 +82,7 @@ def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
     from equipoise.console.options import peer_option, setting_named
     from equipoise.hints import hint, nearest
+    from equipoise.programs.peer_names import PEER_COMMANDS
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
@@ -86,18 +92,21 @@ def _reason(error: Any) -> str:
         if command.name == "train" and (key := setting_named(name)) is not None:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
-            return f"no such option {name!r}; it is {ours}"
+            return f"no such option {name!r}; {ours}."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
-        return f"no such command {name!r}{hint(name, list(command.commands))}"
-    return message[:1].lower() + message[1:].rstrip(".") + "."
+        here = PEER_COMMANDS.get(name)
+        return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
+    extra = "unexpected extra argument" in message and command is not None and command.name == "train"
+    more = "; an algorithm is --algorithm NAME" if extra else ""
+    return message[:1].lower() + message[1:].rstrip(".") + more + "."
 
 
 def printable(text: str) -> str:
     """Text from a file or an env, without what would move a terminal's cursor or colour it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in COLOUR.sub("", text))
 
 
 def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
@@ -107,7 +116,8 @@ def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:
 
 def one_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
     """A warning as a person at a terminal needs it; takes the place of ``warnings.formatwarning``."""
-    return f"warning: {printable(str(message))}\n"
+    said = wrapped(f"warning: {printable(str(message))}", width_of(sys.stderr), "  ")
+    return "\n".join(said) + "\n"
 
 
 @contextmanager

@@ -108,13 +108,13 @@ def setting_named(option: str) -> str | None:
 
 
 def peer_option(option: str, algorithm: str | None) -> str:
-    """What peers call so, as an option or a setting of ``algorithm``, for a user who typed it; empty where there is none."""
-    from equipoise.programs.peer_names import is_of_peer, key_of_peer, option_of_peer
+    """What there is here of what peers call so, for a user who typed it as an option; empty where it is not theirs."""
+    from equipoise.programs.peer_names import is_of_peer, key_of_peer, option_of_peer, words_of_peer
 
     if ours := option_of_peer(option):
-        return f"--{ours.replace('_', '-')} here"
+        return f"it is --{ours.replace('_', '-')} here"
     if not is_of_peer(option):
-        return ""
+        return words_of_peer(option)
     from equipoise.programs.program import algorithm_class
 
     try:
@@ -124,8 +124,8 @@ def peer_option(option: str, algorithm: str | None) -> str:
     known = {key for key, _ in _all() if cls.needs_replay or not key.startswith("replay.")}
     key, note = key_of_peer(option, known | {f"algorithm.{name}" for name in facts(cls)})
     flag = next((name for name, (_, of) in flags().items() if of == key), None)
-    said = f"--{flag} here" if flag else f"the setting --set {key}=... here"
-    return (said + (f" ({note})" if note else "")) if key else ""
+    said = f"it is --{flag} here" if flag else f"it is the setting --set {key}=... here"
+    return said + (f" ({note})" if note else "") if key else words_of_peer(option)
 
 
 class TrainHelp(Sections):

@@ -255,9 +255,9 @@ def _ahead(report: Report) -> str:
     return f" ({short(report.taken)} taken)" if report.taken > AHEAD * report.env_steps else ""
 
 
-def compact(report: Report, program: Program, history: History) -> str:
-    """One line for a log file: the numbers that change, and the first word of the verdict."""
-    parts = [
+def line_parts(report: Report, program: Program, history: History) -> list[str]:
+    """One line for a log file, in parts: the numbers that change, and the first word of the verdict."""
+    found = [
         f"{clock(report.wall_s)}",
         f"{min(report.step / program.schedule.steps, 1.0) * 100:3.0f} %",
         f"{short(report.step)} steps{_ahead(report)}",
@@ -266,14 +266,14 @@ def compact(report: Report, program: Program, history: History) -> str:
         _lag(report, program),
         report.verdict.partition(":")[0].rstrip("."),
     ]
-    parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
+    found += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
     if report.evaluating is not None:
-        parts.append(evaluating(report.evaluating))
+        found.append(evaluating(report.evaluating))
     if report.phases:
-        parts.append(starting(report.phases))
+        found.append(starting(report.phases))
     if history.evaluation is not None:
-        parts.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
-    return "  ".join(parts)
+        found.insert(5, f"evaluation {spread(history.evaluation.mean, history.evaluation.std)}")
+    return found
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

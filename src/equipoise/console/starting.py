@@ -19,7 +19,8 @@ from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from equipoise import phases
-from equipoise.console.aside import is_descriptor
+from equipoise.console.place import is_descriptor, say
+from equipoise.console.unread import opened
 from equipoise.runtime.process.log import STDERR
 
 FIRST_S, EVERY_S = 0.6, 4.0  # a phase that lasts so long has a line, and another one each time that it has lasted so long again
@@ -51,7 +52,7 @@ class Starting:
         self._quiet = quiet
         self._text, self._began, self._told = "", 0.0, 0.0
         # What a run prints may be sent elsewhere meanwhile (``aside.py``).
-        self._out: TextIO = os.fdopen(os.dup(STDERR), "w") if is_descriptor(sys.stderr, STDERR) else sys.stderr
+        self._out: TextIO = opened(os.dup(STDERR), sys.stderr) if is_descriptor(sys.stderr, STDERR) else sys.stderr
         self._over = threading.Event()
         self._wakes, self._signals = socket.socketpair()
         self._signals.setblocking(False)
@@ -109,7 +110,7 @@ class Starting:
         self._told = time.monotonic()
         if not self._quiet:
             seconds = self._told - self._began
-            print(f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}", file=self._out, flush=True)
+            say(f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}", file=self._out)
 
     def _leave(self, code: int) -> None:
         """End this process now: nothing of a run has begun that could be lost. Workers end with it, and see to theirs."""

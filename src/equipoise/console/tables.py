@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from equipoise.console.picture import clock, number, short
+from equipoise.console.place import wrapped
 from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow
 
@@ -15,11 +16,15 @@ STYLES = {"solved": "green", "completed": "", "running": "cyan", "interrupted": 
 LEFT = 5  # columns of texts, which stand at the left; the others are numbers
 
 
-def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int) -> list[str]:
+FIRST = 12  # columns that the first entry of a line has at least
+SPARE = ("seed", "time", "changed", "algorithm", "steps", "env")  # entries of a run that are left out, in this order
+
+
+def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None) -> list[str]:
     """Lines in which each column is as wide as its longest entry; the first one is cut where a line is wider than ``width``."""
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
-    too_wide = sum(widths) + 2 * (len(widths) - 1) - width
-    widths[0] = max(widths[0] - max(too_wide, 0), 12)
+    if width is not None and (too_wide := _total(widths) - width) > 0:
+        widths[0] = max(widths[0] - too_wide, min(widths[0], FIRST))
     lines = []
     for row in (head, *body):
         first = row[0] if len(row[0]) <= widths[0] else f"...{row[0][3 - widths[0] :]}"
@@ -30,21 +35,42 @@ def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, wi
     return lines
 
 
-def runs_table(found: Sequence[RunRow], *, width: int) -> list[Text]:
-    """A line for each run, below a head; a sentence where there is none."""
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The entries that there are no columns for."""
+    widths = {name: max(len(row[i]) for row in (head, *body)) for i, name in enumerate(head)}
+    widths[head[0]] = min(widths[head[0]], FIRST)
+    out: list[str] = []
+    while width is not None and _total([*widths.values()]) > width and len(out) < len(SPARE):
+        out.append(SPARE[len(out)])
+        del widths[out[-1]]
+    return out
+
+
+def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
+    """A line for each run, below a head; a sentence where there is none, and one where a line has no room for all."""
     if not found:
         return [Text("no runs; 'equipoise train ENV' makes one")]
-    head = ("run", "env", "algorithm", "status", "changed", "seed", "steps", "return", "evaluation", "time")
-    body = [
+    head: tuple[str, ...] = (
+        "run", "env", "algorithm", "status", "changed", "seed", "steps", "return", "evaluation", "time",
+    )  # fmt: skip
+    body: list[tuple[str, ...]] = [
         (
             row.name, row.env, row.algorithm, row.status, _ago(row.changed), "" if row.seed is None else str(row.seed),
             short(row.steps), number(row.return_mean), number(row.evaluation), clock(row.wall_s),
         )
         for row in found
     ]  # fmt: skip
-    lines = columns(head, body, left=LEFT, width=width)
+    out = spared(head, body, width)
+    kept = [i for i, name in enumerate(head) if name not in out]
+    head, body = tuple(head[i] for i in kept), [tuple(row[i] for i in kept) for row in body]
+    lines = columns(head, body, left=sum(i < LEFT for i in kept), width=width)
     styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
-    return [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
+    table = [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
+    return [*table, Text(f"left out, since a line has {width} columns: {', '.join(out)}")] if out else table
 
 
 def _ago(moment: float) -> str:
@@ -55,7 +81,7 @@ def _ago(moment: float) -> str:
     return f"{seconds:.0f} s ago"
 
 
-def seeds_table(found: Sequence[RunRow], *, width: int) -> list[str]:
+def seeds_table(found: Sequence[RunRow], *, width: int | None) -> list[str]:
     """A line for each seed, and the means with their 95 % intervals over the seeds."""
     head = ("run", "status", "seed", "steps", "return", "evaluation", "time")
     body = [
@@ -71,7 +97,6 @@ def seeds_table(found: Sequence[RunRow], *, width: int) -> list[str]:
         if values:
             mean, half = mean_and_half(values)
             interval = "" if half is None else f" ± {half:,.1f} (95 % interval of the mean)"
-            lines.append(
-                f"{name} {number(mean)}{interval} over {len(values)} seeds, from {min(values):,.1f} to {max(values):,.1f}"
-            )
+            said = f"{name} {number(mean)}{interval} over {len(values)} seeds, from {min(values):,.1f} to {max(values):,.1f}"
+            lines += wrapped(said, width, "  ")
     return lines

@@ -1,7 +1,8 @@
 """The view of a run at a terminal: a live picture, or a line now and then, and a summary at the end.
 
 The live picture redraws when a report comes, at most ten times a second and without a thread of its own, since the driver
-needs the time. A pipe, a log file and a dumb terminal get plain lines. NO_COLOR is honoured by rich.
+needs the time. A pipe, a log file, a dumb terminal and a build server (CI) get plain lines. With NO_COLOR nothing is coloured
+or bold. Lines are broken at the terminal's columns, or at those of COLUMNS; in a pipe a message is one line.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from equipoise.console.picture import (
     balance_lines,
     by_policy,
     clock,
-    compact,
     evaluating,
     info_rows,
     lag_name,
+    line_parts,
     number,
     picture,
     short,
     spread,
     took,
 )
+from equipoise.console.place import in_colour, is_live, joined, say, width_of, wrapped
 from equipoise.record.report import Evaluating, Report
 from equipoise.types import Program
 
@@ -45,6 +47,7 @@ REDRAW_S = 0.1
 LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
 QUIET_S = 15.0  # a quiet run whose last evaluation takes longer says what it waits for
+CONTINUED = " " * 6  # what is left of a line stands below, under what follows the time
 OTHER_LINES = 17  # lines of the picture besides the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
@@ -86,7 +89,7 @@ class View:
         for note in report.notes:
             self._say(note)
         if self._waits_long(report) and report.evaluating is not None and (self._quiet or self._live is None):
-            self.console.print(self._safe(Text(evaluating(report.evaluating))), soft_wrap=True)
+            self._print(evaluating(report.evaluating))
         if self._quiet:
             return
         if self._live is None:
@@ -113,14 +116,17 @@ class View:
     def _say(self, note: str) -> None:
         """Print above the live picture; a warning is printed also with --quiet."""
         if note.startswith("warning") or not self._quiet:
-            style = "bold red" if note.startswith("warning") else "bold"
-            self.console.print(self._safe(Text(note, style=style)), soft_wrap=True)
+            self._print(note, style="bold red" if note.startswith("warning") else "bold")
 
     def _print_line(self, report: Report) -> None:
         if report.wall_s >= self._next_line or report.final:
             self._next_line = report.wall_s + LINE_S
-            line = compact(report, self._program, self._history)
-            self.console.print(self._safe(Text(line)), soft_wrap=True)
+            lines = joined(line_parts(report, self._program, self._history), width_of(self.console.file), CONTINUED)
+            self.console.print(self._safe(Text("\n".join(lines))), soft_wrap=True)
+
+    def _print(self, text: str, style: str = "") -> None:
+        lines = wrapped(text, width_of(self.console.file), "  ")
+        self.console.print(self._safe(Text("\n".join(lines), style=style)), soft_wrap=True)
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Print the result, its directory, and what to do next."""
@@ -140,12 +146,13 @@ class Progress:
         now = time.monotonic()
         if now - self._told >= EVALUATION_S:
             self._told = now
-            print(f"{clock(now - self._began)}  {evaluating(exam)}", file=sys.stderr, flush=True)
+            say(f"{clock(now - self._began)}  {evaluating(exam)}", file=sys.stderr, indent=CONTINUED)
 
 
 def make_console() -> Console:
-    """A console on stdout. Rich guesses 80 columns where it cannot ask."""
-    return Console(highlight=False)
+    """A console on stdout. Rich guesses 80 columns where it cannot ask, and takes FORCE_COLOR for a terminal."""
+    live = None if is_live(sys.stdout) else False
+    return Console(highlight=False, color_system="auto" if in_colour() else None, force_interactive=live)
 
 
 def safe(renderable: RenderableType, console: Console) -> RenderableType:
@@ -167,8 +174,9 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
     lines: list[RenderableType] = [Text(head, style=style)]
+    width = width_of(console.file)
     for name, value in summary_rows(summary, lag=lag).items():
-        lines.append(Text(f"  {name:<12}").append(value))
+        lines.append(Text("\n".join(wrapped(f"  {name:<12}{value}", width, " " * 14))))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
         console.print(safe(Group(*balance_lines(balance)), console))

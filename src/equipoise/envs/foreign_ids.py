@@ -51,6 +51,8 @@ def meant_by(env_id: str) -> str:
     if (old := OLD_ATARI.fullmatch(env_id)) is not None and (game := _game(old["game"])) is not None:
         how = "; without sticky actions: --set env.repeat_action_probability=0" if old["kind"] else ""
         return f"; did you mean 'ALE/{game}-v5'?" + (f" It shows pixels{how}" if old["ram"] or how else "")
+    if agents := _of_pettingzoo(env_id):
+        return f"; did you mean {agents}?"
     if env_id in TURNED:
         return f"; it is {TURNED[env_id]}"
     for begins, module, package in PACKAGES:
@@ -59,6 +61,35 @@ def meant_by(env_id: str) -> str:
         there = "" if importable(module.partition(".")[0]) else f", after pip install {package!r}"
         return f"; did you mean '{module}:{env_id}'{there}? An id is known once its package is imported"
     return next((f": {said}" for begins, said in OLD_GYM if re.match(begins, env_id)), "")
+
+
+def not_installed(module: str, env_id: str) -> str:
+    """What to do about a module that cannot be found, where it is that of a package of envs; "" for any other."""
+    top = module.partition(".")[0]
+    package = next((package for _, known, package in PACKAGES if known.partition(".")[0] == top), "")
+    if package:
+        return f"expected the package of {top!r}, got none installed: pip install {package!r}"
+    return next((said for begins, said in OLD_GYM if re.match(begins, env_id)), "")
+
+
+def removed(entry_point: object) -> bool:
+    """Is it what Gymnasium registers for an env that it no longer has: a function that raises?"""
+    return callable(entry_point) and getattr(entry_point, "__module__", "") == "gymnasium.envs"
+
+
+def _of_pettingzoo(env_id: str) -> str:
+    """The target of ``pistonball_v6`` or ``pettingzoo.butterfly.pistonball_v6``; "" where it is none of PettingZoo's."""
+    name, _, version = env_id.rpartition(".")[2].rpartition("_v")
+    if not name or not version.isdecimal():
+        return ""
+    if re.match(r"simple(_|$)", name):  # PettingZoo has moved them
+        return f"'mpe2.{name}_v{version}:parallel_env', after pip install 'mpe2'"
+    if not importable("pettingzoo"):
+        return ""
+    from pettingzoo import parallel_registry
+
+    found = next((one for one in parallel_registry if re.sub(r"[-_]v\d+$", "", one.rpartition("/")[2]) == name), "")
+    return f"'pettingzoo:{found}'" if found else ""
 
 
 def _game(name: str) -> str | None:

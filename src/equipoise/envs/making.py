@@ -39,7 +39,7 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families import atari, minigrid
 from equipoise.envs.families.joint import Joint, at_once, is_parallel, is_turns
 from equipoise.envs.families.old_gym import OldGym, advice, is_old
-from equipoise.envs.foreign_ids import meant_by
+from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.types import EnvFactory
@@ -120,11 +120,15 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
             if name.startswith(prefixes):
                 importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
+            if meant := meant_by(name):
+                raise ValueError(f"unknown env id {target!r}{meant}")
             if said := wrong.no_name(target):
                 raise ValueError(said)
-            if said := meant_by(name):
-                raise ValueError(f"unknown env id {target!r}{said}")
             raise wrong.unknown("env id", target, gymnasium.registry)
+        if removed(gymnasium.registry[name].entry_point):
+            others = [key for key in gymnasium.registry if wrong.versionless(key) == wrong.versionless(name)]
+            if left := [key for key in others if not removed(gymnasium.registry[key].entry_point)]:
+                raise wrong.unknown("env id", target, left, ", which Gymnasium no longer has")
         return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
     if said := wrong.no_name(target):
         raise ValueError(said)
@@ -133,6 +137,8 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}.") or error.name in wrong.EXTRAS:
             raise  # the module exists and lacks a dependency, or an extra is not installed
+        if missing := not_installed(module, name):
+            raise ValueError(f"env {target!r}: {missing}") from error
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
         raise ValueError(f"{str(unknown).rstrip('.')}.{wrong.looked()}") from error
     if callable(found := getattr(imported, name, None)):

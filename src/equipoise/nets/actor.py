@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
-from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, MASKED, SQRT2
+from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, MASKED, SQRT2, taken_by
 from equipoise.nets.features import Features
 from equipoise.nets.heads import Constant, finite
 from equipoise.nets.precision import exact
@@ -34,7 +34,7 @@ class Bounds:
 
     def __init__(self, space: spaces.Space[Any], who: str) -> None:
         if not isinstance(space, spaces.Box):
-            raise ValueError(f"action space: {who} expected a Box, got {space}")
+            raise ValueError(f"action space: {who} expected a Box, got {space}{taken_by(space)}")
         low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")
         self.shape, self.size = tuple(space.shape), len(low)
         self._low, self._high = Constant(low), Constant(high)

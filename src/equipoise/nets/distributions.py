@@ -37,6 +37,12 @@ def action_dims(space: spaces.Space[Any]) -> int:
     raise ValueError(f"action space {space} is not supported; supported are {ACTIONS}")
 
 
+def taken_by(space: spaces.Space[Any]) -> str:
+    """The end of a refusal of an action space: the algorithms that take it."""
+    own = {spaces.Discrete: "dqn and sac take a Discrete, ", spaces.Box: "sac and td3 take a Box, "}.get(type(space), "")
+    return f"; {own}ppo and impala any of {ACTIONS}"
+
+
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
 QUADRATURE = _NODES, _WEIGHTS / _WEIGHTS.sum()  # E f(z) of a standard normal z is about the sum of weight f(node)
 

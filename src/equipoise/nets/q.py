@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.nets.core import Core
-from equipoise.nets.distributions import MASKED
+from equipoise.nets.distributions import MASKED, taken_by
 from equipoise.nets.features import Features
 from equipoise.nets.precision import exact
 from equipoise.nets.torso import linear
@@ -85,7 +85,9 @@ class QNetwork(Features):
 def discrete(space: spaces.Space[Any]) -> tuple[int, int]:
     """The number of actions and the first one; ValueError for any space but a Discrete."""
     if not isinstance(space, spaces.Discrete):
-        raise ValueError(f"action space: expected a Discrete, since there is a value for each action, got {space}")
+        raise ValueError(
+            f"action space: expected a Discrete, since there is a value for each action, got {space}{taken_by(space)}"
+        )
     return int(space.n), int(space.start)
 
 

@@ -1,8 +1,11 @@
-"""The names that settings have in Stable-Baselines3, CleanRL, RLlib and Sample Factory, for the hint after an unknown name."""
+"""The names of Stable-Baselines3, CleanRL, RLlib and Sample Factory, for the hint after an unknown name: of settings, options,
+algorithms and networks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 
 # Our key, or several of which the first that a program has is meant -> the names that peers have for it. Compared without
 # case, with "_" for "-", and by what follows the last dot. A sentence after ";" says how the value differs.
@@ -25,14 +28,17 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "placement.learners": ("num_learners", "num_learner_workers"),
     "placement.max_lag": ("max_policy_lag", "max_requests_in_flight_per_env_runner"),
+    "placement.max_lag; it is 0 where acting and learning take turns, and more where they overlap": ("async_rl",),
     "placement.device": ("cuda", "use_cuda", "num_gpus", "num_gpus_per_learner", "gpu"),
     "placement.precision": ("mixed_precision", "amp", "use_amp", "bf16"),
     "placement.threads": ("torch_threads", "num_threads", "n_threads", "torch_num_threads"),
     "placement.compile": ("torch_compile", "use_compile"),
     "source.env.action_mask": ("masking", "action_masking", "use_masking", "masked_actions"),
     # a policy
+    "algorithm.n_step?replay|policy.unroll": ("n_steps",),  # of off-policy algorithms the steps of a return
     "policy.unroll": (
-        "n_steps", "num_steps", "rollout", "rollout_length", "rollout_fragment_length", "horizon", "unroll_length",
+        "num_steps", "rollout", "rollout_length", "rollout_fragment_length", "horizon", "unroll_length", "train_freq",
+        "train_frequency",
     ),
     "policy.batch": ("train_batch_size", "train_batch_size_per_learner", "batch_length"),
     "policy.publish_every": ("broadcast_interval", "update_weights_every"),
@@ -111,8 +117,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
         "learning_starts", "num_steps_sampled_before_learning_starts", "warmup_steps", "start_timesteps", "min_replay_size",
     ),
     "replay.updates": (
-        "gradient_steps", "train_freq", "training_intensity", "utd_ratio", "utd", "update_to_data", "train_frequency",
-        "replay_ratio",
+        "gradient_steps", "training_intensity", "utd_ratio", "utd", "update_to_data", "replay_ratio",
     ),
     "replay.selector": ("prioritized_replay", "prioritized", "per", "replay_buffer_class"),
     "replay.alpha": ("prioritized_replay_alpha", "per_alpha"),
@@ -138,6 +143,60 @@ PEER_OPTIONS: dict[str, tuple[str, ...]] = {
     "init_from": ("load", "load_path", "trained_agent", "restore", "pretrained", "checkpoint_path", "load_checkpoint"),
 }  # fmt: skip
 
+# What there is instead -> names of what is neither a setting nor an option here.
+PEER_WORDS: dict[str, tuple[str, ...]] = {
+    "the env comes first and has no name: equipoise train ENV": ("env", "env_id", "env_name", "gym_id", "environment"),
+    "a network is not named, it follows from the observations; --set algorithm.torso=... takes another": (
+        "policy", "policy_class", "policy_type",
+    ),
+    "--set algorithm.hidden=64,64 and algorithm.activation=relu shape a network": ("policy_kwargs", "model_config", "model"),
+    "settings={'algorithm.gamma': 0.98} takes them all, --set algorithm.gamma=0.98 one": (
+        "config", "hyperparams", "hyperparameters", "training",
+    ),
+    "an argument of the env is --set env.KEY=VALUE": ("env_kwargs", "env_config"),
+    "a function of yours wraps the env: equipoise train my_envs:make_env": ("wrapper_class", "env_wrapper", "wrappers"),
+    "each actor is a process of its own, and --on serial has one for all": ("vec_env_cls", "vec_env_type", "vec_env"),
+    "--on serial runs all in one thread": ("serial_mode", "local_mode"),
+    "--algorithm impala corrects by V-trace, and appo clips as well": ("with_vtrace", "vtrace"),
+    "there is nothing to set: with --inference central the envs of an actor are two groups by themselves": (
+        "worker_num_splits",
+    ),
+    "an actor chooses its own actions; with --inference central --set placement.inference_workers=... does": (
+        "policy_workers_per_policy",
+    ),
+    "a video is made after training: equipoise evaluate DIR --video": ("capture_video", "save_video", "record_video"),
+    "with --max-lag 0 a seed gives the same bits every time": ("torch_deterministic", "deterministic"),
+    "in Python a run is a loop over its reports, which does what callbacks do": ("callback", "callbacks"),
+    "there is PyTorch alone": ("framework",),
+}  # fmt: skip
+
+# Names of commands and scripts -> ours.
+PEER_COMMANDS = {"enjoy": "evaluate", "play": "evaluate", "test": "evaluate", "rollout": "evaluate", "learn": "train"}
+
+# What it is here -> names of algorithms, as ``_plain`` leaves them. Names in quotes are algorithms of ours.
+PEER_ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "it is 'ppo' here, with --set algorithm.core=lstm": ("recurrentppo", "ppolstm", "ppornn"),
+    "it is 'ppo' here: a mask that the env gives is taken by every algorithm (--action-mask)": ("maskableppo", "ppomask"),
+    "it is 'dqn' here, with --set algorithm.distribution=c51": ("c51", "categoricaldqn", "distributionaldqn"),
+    "it is 'dqn' here, with --set algorithm.distribution=c51, algorithm.dueling=true and replay.selector=prioritized": (
+        "rainbow", "rainbowdqn",
+    ),
+    "it is 'dqn' here, with --set algorithm.dueling=true": ("duelingdqn",),
+    "it is 'dqn' here": ("doubledqn", "ddqn", "simpleq", "dqnper"),
+    "it is 'sac' here, which takes a Discrete as well": ("discretesac", "sacdiscrete", "sacd"),
+    "it is 'apex_dqn' here": ("apex",),
+    "it is 'impala' here": ("vtrace", "torchbeast", "monobeast", "polybeast"),
+    "it is --set replay.relabel=0.8 here, of 'dqn', 'sac', 'td3' and others with a replay": ("her", "hindsight"),
+    "it is not here; 'td3' is what became of it": ("ddpg", "apexddpg"),
+    "it is not here; 'ppo' is nearest": ("trpo", "ppg", "rpo", "npg", "reinforce", "pg", "acktr"),
+    "it is not here; 'bc' learns from recorded rows": ("marwil", "cql", "iql", "crr", "gail", "airl"),
+    "a network is not named, it follows from the observations; --set algorithm.torso=... takes another": (
+        "mlppolicy", "cnnpolicy", "multiinputpolicy", "mlplstmpolicy", "cnnlstmpolicy", "multiinputlstmpolicy",
+    ),
+}  # fmt: skip
+# Parts of the name of a file or a class that say for which envs or machines it is.
+BESIDES = frozenset(["continuous", "action", "atari", "envpool", "jax", "xla", "multigpu", "procgen", "pettingzoo", "ma", "py"])
+
 
 def is_of_peer(name: str) -> bool:
     """Does a peer call a setting so?"""
@@ -161,6 +220,37 @@ def key_of_peer(name: str, known: Collection[str]) -> tuple[str, str]:
 def option_of_peer(name: str) -> str:
     """Our option for what peers call ``name``; "" where there is none."""
     return next((option for option, names in PEER_OPTIONS.items() if _short(name) in names), "")
+
+
+def words_of_peer(name: str) -> str:
+    """What there is here in place of what peers call ``name``, in words; "" where it is not theirs.
+
+    It is asked where ``key_of_peer`` knows no key: so a setting of a replay is one that the algorithm has not.
+    """
+    short = _short(name)
+    if key := next((key for key, names in PEER_NAMES.items() if key.startswith("replay.") and short in names), ""):
+        return f"it is {key!r} of algorithms with a replay, such as dqn and sac"
+    return _said(short, PEER_WORDS)
+
+
+def algorithm_of_peer(name: str, known: Collection[str]) -> str:
+    """The end of an error about the algorithm that peers call ``name``; "" where it is not theirs. ``known``: ours."""
+    plain = _plain(name)
+    if ours := next((one for one in known if one.replace("_", "") == plain), ""):
+        return f"; did you mean {ours!r}?"
+    if said := _said(plain, PEER_ALGORITHMS):
+        return f"; {said}."
+    return "; that is an env, which comes first: equipoise train ENV --algorithm ppo." if re.search(r"-v\d+$", name) else ""
+
+
+def _said(name: str, table: Mapping[str, tuple[str, ...]]) -> str:
+    return next((said for said, names in table.items() if name in names), "")
+
+
+def _plain(name: str) -> str:
+    """``ppo_continuous_action`` and ``PPOConfig`` are ``ppo``."""
+    parts = (part for part in re.split(r"[^a-z0-9]+", name.lower()) if part not in BESIDES)
+    return "".join(parts).removesuffix("config").removesuffix("trainer")
 
 
 def _short(name: str) -> str:

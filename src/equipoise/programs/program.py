@@ -15,6 +15,7 @@ from equipoise.envs.hints import hidden, looked
 from equipoise.facts import Fact, facts
 from equipoise.hints import hint
 from equipoise.programs.fields import PARTS, classes
+from equipoise.programs.peer_names import algorithm_of_peer
 from equipoise.programs.settings import convert, field_types
 from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, ReplaySettings, Rewards
 
@@ -47,7 +48,8 @@ def algorithm_class(name: str) -> type[Algorithm]:
         return _outside(name)
     names = algorithm_names()
     if name not in names:
-        raise ValueError(f"unknown algorithm {name!r}{hint(name, names)} An algorithm of your own is 'module:Class'.")
+        said = algorithm_of_peer(name, names) or hint(name, names)
+        raise ValueError(f"unknown algorithm {name!r}{said} An algorithm of your own is 'module:Class'.")
     module = importlib.import_module(f"{BUILT_IN}.{name}")
     found = [
         value

@@ -19,7 +19,7 @@ from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import Range, facts
 from equipoise.hints import hint, nearest
 from equipoise.programs import fields
-from equipoise.programs.peer_names import key_of_peer
+from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
 from equipoise.types import EnvFactory, Frozen, Policy, Program, learning
 
 POLICY_KEYS = ("unroll", "batch", "publish_every")
@@ -86,9 +86,14 @@ def _nested_hint(key: str) -> str:
 
 
 def _peer_hint(key: str, known: Collection[str]) -> str:
-    """The path of the setting that peers call so, in words; empty where there is none."""
+    """What there is here of what peers call so, in words; empty where it is not theirs."""
     ours, note = key_of_peer(key, known)
-    return f"; it is {ours!r} here" + (f" ({note})" if note else "") if ours else ""
+    if ours:
+        return f"; it is {ours!r} here" + (f" ({note})" if note else "")
+    if "." not in key and (option := option_of_peer(key)):
+        return f"; it is no setting but the option {option!r} here"
+    words = words_of_peer(key)
+    return f"; {words}" if words else ""
 
 
 def _targets(program: Program, key: str) -> list[tuple[str, str]]:

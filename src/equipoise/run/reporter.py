@@ -23,6 +23,7 @@ from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
 MOST_NOTES = 200  # of a run
 STARTING = "Starting: the workers are built, and the envs are reset for the first time."
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
+RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
 STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
     version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
@@ -114,6 +115,11 @@ class Reporter:
     @property
     def settled(self) -> bool:
         return self._settled is not None
+
+    @property
+    def due(self) -> bool:
+        """Has the last recorded report grown old, while time counts?"""
+        return time.monotonic() - self.recorded_at >= RECORDED_S and not self.settled
 
     def heard(self, record: Record) -> None:
         """Keep a partial record for the reports until the next whole one."""

@@ -41,7 +41,6 @@ from equipoise.workers.kinds import KINDS
 X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
-RECORDED_S = 8.0  # a recorded report at least this often
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
 
 
@@ -361,6 +360,8 @@ class Run:
                     else:
                         self._handle(message, attempt)
                 self._inbox.extend(attempt.runtime.poll(SLICE_S))
+                if attempt.reporter.due:  # whoever told it to leave may not wait
+                    self._recorded(attempt.reporter.report(timed=True), attempt)
         except Exception as error:  # whatever it is, the weights and the summary are still to be written
             attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
@@ -380,10 +381,10 @@ class Run:
 
     def _by_time(self, attempt: _Attempt) -> Iterator[Report]:
         """A report where the last one has grown old, recorded where the last recorded one has."""
-        reporter, now = attempt.reporter, time.monotonic()
-        if now - reporter.recorded_at >= RECORDED_S and not reporter.settled:
+        reporter = attempt.reporter
+        if reporter.due:
             yield self._recorded(reporter.report(timed=True), attempt)
-        elif now - reporter.reported_at >= LIVE_S:
+        elif time.monotonic() - reporter.reported_at >= LIVE_S:
             yield reporter.report(evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:

@@ -109,7 +109,8 @@ class EnvKind(SamplingKind):
     def build(self, job: Stepping, site: Site) -> EnvWorker:
         envs = []
         for group in job.groups:
-            counted = replace(job.failures, counts=group.episodes.failures, causes=group.episodes.causes)
+            failures, causes = group.episodes.failures, group.episodes.causes
+            counted = replace(job.failures, counts=failures, causes=causes, resetting=site.resetting)
             envs.append(job.making(streams=group.envs, seed=job.seed, failures=counted, metrics=job.making.metrics))
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
         worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut)

@@ -1,0 +1,85 @@
+"""Where output goes: how wide its lines may be, and whether it can be drawn over or answered.
+
+A terminal has columns, and COLUMNS may say how many. A pipe has none, so that one message is one line of a log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+USUAL = 80  # columns of a terminal that does not say
+UNBROKEN = "\N{NO-BREAK SPACE}"
+
+
+def in_ci() -> bool:
+    """Does a build server run us, where nobody watches or answers?"""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def in_colour() -> bool:
+    """Does the user want colours, and bold? NO_COLOR says no (no-color.org)."""
+    return not os.environ.get("NO_COLOR")
+
+
+def is_live(stream: Any) -> bool:
+    """Can lines of this stream be drawn over, with somebody there to see it?"""
+    return _is_terminal(stream) and os.environ.get("TERM") != "dumb" and not in_ci()
+
+
+def width_of(stream: Any) -> int | None:
+    """The columns that a line of this stream may take; None where nothing says so."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    if not _is_terminal(stream):
+        return None
+    try:  # of this stream: what is printed to descriptor 1 may go elsewhere meanwhile (``aside.py``)
+        return os.get_terminal_size(stream.fileno()).columns or USUAL
+    except (OSError, ValueError):
+        return USUAL
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """The lines of a text, broken between words, with ``indent`` before all but the first of each.
+
+    A word that is longer than a line, such as a path, stays whole.
+    """
+    if width is None:
+        return text.splitlines()
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    lines = (textwrap.wrap(line, width, replace_whitespace=False, **options) for line in text.splitlines())
+    return [line for found in lines for line in found or [""]]
+
+
+def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
+    """Parts side by side, two spaces apart, as lines that are broken between parts; a part that is too long is broken, too."""
+    if width is None:
+        return ["  ".join(parts)]
+    short = width - len(indent)
+    whole = "  ".join(part.replace(" ", UNBROKEN) if len(part) <= short else part for part in parts)
+    return [line.replace(UNBROKEN, " ") for line in wrapped(whole, width, indent)]
+
+
+def say(text: str, *, file: Any = None, indent: str = "  ") -> None:
+    """Print a text in lines that the stream has the columns for; by default on stdout."""
+    out = sys.stdout if file is None else file
+    print("\n".join(wrapped(text, width_of(out), indent)), file=out, flush=True)
+
+
+def is_descriptor(stream: Any, number: int) -> bool:
+    """Is this stream the process's own, and no stand-in for it?"""
+    try:
+        return bool(stream.fileno() == number)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # a stand-in, or closed
+        return False
