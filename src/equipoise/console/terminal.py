@@ -122,6 +122,11 @@ class View:
             line = compact(report, self._program, self._history)
             self.console.print(self._safe(Text(line)), soft_wrap=True)
 
+    def ending(self, text: str) -> None:
+        """Print what the end of the run is at; another thread may call it."""
+        if not self._quiet:
+            self.console.print(self._safe(Text(f"ending: {text}")), soft_wrap=True)
+
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Print the result, its directory, and what to do next."""
         print_summary(self.console, summary, directory, lag=lag_name(self._program))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from equipoise import phases
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
@@ -141,4 +142,5 @@ class SerialRuntime:
     def stop(self) -> None:
         for worker in self._workers:
             worker.close()
+        phases.ending("")
         torch.set_num_threads(self._threads_before)
