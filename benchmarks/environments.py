@@ -53,7 +53,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "butterfly": (("pymunk",),),
     "anytrading": (("gym-anytrading",),),
     "dm-control": (("shimmy", "dm-control"),),
-    "old-gym": (("--no-deps", "gym==0.21.0", "shimmy"),),
+    "old-gym": (("--no-deps", "gym==0.26.2", "gym-notices", "shimmy"),),
 }
 
 

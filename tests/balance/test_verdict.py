@@ -108,14 +108,18 @@ CASES = {
         shares(worked=3, preempted=4, starved=3),
         {"cores": 2, "threads": 1},
         "CPU-bound",
-        ["3 workers share 2 cores", "50 %", "; they get 0.7 of these, and other processes the rest: stop those, or add cores."],
+        [
+            "3 workers share 2 cores",
+            "50 %",
+            "; they get 0.70 of these, and other processes the rest: stop those, or add cores.",
+        ],
     ),
     "envs that sleep use no core": (
         [shares(worked=8, preempted=2, asleep=7)] * 2,
         shares(worked=8, preempted=2),
         {"cores": 2, "threads": 1},
         "CPU-bound",
-        ["they get 1.0 of these"],
+        ["they get 1.00 of these"],
     ),
     "too few cores for the learner": ([BUSY], shares(worked=8, preempted=2), {}, "CPU-bound", ["2 workers", "20 %"]),
     "nothing to lower, and cores enough": (

@@ -132,7 +132,7 @@ def _cpu_bound(
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
     if cores is not None and threads == 1 and used < OURS * cores:  # fewer workers would leave them even less
-        advice = f"they get {used:.1f} of these, and other processes the rest: stop those, or add cores"
+        advice = f"they get {used:.2f} of these, and other processes the rest: stop those, or add cores"
     elif fewer:
         advice = f"use fewer {fewer}"
     elif cores is not None and cores >= workers:
