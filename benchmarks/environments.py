@@ -52,7 +52,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "mpe": (("mpe2",),),
     "butterfly": (("pymunk",),),
     "anytrading": (("gym-anytrading",),),
-    "dm-control": (("shimmy", "dm-control"),),
+    "dm-control": (("shimmy", "dm-control", "mujoco<4"),),
     "old-gym": (("--no-deps", "gym==0.26.2", "gym-notices", "shimmy"),),
 }
 
@@ -72,17 +72,42 @@ HINDSIGHT = ("--algorithm", "sac", "--set", "replay.relabel=0.8")
 ENVS = (
     Env(name="highway-env", target="highway_env:highway-fast-v0", family="highway"),
     Env(name="Crafter", target="crafter_env:Crafter", family="crafter"),
-    Env(name="FetchReach", target="gymnasium_robotics:FetchReach-v4", family="robotics", words=HINDSIGHT),
+    Env(
+        name="FetchReach",
+        target="gymnasium_robotics:FetchReach-v4",
+        family="robotics",
+        words=HINDSIGHT,
+        said="gymnasium-robotics 1.4.2 makes no Fetch env with MuJoCo 3.17.0 or 4.0.0 (AssertionError in set_joint_qpos), so "
+        "its environment has MuJoCo 3.3.7.",
+    ),
     Env(name="LunarLander", target="LunarLander-v3", family="box2d"),
     Env(name="BipedalWalker", target="BipedalWalker-v3", family="box2d"),
-    Env(name="POPGym", target="popgym:popgym-RepeatPreviousEasy-v0", family="popgym"),
+    Env(
+        name="POPGym",
+        target="popgym:popgym-RepeatPreviousEasy-v0",
+        family="popgym",
+        said="The task is to remember, which the default network cannot: `--set algorithm.core=gru` gives it a memory.",
+    ),
     Env(name="bsuite catch", target="bsuite_catch:Catch", family="bsuite"),
     Env(name="MiniGrid", target="MiniGrid-Empty-5x5-v0", family="minigrid"),
     Env(name="mpe2", target="mpe2.simple_spread_v3:parallel_env", family="mpe"),
     Env(name="pistonball", target="pettingzoo:butterfly/pistonball_v6", family="butterfly"),
     Env(name="anytrading", target="gym_anytrading:stocks-v0", family="anytrading"),
-    Env(name="dm_control", target="shimmy:dm_control/cartpole-balance-v0", family="dm-control"),
-    Env(name="old gym", target="old_gym_env:wrapped", family="old-gym"),
+    Env(
+        name="dm_control",
+        target="shimmy:dm_control/cartpole-balance-v0",
+        family="dm-control",
+        said="dm_control 1.0.50 asks for mujoco>=3.17 and fails with 4.0.0 (AttributeError: no flex_vertedge), so its "
+        "environment has 3.17.0.",
+    ),
+    Env(
+        name="old gym",
+        target="old_gym_env:wrapped",
+        family="old-gym",
+        said="The env has the interface before gym 0.26. gym 0.21.0 does not build with today's setuptools, and the extras of "
+        "shimmy 2.0.1 want numpy<2, so gym 0.26.2 and shimmy are installed without dependencies. The env without the wrapper "
+        "(`old_gym_env:make`) is refused by `check` and `train` with the call that wraps it.",
+    ),
     Env(name="prints 100 lines a step", target="habits:Chatty"),
     Env(name="a lock and a socket", target="habits:Locked"),
     Env(name="resets in 2 s", target="habits:SlowReset"),

@@ -80,7 +80,8 @@ def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatc
     meter = made.meter("actor 0")  # a successor
     clock.now, clock.core = clock.now + 10, clock.core + 9
     meter.add(Tick.WORKED)
-    assert made.shares()["actor 0"].asleep == 16
+    found = made.shares()["actor 0"]
+    assert (found.worked, found.preempted, found.asleep) == (31, 9, 16), "what its predecessor waited for a core is no work"
 
 
 def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,9 +126,11 @@ class Meter:
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
         self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
-        self._delay_from = self._delay = run_delay_s() if alone else 0.0
+        before = float(self._fields["delay_s"][0])  # of a predecessor, whose seconds stay
+        self._delay = run_delay_s() if alone else 0.0
+        self._delay_from = self._delay - before
         self._late_s = 0.0
-        self._known = self._elsewhere(0.0) if alone else 0.0
+        self._known = self._elsewhere(before) if alone else 0.0
         self._fields["waits"][0] = False  # a predecessor may have been killed while waiting
 
     def add(self, tick: Tick) -> float:
