@@ -257,7 +257,7 @@ COLUMNS = {
     "longest silence": "between two lines, from the command to its end",
     "first record": "in `metrics.jsonl`, at most so long after the first steps (after the last line that knew of none)",
     "run": "from the command to Ctrl-C, start included",
-    "episodes": "in `summary.json`; of those that the envs counted themselves, where they do. One more may have ended "
+    "episodes": "in `summary.json`; of those that the envs counted themselves, where they do. One more of each agent ended "
     "before the run, when the env's pace was measured",
     "after Ctrl-C": "until the command had ended",
 }
@@ -286,7 +286,8 @@ def row(name: str, one: Mapping[str, Any]) -> list[str]:
 
 def sentences(env: Env, one: Mapping[str, Any]) -> str:
     """A paragraph on one environment: versions, the verdict, what its advice brought, and what is known of it."""
-    versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+    asked = {re.split(r"[<=>\[]", word)[0].replace("_", "-").lower() for words in FAMILIES[env.family] for word in words}
+    versions = ", ".join(f"{x} {version}" for x, version in one["versions"].items() if x.replace("_", "-").lower() in asked)
     if "failed" in one:
         return f"**{env.name}**: not run. {one['failed']} {env.said}".rstrip()
     run = one["run"]
