@@ -115,6 +115,7 @@ ENVS = (
     Env(name="starts a subprocess", target="habits:Parent"),
     Env(name="calls os._exit", target="habits:Leaving"),
     Env(name="12 agents of 84 x 84 x 3", target="habits:Watchers"),
+    Env(name="waits 100 ms a step", target="habits:SlowStep", said="Besides the twenty, for the advice of its verdict."),
 )
 
 
@@ -287,7 +288,8 @@ def row(name: str, one: Mapping[str, Any]) -> list[str]:
 def sentences(env: Env, one: Mapping[str, Any]) -> str:
     """A paragraph on one environment: versions, the verdict, what its advice brought, and what is known of it."""
     asked = {re.split(r"[<=>\[]", word)[0].replace("_", "-").lower() for words in FAMILIES[env.family] for word in words}
-    versions = ", ".join(f"{x} {version}" for x, version in one["versions"].items() if x.replace("_", "-").lower() in asked)
+    named = {x: version for x, version in one["versions"].items() if x.replace("_", "-").lower() in asked}
+    versions = ", ".join(f"{x} {version}" for x, version in (named or one["versions"]).items())
     if "failed" in one:
         return f"**{env.name}**: not run. {one['failed']} {env.said}".rstrip()
     run = one["run"]
@@ -306,6 +308,21 @@ def sentences(env: Env, one: Mapping[str, Any]) -> str:
     return " ".join([*text, *([env.said] if env.said else [])])
 
 
+def kept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many rows keep each line that the benchmark was written for."""
+    runs = [row["run"] for row in rows]
+    stepped = [run for run in runs if run.get("taken")]
+    tests = {
+        "took steps, and had a first record at most 30 s after the first of them": [
+            run["record_s"] is not None and run["record_s"] <= 30.0 for run in stepped
+        ],
+        "were never silent for more than 6 s (a line comes every 5 s)": [run["silence"] <= 6.0 for run in runs],
+        "left a summary within 30 s of Ctrl-C": [run["summary"] and run["leaves_s"] <= 30.0 for run in runs],
+        "left no process": [not run["left"] for run in runs],
+    }
+    return [f"- {sum(map(bool, held))} of {len(rows)} {what}." for what, held in tests.items()]
+
+
 def page(found: Mapping[str, Any]) -> str:
     envs = [env for env in ENVS if env.name in found]
     there = [env for env in envs if "failed" not in found[env.name]]
@@ -316,7 +333,7 @@ def page(found: Mapping[str, Any]) -> str:
         f"{machine['cores']} cores ({machine['cpu']}, Python {machine['python']}) that other work shared; `load` is the load "
         "average at the beginning and at the end. Written by `benchmarks/environments.py`.", "",
         markdown(HEAD, [row(env.name, found[env.name]) for env in there]), "",
-        *(f"- *{name}*: {said}" for name, said in COLUMNS.items()), "",
+        *(f"- *{name}*: {said}" for name, said in COLUMNS.items()), "", *kept([found[env.name] for env in there]), "",
         *(part for env in envs for part in (sentences(env, found[env.name]), "")),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"

@@ -88,6 +88,14 @@ class SlowReset(Corridor):
         return super().reset(seed=seed, options=options)
 
 
+class SlowStep(Corridor):
+    """Waits 100 ms in each step, as for a robot."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.1)
+        return super().step(action)
+
+
 class Parent(Corridor):
     """Asks a child process of its own in every step."""
 

@@ -48,7 +48,7 @@ def test_an_advice_is_followed_as_it_stands(verdict: str, words: str | None) -> 
 
 
 def test_every_environment_is_of_a_family_and_has_a_row() -> None:
-    assert len(ENVS) == len({env.name for env in ENVS}) == 20 and {env.family for env in ENVS} == {*FAMILIES}
+    assert len(ENVS) == len({env.name for env in ENVS}) == 21 and {env.family for env in ENVS} == {*FAMILIES}
     run = of_lines(LINES, 18.0, 13.0) | {
         "returned_at": 15.0, "seconds": 17.0, "first_return": 0.1, "last_return": 0.3, "ended": 41, "episodes": 40,
         "taken": 5000, "leaves_s": 1.0, "load": [9.6, 11.2],
@@ -56,6 +56,13 @@ def test_every_environment_is_of_a_family_and_has_a_row() -> None:
     check: dict[str, Any] = {"findings": ["note   a", "note   b"], "seconds": 9.0}
     shown = row("an env", {"check": check, "run": run})
     assert len(shown) == len(environments.HEAD) and "2 notes (9 s)" in shown and "40 of 41" in shown and "0.10 → 0.30" in shown
+
+
+def test_the_page_counts_what_was_kept() -> None:
+    good = {"taken": 5, "record_s": 3.0, "silence": 5.2, "summary": True, "leaves_s": 2.0, "left": []}
+    bad = {"taken": 5, "record_s": 31.0, "silence": 6.1, "summary": False, "leaves_s": 1.0, "left": ["a process"]}
+    rows = [{"run": good}, {"run": bad}, {"run": good | {"taken": 0, "record_s": None}}]
+    assert [line.split()[1:4] for line in environments.kept(rows)] == [["1", "of", "3"], *[["2", "of", "3"]] * 3]
 
 
 def test_what_outlives_a_command_is_found_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

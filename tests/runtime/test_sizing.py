@@ -56,7 +56,7 @@ def test_sizes_follow_from_the_pace_of_an_env(pace: Pace, wanted: tuple[int, ...
         ({"batch": 32}, (4, 1, 50, 32)),
     ],
 )
-def test_what_is_named_stays_and_the_others_follow(given: dict[str, int], wanted: tuple[int, ...], paced: Any) -> None:
+def test_what_is_named_stays_and_the_others_follow(given: dict[str, Any], wanted: tuple[int, ...], paced: Any) -> None:
     paced(SLOW)
     made, said = fitted(api.program(ENV, **given), given, recipe=True)
     assert sizes(made) == wanted

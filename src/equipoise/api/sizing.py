@@ -125,8 +125,8 @@ class _Spent:
 def _exits_raised() -> Iterator[None]:
     """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would end the command unsaid."""
 
-    def leave(code: int) -> NoReturn:
-        raise SystemExit(code)
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
 
     before, os._exit = os._exit, leave
     try:
