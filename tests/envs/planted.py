@@ -258,20 +258,6 @@ class KeepsItsClock(Sound):
         return result
 
 
-class KeepsACache(Sound):
-    """Like a physics engine: what is left of earlier episodes moves the last digits."""
-
-    resets = 0
-
-    def reset(self, **given: Any) -> Any:
-        self.resets += 1
-        return super().reset(**given)
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = super().step(action)
-        return obs, reward + 1e-6 * self.resets, *rest
-
-
 class SharedByAll(Sound):
     shared = np.zeros(3)
 

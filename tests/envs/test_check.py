@@ -76,7 +76,6 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
         ("Clockwork", "error", "the same seed and actions give other rows", "step 9", "reward: expected"),
         ("faulty/Declared-v0", "note", "the same seed and actions give other rows", "step 9", "reward: expected"),
         ("KeepsItsClock", "error", "reset(seed) does not begin anew", "step", "expected"),
-        ("KeepsACache", "note", "reset(seed) begins anew but for rounding", "step", "reward: expected"),
         ("SharedByAll", "error", "another env changes what this one does", "step 2", "obs at [0]"),
     ],
 )  # fmt: skip

@@ -76,12 +76,6 @@ class Comparisons:
         if ignores:
             cost = "Every stream of the run plays the same episodes: more envs bring no more experience."
             self.found.error("reset ignores the seed", parted.where, parted.what, cost)
-        elif parted.rounds:
-            cost = (
-                "A physics engine that keeps something between episodes does that. Training bears it; a resume that plays an "
-                "episode again may end up elsewhere, and then begins a new one."
-            )
-            self.found.add("note", "reset(seed) begins anew but for rounding", parted.where, parted.what, cost)
         else:
             cost = "An episode depends on those before it, so it can be neither evaluated nor played again by itself."
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
