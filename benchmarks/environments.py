@@ -85,8 +85,8 @@ ENVS = (
         name="BipedalWalker",
         target="BipedalWalker-v3",
         family="box2d",
-        said="The finding of `check` is true and upstream's: Box2D 2.3.10 keeps something between episodes, so the last digits of "
-        "an episode, and with them a foot's contact, depend on those before it. Training bears it.",
+        said="The finding of `check` is true and upstream's: Box2D 2.3.10 keeps something between episodes, so the last digits "
+        "of an episode, and with them a foot's contact, depend on those before it. Training bears it.",
     ),
     Env(
         name="POPGym",

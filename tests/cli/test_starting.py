@@ -146,6 +146,19 @@ def test_a_long_end_has_a_line_and_a_short_one_has_none(monkeypatch: pytest.Monk
     assert told == []
 
 
+def test_an_end_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "LAST_CUT_S", -1.0)  # no time for a whole checkpoint
+    told: list[str] = []
+    before = phases.listen_to_ends(told.append)
+    try:
+        run = api.train(ENV, on="serial", out=tmp_path / "run", **TINY)
+        next(report for report in run if report.updates)
+        run.close()
+    finally:
+        phases.listen_to_ends(before)
+    assert told[0].startswith("saving the whole run") and told[1:] == ["", "saving the weights", ""]
+
+
 @pytest.mark.thorough
 def test_ctrl_c_amid_a_long_step_is_answered_by_a_line(tmp_path: Path, deadline: Any) -> None:
     """The workers of a run hold still between two steps, and one of these takes seconds."""
