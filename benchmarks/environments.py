@@ -333,11 +333,15 @@ def page(found: Mapping[str, Any]) -> str:
     envs = [env for env in ENVS if env.name in found]
     there = [env for env in envs if "failed" not in found[env.name]]
     machine = found[there[0].name]["host"] if there else host()
+    loads = [load for env in there for load in found[env.name]["run"]["load"]]
     lines = [
         "# Environments from outside", "",
         f"Each row is one environment: `equipoise check ENV`, then `equipoise train ENV` with defaults until Ctrl-C, on "
         f"{machine['cores']} cores ({machine['cpu']}, Python {machine['python']}) that other work shared; `load` is the load "
-        "average at the beginning and at the end. Written by `benchmarks/environments.py`.", "",
+        f"average at the beginning and at the end, {min(loads, default=0):.0f} to {max(loads, default=0):.0f} in all. "
+        "Where it is far above the number of cores, a second here is a fraction of one on an idle machine. Written by "
+        "`benchmarks/environments.py --advice --seconds S --check-seconds C`, with S as in the column `run` and C of 15 to 60.",
+        "",
         markdown(HEAD, [row(env.name, found[env.name]) for env in there]), "",
         *(f"- *{name}*: {said}" for name, said in COLUMNS.items()), "", *kept([found[env.name] for env in there]), "",
         *(part for env in envs for part in (sentences(env, found[env.name]), "")),

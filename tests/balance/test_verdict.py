@@ -114,6 +114,13 @@ CASES = {
             "; they get 0.70 of these, and other processes the rest: stop those, or add cores.",
         ],
     ),
+    "a busy machine, but the envs wait longer for something outside": (
+        [shares(worked=8, preempted=1, blocked=1, asleep=7.5)] * 4,
+        shares(worked=0.3, preempted=2.2, starved=7.5),
+        {"cores": 2, "threads": 1},
+        "Sampling-bound",
+        ["75 %", "for their envs; use a faster env or more actors"],
+    ),
     "envs that sleep use no core": (
         [shares(worked=8, preempted=2, asleep=7)] * 2,
         shares(worked=8, preempted=2),

@@ -39,9 +39,11 @@ def verdict(
     waits, held = learning.share("starved"), sampling.share("blocked")
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
     # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
-    # what would hold the actors up with a core for each as well.
+    # what would hold the actors up with a core for each as well, nor where the learner waits for actors whose envs wait longer
+    # for something outside than anybody does for a core.
     preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
-    crowded, works = preempted >= WAIT, learning.worked >= learning.preempted and waits < WAIT
+    outside = waits >= WAIT and add(actors).share("asleep") > preempted
+    crowded, works = preempted >= WAIT and not outside, learning.worked >= learning.preempted and waits < WAIT
     if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
         used = sum(one.share("worked") - one.share("asleep") for one in (*actors, *servers, *learners, *shards))
         return _cpu_bound(preempted, used, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
