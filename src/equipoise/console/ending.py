@@ -16,7 +16,7 @@ class Shows(Protocol):
 
 
 class Ending:
-    """A context manager around a run whose end ``view`` shows. Its thread begins with the first phase of an end."""
+    """A context manager around a run whose end ``view`` shows; a thread begins with the first phase of an end."""
 
     def __init__(self, view: Shows) -> None:
         self._view = view
