@@ -1,8 +1,9 @@
-"""The end of an error message: the nearest valid name, or all of them; what to install."""
+"""Parts of an error message: the nearest valid name, or all of them; what to install; what an error without words says."""
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
@@ -39,6 +40,14 @@ def install(extra: str) -> str:
         lines = []
     needed = [line.partition(";")[0].strip() for line in lines if re.search(rf"extra == ['\"]{extra}['\"]", line)]
     return f"pip install {' '.join(repr(one) for one in needed)}" if needed else f"install its extra {extra!r}"
+
+
+def said(error: BaseException) -> str:
+    """The message of an error; where it has none, as a bare assert, the line of code that raised it."""
+    if text := str(error).strip():
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    return (frames[-1].line or "" if frames else "") or "no message"
 
 
 def _last(name: str) -> str:

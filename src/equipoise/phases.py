@@ -1,4 +1,4 @@
-"""Phases of a start: what a process is at, told to a listener in it. A start that takes long says why."""
+"""Phases of a start and of an end: what a process is at, told to a listener in it. What takes long says why."""
 
 from __future__ import annotations
 
@@ -22,4 +22,19 @@ def listen(tell: Tell) -> Tell:
     """Let ``tell`` hear what this process says from now on -> the listener before."""
     global _tell
     before, _tell = _tell, tell
+    return before
+
+
+_tell_of_end: Tell = _nobody
+
+
+def ending(text: str) -> None:
+    """Tell the listener what the end of a run is at from now on; "" once it is over."""
+    _tell_of_end(text)
+
+
+def listen_to_ends(tell: Tell) -> Tell:
+    """Let ``tell`` hear what the ends of runs are at from now on -> the listener before."""
+    global _tell_of_end
+    before, _tell_of_end = _tell_of_end, tell
     return before

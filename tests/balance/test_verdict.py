@@ -103,6 +103,31 @@ CASES = {
         "CPU-bound",
         ["5 workers share 2 cores", "40 %"],
     ),
+    "cores that others have": (
+        [shares(worked=2, preempted=5, blocked=3)] * 2,
+        shares(worked=3, preempted=4, starved=3),
+        {"cores": 2, "threads": 1},
+        "CPU-bound",
+        [
+            "3 workers share 2 cores",
+            "50 %",
+            "; they get 0.70 of these, and other processes the rest: stop those, or add cores.",
+        ],
+    ),
+    "a busy machine, but the envs wait longer for something outside": (
+        [shares(worked=8, preempted=1, blocked=1, asleep=7.5)] * 4,
+        shares(worked=0.3, preempted=2.2, starved=7.5),
+        {"cores": 2, "threads": 1},
+        "Sampling-bound",
+        ["75 %", "for their envs; use a faster env or more actors"],
+    ),
+    "envs that sleep use no core": (
+        [shares(worked=8, preempted=2, asleep=7)] * 2,
+        shares(worked=8, preempted=2),
+        {"cores": 2, "threads": 1},
+        "CPU-bound",
+        ["they get 1.00 of these"],
+    ),
     "too few cores for the learner": ([BUSY], shares(worked=8, preempted=2), {}, "CPU-bound", ["2 workers", "20 %"]),
     "nothing to lower, and cores enough": (
         [shares(worked=6, preempted=4)],
@@ -269,6 +294,15 @@ def test_resets_that_hold_the_run_back_are_named(asleep, actors, said):
     actor = shares(worked=100, resetting=80, resets=40, asleep=asleep)
     sentence = verdict({**{f"actor {i}": actor for i in range(actors)}, "learner": shares(worked=2, starved=98)}, cores=2)
     assert sentence.startswith("Resetting: 80 % of the actors' time goes into resets") and said in sentence
+    ring = {"actor 0": shares(worked=100, resetting=80, resets=40), "learner": shares(worked=2, starved=98)}
+    assert "; use --actors 2 --envs-per-actor 2, since the resets" in verdict(ring, cores=2, envs=3)
+    assert "; use --actors 2, since the resets" in verdict(ring, cores=2, envs=1), "an actor has no half env"
+    uneven = shares(worked=66, blocked=34, resetting=60, resets=30, asleep=60)
+    ring = {"actor 0": uneven, "actor 1": uneven, "learner": shares(worked=1, starved=99)}
+    assert verdict(ring, max_lag=0, cores=2).startswith("Resetting: 60 %"), "more of their time goes there than into waiting"
+    assert verdict(ring | {"learner": shares(worked=40, starved=60)}, max_lag=0, cores=2).startswith("Resetting")
+    short = replace(uneven, resetting=32)
+    assert verdict({"actor 0": short, "learner": shares(worked=40, starved=60)}, max_lag=0, cores=2).startswith("Lockstep")
     rare = shares(worked=100, resetting=20, resets=10)
     assert "Resetting" not in verdict({"actor 0": rare, "learner": shares(worked=2, starved=98)}, cores=2)
 

@@ -275,6 +275,15 @@ def test_quiet_prints_the_summary_only():
     assert "equipoise evaluate runs/x" in written(console)
 
 
+def test_notes_that_came_after_the_last_report_stand_before_the_summary():
+    console = plain_console()
+    with View(program(), on="process", console=console, told=["from the run before"]) as view:
+        view.update(report(notes=("warning: seen",)))
+    view.summarise(summary(notes=["from the run before", "warning: seen", "warning: no last checkpoint"]), Path("runs/x"))
+    text = written(console)
+    assert text.count("warning: seen") == 1 and text.count("warning: no last checkpoint\n") == 1 and "run before" not in text
+
+
 def test_a_terminal_gets_a_picture_that_goes_away(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from equipoise import api, phases
-from equipoise.console import starting
+from equipoise.console import ending, starting
 from equipoise.console.starting import Starting
 from equipoise.record.directory import RunDirectory
 from equipoise.run import run as run_module
@@ -122,3 +123,47 @@ def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     shares = reports[-1].balance["actor 0"]
     assert shares.resets >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
     assert shares.resetting >= 0.009 * shares.resets
+
+
+def test_a_long_end_has_a_line_and_a_short_one_has_none(monkeypatch: pytest.MonkeyPatch, deadline: Callable[..., None]) -> None:
+    monkeypatch.setattr(ending, "FIRST_S", 0.05)
+    monkeypatch.setattr(ending, "EVERY_S", 0.1)
+    told: list[str] = []
+
+    class Shown:
+        def ending(self, text: str) -> None:
+            told.append(text)
+
+    with ending.Ending(Shown()):
+        phases.ending("saved at once")
+        phases.ending("saving")
+        deadline(lambda: told.count("saving") >= 2, 10.0, "two lines")
+        phases.ending("")
+        told.clear()
+        time.sleep(0.15)
+        assert told == []
+    assert not any(thread.name == "ending" for thread in threading.enumerate())
+    phases.ending("nobody hears this")
+    assert told == []
+
+
+def test_an_end_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "LAST_CUT_S", -1.0)  # no time for a whole checkpoint
+    told: list[str] = []
+    before = phases.listen_to_ends(told.append)
+    try:
+        run = api.train(ENV, on="serial", out=tmp_path / "run", **TINY)
+        next(report for report in run if report.updates)
+        run.close()
+    finally:
+        phases.listen_to_ends(before)
+    assert told[0].startswith("saving the whole run") and told[1:] == ["", "saving the weights", ""]
+
+
+@pytest.mark.thorough
+def test_ctrl_c_amid_a_long_step_is_answered_by_a_line(tmp_path: Path, deadline: Any) -> None:
+    """The workers of a run hold still between two steps, and one of these takes seconds."""
+    with Begun(tmp_path, "--set", "env.step_s=2.5", "--unroll", "2", "--set", "algorithm.minibatches=1") as begun:
+        deadline(lambda: "  4 steps" in begun.said(), 100.0, "an update")
+        assert begun.interrupted() == 130, begun.said()
+        assert "ending: saving the whole run" in begun.said()

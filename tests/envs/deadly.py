@@ -110,6 +110,12 @@ class LeavesAChild(Sound):
             out.write(f"{pid}\n")
 
 
+class DoubtsWhenMade(Sound):
+    def __init__(self) -> None:
+        boards = 1
+        assert boards == 2  # without words
+
+
 class RaisesWhenMade(Sound):
     def __init__(self) -> None:
         raise ValueError("no board of that size")

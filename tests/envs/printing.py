@@ -13,14 +13,15 @@ import numpy as np
 class Loud(gymnasium.Env[Any, Any]):
     """Prints a line a step by Python and one by the C way.
 
-    ``exits``: the step of an episode that ends the process; ``nan``: rewards are no numbers.
+    ``exits``, ``leaves``: the step of an episode that ends the process, at once or by an exception; ``nan``: rewards are no
+    numbers.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, exits: int = 0, nan: bool = False) -> None:
-        self.exits, self.reward, self.t = exits, float("nan") if nan else 1.0, 0
+    def __init__(self, exits: int = 0, leaves: int = 0, nan: bool = False) -> None:
+        self.exits, self.leaves, self.reward, self.t = exits, leaves, float("nan") if nan else 1.0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.t = 0
@@ -30,7 +31,7 @@ class Loud(gymnasium.Env[Any, Any]):
         self.t += 1
         print(f"by python {self.t}")
         os.write(2, f"by C {self.t}\n".encode())
-        if self.exits and self.t == self.exits:
+        if self.t in (self.exits, self.leaves):
             print("my last words", file=sys.stderr)
-            os._exit(3)
+            (os._exit if self.exits else sys.exit)(3)
         return np.zeros(2, np.float32), self.reward, self.t >= 20, False, {}

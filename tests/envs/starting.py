@@ -16,8 +16,10 @@ class Waiting(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, go: str = "", stuck: bool = False, endless: bool = False, reset_s: float = 0.0) -> None:
-        self.go, self.endless, self.reset_s, self.t = go, endless, reset_s, 0
+    def __init__(
+        self, go: str = "", stuck: bool = False, endless: bool = False, reset_s: float = 0.0, step_s: float = 0.0
+    ) -> None:
+        self.go, self.endless, self.reset_s, self.step_s, self.t = go, endless, reset_s, step_s, 0
         if stuck:
             np.linalg.svd(np.random.default_rng(0).random((6000, 6000)))  # minutes in LAPACK
 
@@ -29,5 +31,6 @@ class Waiting(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
+        time.sleep(self.step_s)
         self.t += 1
         return np.zeros(2, np.float32), 1.0, self.t >= 5 and not self.endless, False, {}

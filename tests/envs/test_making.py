@@ -186,6 +186,15 @@ def unlicensed(stream: int) -> Any:
     raise RuntimeError(f"no licence for simulator {stream}")
 
 
+def doubtful(stream: int) -> Any:
+    raise LookupError  # without words
+
+
+def test_an_error_without_words_is_told_by_its_line() -> None:
+    with pytest.raises(ValueError, match=r"could not be made: LookupError: raise LookupError"):
+        make(EnvFactory(target=f"{__name__}:doubtful"), streams=np.array([7]), seed=0)
+
+
 def test_what_an_env_raises_as_it_is_made_is_told_with_its_place() -> None:
     factory = EnvFactory(target=f"{__name__}:unlicensed")
     with pytest.raises(

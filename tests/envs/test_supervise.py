@@ -141,6 +141,7 @@ def test_a_report_from_a_child_is_the_one_made_here() -> None:
 @pytest.mark.parametrize(
     ("name", "what", "where", "seen"),
     [
+        ("DoubtsWhenMade", "the env cannot be made: AssertionError", "the constructor", "assert boards == 2"),
         ("RaisesWhenMade", "the env cannot be made: ValueError", "the constructor", "of that size (tests/envs/deadly.py:"),
         ("Quits", "step() raises SystemExit", "step 1", "enough (tests/envs/deadly.py:"),
         ("tests.envs.planted:RaisesAtSeven", "step() raises ZeroDivisionError", "step 7", "in RaisesAtSeven.step)"),

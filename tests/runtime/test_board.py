@@ -67,7 +67,7 @@ def test_a_successor_does_not_wait_because_the_one_before_did(clock: Clock) -> N
 
 def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     delay = [40.0]  # of other times
-    monkeypatch.setattr(boards, "_run_delay_s", lambda: delay[0])
+    monkeypatch.setattr(boards, "run_delay_s", lambda: delay[0])
     made = board()
     meter = made.meter("actor 0")
     for _ in range(3):  # of 10 s of work 2 on a core, 3 waiting for one
@@ -80,13 +80,14 @@ def test_time_on_no_core_is_told_of_work_alone_and_once(clock: Clock, monkeypatc
     meter = made.meter("actor 0")  # a successor
     clock.now, clock.core = clock.now + 10, clock.core + 9
     meter.add(Tick.WORKED)
-    assert made.shares()["actor 0"].asleep == 16
+    found = made.shares()["actor 0"]
+    assert (found.worked, found.preempted, found.asleep) == (31, 9, 16), "what its predecessor waited for a core is no work"
 
 
 def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is neither work that it did not do nor a wait for others."""
     delay = [40.0]
-    monkeypatch.setattr(boards, "_run_delay_s", lambda: delay[0])
+    monkeypatch.setattr(boards, "run_delay_s", lambda: delay[0])
     made = board()
     meter = made.meter("actor 0")
     for _ in range(2):  # of 6 s at its doorbell it could have worked in 2

@@ -58,6 +58,23 @@ def test_nothing_that_an_env_prints_reaches_the_terminal(on: str, tmp_path: Path
     assert "by python 20\n" in text and "by C 20\n" in text
 
 
+def test_what_an_env_prints_while_it_is_measured_is_not_shown(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "equipoise",
+        "train",
+        LOUD,
+        "--envs-per-actor",
+        "2",
+        "--save-config",
+        str(tmp_path / "a.toml"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "by python" not in done.stdout and "by C" not in done.stderr and "wrote " in done.stdout
+
+
 def train(env: str, *words: str, out: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "equipoise", "train", env, "--steps", "320", "--actors", "1", "--no-recipe", *words]
     return subprocess.run(

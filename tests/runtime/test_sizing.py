@@ -47,6 +47,49 @@ def test_sizes_follow_from_the_pace_of_an_env(pace: Pace, wanted: tuple[int, ...
     assert f"--actors {wanted[0]} --envs-per-actor {wanted[1]} --unroll {wanted[2]} --batch {wanted[3]}" in said
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"actors": 8}, (8, 1, 50, 8)),  # as a verdict may advise
+        ({"envs_per_actor": 2}, (4, 2, 25, 8)),
+        ({"unroll": 8}, (4, 1, 8, 4)),
+        ({"batch": 32}, (4, 1, 50, 32)),
+    ],
+)
+def test_what_is_named_stays_and_the_others_follow(given: dict[str, Any], wanted: tuple[int, ...], paced: Any) -> None:
+    paced(SLOW)
+    made, said = fitted(api.program(ENV, **given), given, recipe=True)
+    assert sizes(made) == wanted
+    (name,) = given
+    assert f"--{name.replace('_', '-')} " not in said and said.count("--") == 3
+
+
+@pytest.mark.parametrize(("agents", "envs"), [(2, 8), (3, 5), (12, 1), (40, 1)])
+def test_agents_are_streams(agents: int, envs: int, paced: Any) -> None:
+    paced(Pace(0.0001, 0.0001, 1.0, agents))
+    program = api.program(ENV, actors=3)
+    made, said = fitted(program, ["actors"], recipe=True)
+    assert sizes(made) == (3, envs, 64, 3 * envs)
+    assert f"has {agents} agents, so the defaults are --envs-per-actor {envs} --unroll 64 --batch {3 * envs}" in said
+    assert fitted(api.program(ENV, "dqn"), (), recipe=True)[1] == "", "a replay keeps its rounds"
+
+
+def test_the_agents_of_an_env_are_counted() -> None:
+    pace = measured(api.program("tests.envs.herd:Herd"))
+    assert pace is not None and pace.agents == 3
+
+
+@pytest.mark.parametrize("how", ["exits", "leaves"])
+def test_an_env_that_ends_its_process_is_the_runs_to_name(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert measured(api.program("tests.envs.printing:Loud", env_kwargs={how: 3})) is None
+    assert "my last words" in capfd.readouterr().err
+
+
+def test_an_env_that_waits_in_its_resets_does_not_compute() -> None:
+    pace = measured(api.program(ENV, env_kwargs={"reset_s": 0.3}))
+    assert pace is not None and pace.computes < sizing.WAITS
+
+
 def test_a_replay_learns_once_for_each_row(paced: Any) -> None:
     paced(SLOW)
     made, _ = fitted(api.program(ENV, "dqn"), (), recipe=True)
@@ -58,8 +101,8 @@ def test_a_replay_learns_once_for_each_row(paced: Any) -> None:
 @pytest.mark.parametrize(
     ("env", "options", "given"),
     [
-        (ENV, {"actors": 2}, ["actors"]), (ENV, {"settings": ["policy.unroll=8"]}, ["policy.unroll"]),
-        (ENV, {"max_lag": 0}, ["max_lag"]), ("CartPole-v1", {}, []),
+        (ENV, {"actors": 2, "envs_per_actor": 2}, ["actors", "placement.envs_per_actor"]), (ENV, {"max_lag": 0}, ["max_lag"]),
+        (ENV, {"inference": "local"}, ["inference"]), ("CartPole-v1", {}, []),
     ],
 )  # fmt: skip
 def test_what_the_user_or_a_recipe_said_stays(env: str, options: dict[str, Any], given: list[str], paced: Any) -> None:

@@ -1,8 +1,10 @@
-"""Sizes for a slow env: how many actors and envs, and how long unrolls, so that a first update comes within seconds.
+"""Sizes for a slow env, and for one of many agents: how many actors and envs, and how long unrolls.
 
-The defaults are for envs of less than a millisecond a step. With 2 actors of 16 envs and unrolls of 64 rows, an env of 100 ms
-a step would give its first batch after two minutes. One env is therefore made and stepped for a moment. Where it is slow, and
-the user named none of these sizes, they follow from what was measured. They are a part of the program that ``run.json`` keeps.
+The defaults are for envs of one agent and less than a millisecond a step. With 2 actors of 16 envs and unrolls of 64 rows, an
+env of 100 ms a step would give its first batch after two minutes; one of 12 agents would make batches that take 12 times the
+memory and the learner's time. One env is therefore made and stepped for a moment. The sizes that the user did not name follow
+from what was seen, and are a part of the program that ``run.json`` keeps. A verdict advises another value of one size; who
+follows it names that one, and the others stay fitted.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
 from equipoise import phases, recipes
 from equipoise.envs import make
 from equipoise.envs.base import SyncEnv
+from equipoise.envs.families.joint import Joint
+from equipoise.envs.loop import LoopEnv
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
+from equipoise.runtime.board import run_delay_s
 from equipoise.types import Policy, Program, learning
 
 SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
@@ -29,16 +35,18 @@ UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
 WAITS = 0.5  # an env that computes for less than this share of a step waits for something outside, and needs no core
 MOST_WAITING = 8  # actors of an env that waits
-SIZES = ("actors", "envs_per_actor", "unroll", "batch")
+PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
+OTHERS = {"updates", "starts_at", "inference"}  # who names one of them has a plan of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step and of a reset of one env, and the share of a step in which this process computes."""
+    """Seconds of a step and of a reset of one env, the share of both in which this process computes, and its agents."""
 
     step_s: float
     reset_s: float
     computes: float
+    agents: int = 1
 
     @property
     def slow(self) -> bool:
@@ -56,20 +64,24 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
     if lockstep or (recipe and recipes.find(program.name, _algorithm(program)) is not None):
         return program, ""
     one = next(iter(learning(program).values()))
-    if program.source.env is None or len(program.policies) > 1 or named & {*SIZES, "updates", "starts_at", "inference"}:
+    said = named >= PLACES or named & OTHERS
+    if said or program.source.env is None or len(program.policies) > 1:
         return program, ""
-    if (pace := measured(program)) is None or not pace.slow:
+    pace = measured(program)
+    if pace is None or not (pace.slow or (pace.agents > 1 and one.replay is None)):
         return program, ""
-    made = _sized(program, one, pace)
+    made = _sized(program, one, pace, named)
     try:
         check(made)
     except ValueError:  # an algorithm that wants other sizes: its own
         return program, ""
     place, policy = made.placement, next(iter(learning(made).values()))
-    return made, (
-        f"{program.name} takes {_said(pace.step_s)} a step and {_said(pace.reset_s)} a reset, so the defaults are --actors "
-        f"{place.actors} --envs-per-actor {place.envs_per_actor} --unroll {policy.unroll} --batch {policy.batch}"
-    )
+    if made == program:
+        return program, ""
+    why = f"takes {_said(pace.step_s)} a step and {_said(pace.reset_s)} a reset" if pace.slow else f"has {pace.agents} agents"
+    sizes = {"actors": place.actors, "envs_per_actor": place.envs_per_actor, "unroll": policy.unroll, "batch": policy.batch}
+    shown = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in sizes.items() if name not in named)
+    return made, f"{program.name} {why}, so the defaults are {shown}"
 
 
 def _algorithm(program: Program) -> str:
@@ -79,33 +91,72 @@ def _algorithm(program: Program) -> str:
 def measured(program: Program) -> Pace | None:
     """Step one env for a moment; None where it cannot be, which the run will say."""
     phases.say(f"measuring an env of {program.name}")
-    with contextlib.ExitStack() as stack, contextlib.suppress(Exception):  # the run meets the same, with all that it says of it
+    # Whatever goes wrong, the run meets it again, with all that it says of it.
+    with contextlib.suppress(Exception, SystemExit), contextlib.ExitStack() as stack, _exits_raised():
         env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
         stack.callback(env.close)
-        began = time.perf_counter()
+        reset = _Spent()
         ts = env.recv()
-        reset_s = time.perf_counter() - began
-        began, computed, steps = time.perf_counter(), time.process_time(), 0
-        while steps < STEPS and time.perf_counter() - began < MEASURE_S and not (ts.terminated[0] or ts.truncated[0]):
+        reset_s, reset_computed = reset.seconds()
+        stepping, until, steps = _Spent(), time.perf_counter() + MEASURE_S, 0
+        while steps < STEPS and time.perf_counter() < until and not (ts.terminated[0] or ts.truncated[0]):
             env.send(env.form.zeros(), ts.stream)
             ts = env.recv()
             steps += 1
-        wall = max(time.perf_counter() - began, 1e-9)
-        return Pace(wall / max(steps, 1), reset_s, (time.process_time() - computed) / wall)
+        stepped_s, computed = stepping.seconds()
+        computes = (reset_computed + computed) / (reset_s + stepped_s)
+        return Pace(stepped_s / max(steps, 1), reset_s, computes, _agents(env))
     return None
 
 
-def _sized(program: Program, policy: Policy, pace: Pace) -> Program:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    actors = min(MOST_WAITING, max(cores, 4)) if pace.computes < WAITS else cores
-    # The envs of one actor are stepped and reset one after the other: more of them make nothing faster.
-    envs = 1 if pace.reset_s >= SLOW_RESET_S or pace.step_s >= 10 * SLOW_STEP_S else 4
+class _Spent:
+    """What this thread spends from now on, without what it waits for a core: other processes are not the env's doing."""
+
+    def __init__(self) -> None:
+        self._began, self._late, self._computed = time.perf_counter(), run_delay_s(), time.process_time()
+
+    def seconds(self) -> tuple[float, float]:
+        """Seconds in all, and those on a core."""
+        wall = time.perf_counter() - self._began - (run_delay_s() - self._late)
+        return max(wall, 1e-9), time.process_time() - self._computed
+
+
+@contextlib.contextmanager
+def _exits_raised() -> Iterator[None]:
+    """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would end the command unsaid."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    before, os._exit = os._exit, leave
+    try:
+        yield
+    finally:
+        os._exit = before
+
+
+def _agents(env: SyncEnv) -> int:
+    one = env.envs[0] if isinstance(env, LoopEnv) else None
+    return len(one.names) if isinstance(one, Joint) else 1
+
+
+def _sized(program: Program, policy: Policy, pace: Pace, named: Collection[str]) -> Program:
+    place = program.placement
+    actors, envs = place.actors, place.envs_per_actor
+    if pace.slow and "actors" not in named:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        actors = min(MOST_WAITING, max(cores, 4)) if pace.computes < WAITS else cores
+    if "envs_per_actor" not in named:
+        if pace.slow:  # the envs of one actor are stepped and reset one after the other: more of them make nothing faster
+            envs = 1 if pace.reset_s >= SLOW_RESET_S or pace.step_s >= 10 * SLOW_STEP_S else 4
+        envs = max(min(envs, place.envs_per_actor // pace.agents), 1)  # each agent is a stream, as an env of one agent is
     if policy.replay is not None:  # an update for each row, as where one env is stepped alone
         rows = actors * envs * policy.unroll
         changed = replace(policy, replay=replace(policy.replay, updates=rows))
     else:
-        longest = round(UPDATE_S / (pace.step_s * envs))
-        changed = replace(policy, unroll=max(min(policy.unroll, longest), SHORTEST), batch=actors * envs)
+        longest = round(UPDATE_S / (pace.step_s * envs)) if pace.slow else policy.unroll
+        unroll = policy.unroll if "unroll" in named else max(min(policy.unroll, longest), SHORTEST)
+        changed = replace(policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs)
     (name,) = learning(program)
     return replace(alter(program, actors=actors, envs_per_actor=envs), policies={**program.policies, name: changed})
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from equipoise.balance.shares import Shares, add
 
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
+OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 
 
 def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
-    offline: bool = False, threads: int | None = None, paid: int | None = None,
+    offline: bool = False, threads: int | None = None, paid: int | None = None, envs: int | None = None,
 ) -> str:  # fmt: skip
     """What the workers' shares say, by the side of the ring that each is on; those beside it are not judged.
 
@@ -21,6 +22,7 @@ def verdict(
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so no worker waits and the only question is where the time goes. ``offline``: there are no actors.
     ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
+    ``envs`` of an actor, if known.
     """
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
@@ -37,11 +39,14 @@ def verdict(
     waits, held = learning.share("starved"), sampling.share("blocked")
     # Waiting for a core comes first: on a full machine a worker that is preempted makes the others starve or block, and
     # what would help them (more actors, more lag) would make it worse. But not where the learner works, most of the time, at
-    # what would hold the actors up with a core for each as well.
+    # what would hold the actors up with a core for each as well, nor where the learner waits for actors whose envs wait longer
+    # for something outside than anybody does for a core.
     preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
-    crowded, works = preempted >= WAIT, learning.worked >= learning.preempted and waits < WAIT
+    outside = waits >= WAIT and add(actors).share("asleep") > preempted
+    crowded, works = preempted >= WAIT and not outside, learning.worked >= learning.preempted and waits < WAIT
     if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
-        return _cpu_bound(preempted, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
+        used = sum(one.share("worked") - one.share("asleep") for one in (*actors, *servers, *learners, *shards))
+        return _cpu_bound(preempted, used, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
     if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
         return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
     if waits >= WAIT and servers and (busy := max(shares.share("worked") for shares in servers)) >= 1 - WAIT:
@@ -49,11 +54,12 @@ def verdict(
             f"Inference-bound: an inference worker is at work {_percent(busy)} of the time and the learner waits; use more "
             "inference_workers, a faster device or --inference local."
         )
+    resets = add(actors)
+    # Where actors wait for each other's resets they wait for the learner as well: the larger share is the cause.
+    if waits >= WAIT and resets.share("resetting") >= max(RESETS, held):
+        return _resetting(resets, len(actors), cores, envs)
     if waits >= WAIT and held >= WAIT:
         return _lockstep(waits, held, max_lag)
-    resets = add(actors)
-    if waits >= WAIT and resets.share("resetting") >= RESETS:
-        return _resetting(resets, len(actors), cores)
     if waits >= WAIT:
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
@@ -72,11 +78,12 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
     return f"{sentence}; add actors or envs per actor."
 
 
-def _resetting(actors: Shares, count: int, cores: int | None) -> str:
+def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> str:
     """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
     each = actors.resetting / max(actors.resets, 1.0)
     sentence = f"Resetting: {_percent(actors.share('resetting'))} of the actors' time goes into resets of {_seconds(each)} each"
-    more = f"use --actors {2 * count} and half the --envs-per-actor, since resets of one actor follow each other"
+    fewer = "" if envs == 1 else " and half the --envs-per-actor" if envs is None else f" --envs-per-actor {-(-envs // 2)}"
+    more = f"use --actors {2 * count}{fewer}, since the resets of one actor follow each other"
     if actors.asleep >= actors.resetting / 2:  # they wait for something outside, so a core is no limit
         return f"{sentence}, which wait for something; {more}."
     if cores is not None and count >= cores:
@@ -119,11 +126,16 @@ def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
     return f"Uneven: {sentence}; raise --max-lag above {max_lag} or use smaller batches."
 
 
-def _cpu_bound(preempted: float, actors: int, others: int, cores: int | None, threads: int | None) -> str:
+def _cpu_bound(
+    preempted: float, used: float, actors: int, others: int, cores: int | None, threads: int | None
+) -> str:  # fmt: skip
+    """``used``: the cores that the workers have had; of a learner with several threads only one is counted."""
     workers = actors + others
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
-    if fewer:
+    if cores is not None and threads == 1 and used < OURS * cores:  # fewer workers would leave them even less
+        advice = f"they get {used:.2f} of these, and other processes the rest: stop those, or add cores"
+    elif fewer:
         advice = f"use fewer {fewer}"
     elif cores is not None and cores >= workers:
         advice = "a core for each would do, so something else keeps them busy: stop that, or add cores"

@@ -58,14 +58,17 @@ def resume(
             given, more = read(options)
             from equipoise import api
             from equipoise.console.terminal import View
+            from equipoise.record.summary import read_summary
 
+            before = read_summary(directory)  # None where the run was killed: what it had told is told again
+            told = [] if before is None else before.get("notes", [])
             try:
                 run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
             except api.NothingToDo as done:
                 say(str(done))
                 sys.exit(0)
-            for key, (before, after) in run.changes.items():
-                say(f"changed: {key} {before!r} -> {after!r}")
-            view = View(run.program, on=run.on, quiet=quiet)
+            for key, (was, now) in run.changes.items():
+                say(f"changed: {key} {was!r} -> {now!r}")
+            view = View(run.program, on=run.on, quiet=quiet, told=told)
         code = watch(run, view, "resume", start)
     sys.exit(code)

@@ -152,6 +152,7 @@ def train(
                 prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api, recipes
             from equipoise.api.sizing import fitted
+            from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
 
             all_settings = (*(settings or ()), *more)
@@ -168,7 +169,8 @@ def train(
                 made = api.measurable if measured else api.program
                 program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
                 named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
-                program, sizes = fitted(program, named, recipe=recipe)
+                with unheard():  # an env that is measured prints what it will print into logs/
+                    program, sizes = fitted(program, named, recipe=recipe)
                 if sizes and not quiet:
                     say(sizes, file=sys.stderr)
             if save_config is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def watch(run: Run, view: View, command: str, start: Starting) -> int:
     """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped."""
     from equipoise.console.aside import prints_aside
+    from equipoise.console.ending import Ending
     from equipoise.errors import CannotStart, WorkerFailed
     from equipoise.learners.learner import NonFiniteUpdate
     from equipoise.record.directory import LOGS
@@ -26,7 +27,7 @@ def watch(run: Run, view: View, command: str, start: Starting) -> int:
     interrupted = preempted = False
     try:
         # The view is left first: closing the run takes a moment and may print.
-        with prints_aside(run.directory / LOGS, view.console) as keep_small, run, view:
+        with prints_aside(run.directory / LOGS, view.console) as keep_small, Ending(view), run, view:
             for report in run:
                 view.update(report)
                 keep_small()

@@ -61,4 +61,27 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
                     log.file.unlink()
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Drop what this process prints meanwhile, because it will be printed again where it is kept."""
+    if not is_descriptor(sys.stdout, STDOUT) or not is_descriptor(sys.stderr, STDERR):
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {standard: os.dup(standard) for standard in (STDOUT, STDERR)}
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for standard in kept:
+            os.dup2(nothing, standard)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.close(nothing)
+        for standard, descriptor in kept.items():
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+
+
 def _nothing() -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,7 +60,11 @@ OUTCOMES = {
 class View:
     """A context manager around a run; ``update`` with each report, ``summarise`` after the end."""
 
-    def __init__(self, program: Program, *, on: str, quiet: bool = False, console: Console | None = None) -> None:
+    def __init__(
+        self, program: Program, *, on: str, quiet: bool = False, console: Console | None = None, told: Collection[str] = ()
+    ) -> None:
+        """``told``: notes that were shown before, by the process that began the run."""
+        self._told = {*told}
         self.console = make_console() if console is None else console
         self._program, self._on = program, on
         self._history = History()
@@ -87,6 +91,7 @@ class View:
     def update(self, report: Report) -> None:
         self._history.add(report)
         for note in report.notes:
+            self._told.add(note)
             self._say(note)
         if self._waits_long(report) and report.evaluating is not None and (self._quiet or self._live is None):
             self._print(evaluating(report.evaluating))
@@ -128,8 +133,16 @@ class View:
         lines = wrapped(text, width_of(self.console.file), "  ")
         self.console.print(self._safe(Text("\n".join(lines), style=style)), soft_wrap=True)
 
+    def ending(self, text: str) -> None:
+        """Print what the end of the run is at; another thread may call it."""
+        if not self._quiet:
+            self.console.print(self._safe(Text(f"ending: {text}")), soft_wrap=True)
+
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
-        """Print the result, its directory, and what to do next."""
+        """Print the notes that no report was left to bring, the result, its directory, and what to do next."""
+        for note in summary["notes"]:
+            if note not in self._told:
+                self._say(note)
         print_summary(self.console, summary, directory, lag=lag_name(self._program))
 
     def _safe(self, renderable: RenderableType) -> RenderableType:

@@ -18,7 +18,7 @@ from typing import Any
 from gymnasium.error import DependencyNotInstalled
 
 from equipoise.envs.families import old_gym
-from equipoise.hints import install, nearest
+from equipoise.hints import install, nearest, said
 
 EXTRAS = {  # module -> this project's extra
     "ale_py": "atari",
@@ -128,12 +128,12 @@ def unexpected(target: str, kwargs: Mapping[str, Any], known: Callable[[], Itera
     try:
         yield
     except TypeError as error:
-        said = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if said is None or said[1] not in kwargs:
+        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if named is None or named[1] not in kwargs:
             raise
-        close = nearest(said[1], set(known()))
+        close = nearest(named[1], set(known()))
         hint = f" (did you mean {close!r}?)" if close else ""
-        raise ValueError(f"{target} takes no argument {said[1]!r}{hint}: {error}") from error
+        raise ValueError(f"{target} takes no argument {named[1]!r}{hint}: {error}") from error
 
 
 def required(target: str, kwargs: Mapping[str, Any], accepted: Mapping[str, Any] | None, given: Iterable[str]) -> None:
@@ -187,8 +187,8 @@ def explained(target: str) -> Iterator[None]:
     except UnsupportedSpace as error:
         raise UnsupportedSpace(f"{target}: {error}") from error
     except DependencyNotInstalled as error:
-        said = re.search(r"gymnasium\[([\w-]+)\]", str(error))
-        extra = GYMNASIUM_EXTRAS.get(said[1]) if said else None
+        named = re.search(r"gymnasium\[([\w-]+)\]", str(error))
+        extra = GYMNASIUM_EXTRAS.get(named[1]) if named else None
         raise ImportError(f"{target} needs {extra}: {install(extra)}" if extra else f"{target}: {error}") from error
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
@@ -202,5 +202,5 @@ def explained(target: str) -> Iterator[None]:
             raise old_gym.OldGym(f"{target}: {error}; {old_gym.REGISTERED}") from error
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise NotMade(
-            f"{target} could not be made: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
+            f"{target} could not be made: {type(error).__name__}: {said(error)} ({at.filename}, line {at.lineno})"
         ) from error

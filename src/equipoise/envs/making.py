@@ -32,6 +32,7 @@ from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
+from equipoise import phases
 from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
@@ -87,6 +88,7 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
             name = target.removeprefix("envpool:")
             return make_pool(name, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
         found = partial(parallel, target.removeprefix(PETTINGZOO)) if target.startswith(PETTINGZOO) else resolve(target)
+        phases.say(f"making an env of {target}")
         with wrong.unexpected(target, kwargs, partial(handed_on, found)):
             if isinstance(found, atari.Game | minigrid.Grid):
                 if factory.action_mask not in ("auto", "none"):
@@ -118,6 +120,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
     if not module:
         for prefixes, family, _ in FAMILIES:
             if name.startswith(prefixes):
+                phases.say(f"importing {family}")
                 importlib.import_module(family)  # registers the ids
         if name not in gymnasium.registry:
             if meant := meant_by(name):
@@ -132,6 +135,7 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         return next((kind(name) for prefixes, _, kind in FAMILIES if name.startswith(prefixes)), gymnasium.registry[name])
     if said := wrong.no_name(target):
         raise ValueError(said)
+    phases.say(f"importing {module}")
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from equipoise import phases
 from equipoise.files import plain
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Entry
@@ -115,10 +116,12 @@ class Keeping:
         ``whole``: the last weights are in a whole checkpoint already.
         """
         if status == "solved" or not whole:
+            phases.ending("saving the weights")
             meta = self.meta(evaluations.version) | {"status": status, "evaluation": evaluations.last}
             save = self._files.save_best if status == "solved" else self._files.save_checkpoint
             self.weights(save, reporter, evaluations, meta)
         self.sum_up(status, reporter, evaluations)
+        phases.ending("")
 
     def sum_up(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
         """Write the summary, which ``summary`` keeps."""

@@ -226,7 +226,7 @@ class Reporter:
         return verdict(
             balance, max_lag=self._blue.program.placement.max_lag, cores=_cores(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
-            paid=None if not self._blue.replays else self._blue.pace.updates,
+            paid=None if not self._blue.replays else self._blue.pace.updates, envs=self._blue.program.placement.envs_per_actor,
         )  # fmt: skip
 
     def _acting(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from equipoise import phases
 from equipoise.deaths import Streak
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
@@ -346,6 +347,7 @@ class Run:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
         if attempt.runtime.stats().version == 0:
             return False
+        phases.ending(f"saving the whole run once its workers hold still, in {LAST_CUT_S:.0f} s at most")
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
             attempt.runtime.hold()

@@ -126,9 +126,11 @@ class Meter:
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
         self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
-        self._delay_from = self._delay = _run_delay_s() if alone else 0.0
+        before = float(self._fields["delay_s"][0])  # of a predecessor, whose seconds stay
+        self._delay = run_delay_s() if alone else 0.0
+        self._delay_from = self._delay - before
         self._late_s = 0.0
-        self._known = self._elsewhere(0.0) if alone else 0.0
+        self._known = self._elsewhere(before) if alone else 0.0
         self._fields["waits"][0] = False  # a predecessor may have been killed while waiting
 
     def add(self, tick: Tick) -> float:
@@ -140,7 +142,7 @@ class Meter:
         self._fields["touched_s"][0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now
-            self._fields["delay_s"][0] = delay = _run_delay_s() - self._delay_from
+            self._fields["delay_s"][0] = delay = run_delay_s() - self._delay_from
             before, self._known = self._known, self._elsewhere(delay)
             self._fields["asleep_s"][0] += max(self._known - before, 0.0)
         return now
@@ -157,7 +159,7 @@ class Meter:
         """Note that the worker goes to its doorbell or comes back; the kernel says how long it was runnable without a core."""
         self._fields["waits"][0] = waiting
         if self._alone:
-            before, self._delay = self._delay, _run_delay_s()
+            before, self._delay = self._delay, run_delay_s()
             self._late_s = 0.0 if waiting else self._delay - before
 
     def preempted(self) -> None:
@@ -168,7 +170,7 @@ class Meter:
         self._at = now
 
 
-def _run_delay_s() -> float:
+def run_delay_s() -> float:
     """The seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
     file = _schedstat(os.getpid())
     return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from equipoise import phases
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.memory import keep_freed
 from equipoise.runtime import build
@@ -143,4 +144,5 @@ class SerialRuntime:
     def stop(self) -> None:
         for worker in self._workers:
             worker.close()
+        phases.ending("")
         torch.set_num_threads(self._threads_before)

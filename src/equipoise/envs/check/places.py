@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 import equipoise
+from equipoise.hints import said
 
 OURS = Path(equipoise.__file__).parent
 TOYS = OURS / "envs" / "toys"
@@ -105,9 +106,9 @@ def core(env: Any) -> Any:
 
 
 def words(error: BaseException) -> str:
-    """The message of an error, cut where it is long."""
-    said = str(error)
-    return said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
+    """What an error says, cut where it is long."""
+    text = said(error)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
 def line_of(error: BaseException, env: Any = None, method: str = "step") -> str:

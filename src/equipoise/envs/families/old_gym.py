@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+# Not shimmy's extras gym-v21 and gym-v26: those of 2.0.1 want numpy<2, and a gym whose source does not build any more.
+PACKAGES = "shimmy gym"
 VALUES = "step returns (obs, reward, terminated, truncated, info) and reset(seed, options) returns (obs, info)"
 
 REFUSED = "must inherit from the gymnasium.Env class"  # what gymnasium.make says of such an env
@@ -39,11 +41,11 @@ def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> st
             old = "seed" not in inspect.signature(env.reset).parameters
         except (TypeError, ValueError):  # written in C
             old = True
-    version, extra = ("21", "gym-v21") if old else ("26", "gym-v26")
+    version = "21" if old else "26"
     made = f"{target.rpartition(':')[2] or 'make_env'}()"
     if not made.removesuffix("()").isidentifier():
         made = "make_env()"
-    call = f'wrap it: shimmy.GymV{version}CompatibilityV0(env={made}), of pip install "shimmy[{extra}]"'
+    call = f"wrap it: shimmy.GymV{version}CompatibilityV0(env={made}), of pip install {PACKAGES}"
     spaces = type(getattr(env, "observation_space", None)).__module__.partition(".")[0]
     if spaces != "gymnasium":
         return f"{call}, in a function of yours that is the new ENV"

@@ -16,6 +16,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from equipoise import phases
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.runtime import build
@@ -133,6 +134,7 @@ class ProcessRuntime:
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
+        self._board.say(child.name, "its process begins")  # until the worker itself says more
         assignment = worker.Assignment(
             name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
             lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
@@ -287,7 +289,9 @@ class ProcessRuntime:
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""
+        phases.ending("ending the workers")
         self._finalizer()
+        phases.ending("")
 
 
 def _ring(bells: Mapping[str, Bell], names: Sequence[str]) -> None:
