@@ -1,8 +1,9 @@
-"""The end of an error message: the nearest valid name, or all of them; what to install."""
+"""The end of an error message: the nearest valid name, or all of them; what to install; where a user's code raised."""
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Collection
 from difflib import SequenceMatcher
 from importlib import metadata
@@ -39,6 +40,14 @@ def install(extra: str) -> str:
         lines = []
     needed = [line.partition(";")[0].strip() for line in lines if re.search(rf"extra == ['\"]{extra}['\"]", line)]
     return f"pip install {' '.join(repr(one) for one in needed)}" if needed else f"install its extra {extra!r}"
+
+
+def raised(error: BaseException) -> str:
+    """The kind, the message and the line of an error that a user's code raised; a SyntaxError's line is that of the mistake."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
 
 
 def _last(name: str) -> str:
