@@ -68,7 +68,9 @@ def test_the_best_of_many_equal_evaluations_is_luck() -> None:
 def test_a_resumed_run_does_not_tell_a_fall_again() -> None:
     evaluations, _ = entered(22, 500, 300)
     again = Evaluations()
-    again.load(json.loads(json.dumps({k: asdict(v) if isinstance(v, Evaluation) else v for k, v in evaluations.state().items()})))
+    again.load(
+        json.loads(json.dumps({k: asdict(v) if isinstance(v, Evaluation) else v for k, v in evaluations.state().items()}))
+    )
     assert again.enter(Evaluation(mean=200.0, std=5.0, episodes=20, env_steps=4000, version=4)) is None
     assert again.fallen and again.count == 4
 

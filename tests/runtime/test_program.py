@@ -341,6 +341,7 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("gamma=0.9", r"unknown setting 'gamma'; did you mean 'algorithm.gamma'\?"),
         ("algorithm.unroll=1", r"did you mean 'policy.unroll'\?"),
         ("actor=2", r"did you mean 'placement.actors'\?"),
+        ("algorithm=ppo", "unknown setting 'algorithm'; a run begins with its algorithm and keeps it: --algorithm NAME"),
         ("actors=2", r"unknown setting 'actors'; it is 'placement.actors'"),
         ("evaluate_every=2", r"unknown setting 'evaluate_every'; it is 'evaluation.every'"),
         ("max-lag=2", r"it is 'placement.max_lag'"),

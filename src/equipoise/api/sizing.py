@@ -79,7 +79,7 @@ def _algorithm(program: Program) -> str:
 def measured(program: Program) -> Pace | None:
     """Step one env for a moment; None where it cannot be, which the run will say."""
     phases.say(f"measuring an env of {program.name}")
-    with contextlib.ExitStack() as stack, contextlib.suppress(Exception):  # the run meets the same, with all that it says of it
+    with contextlib.ExitStack() as stack, contextlib.suppress(Exception, SystemExit):  # the run meets the same, and says what
         env: SyncEnv = make(program.env, streams=np.arange(1), seed=program.schedule.seed)
         stack.callback(env.close)
         began = time.perf_counter()

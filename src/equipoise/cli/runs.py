@@ -39,7 +39,7 @@ def runs(
     """List the runs of a folder: what they train, how far they are, what they reached; sort, filter, remove."""
     with plain_errors("equipoise runs", debug):
         from equipoise.console.tables import runs_table
-        from equipoise.console.terminal import make_console, safe
+        from equipoise.console.terminal import make_console, safe, table_width
         from equipoise.record import listing
 
         if not place.is_dir() and (place.exists() or place != PLACE):
@@ -48,7 +48,7 @@ def runs(
         rows = listing.rows(place, damaged=damaged) if place.exists() else []
         found = listing.chosen(rows, where or (), sort)
         console = make_console()
-        for line in runs_table(found, width=console.width):
+        for line in runs_table(found, width=table_width(console)):
             console.print(safe(line, console), soft_wrap=True)
         for sentence in damaged:
             print(f"warning: {sentence}", file=sys.stderr)

@@ -31,7 +31,7 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
     """
     from equipoise import trust
     from equipoise.console.tables import seeds_table
-    from equipoise.console.terminal import make_console
+    from equipoise.console.terminal import make_console, table_width
     from equipoise.programs.config_file import write_config
     from equipoise.programs.program import to_json
     from equipoise.record import listing
@@ -56,7 +56,7 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
     console = make_console()
     found = [listing.row(run) for run, _ in waiting if (run / "run.json").is_file()]
     print()
-    for line in seeds_table(found, width=console.width):
+    for line in seeds_table(found, width=table_width(console)):
         print(line)
     write_atomic(place / SUMMARY, json_bytes(_summary(found)))
     print(f"The runs are in {place}. Next:\n  equipoise plot {place}\n  equipoise evaluate {place}/seed_{first}")

@@ -87,12 +87,18 @@ def _reason(error: Any) -> str:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
             return f"no such option {name!r}; it is {ours}"
+        if command.name == "resume" and name in _options(error.ctx.parent.command.commands["train"]):
+            return f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
         return f"no such command {name!r}{hint(name, list(command.commands))}"
     return message[:1].lower() + message[1:].rstrip(".") + "."
+
+
+def _options(command: Any) -> list[str]:
+    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
 
 
 def printable(text: str) -> str:

@@ -148,6 +148,11 @@ def make_console() -> Console:
     return Console(highlight=False)
 
 
+def table_width(console: Console) -> int:
+    """Columns that a table may take; in a pipe or a file as many as it needs, since a name that is cut cannot be read back."""
+    return console.width if console.is_terminal else sys.maxsize
+
+
 def safe(renderable: RenderableType, console: Console) -> RenderableType:
     """Replace the characters that an encoding other than UTF-8 does not have."""
     if console.encoding.lower().startswith("utf"):
