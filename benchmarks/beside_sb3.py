@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/beside_sb3.py [--cases cartpole pendulum ...] [--seeds 0,1,2,3,4]
 
 No recipe on either side: ``equipoise train ENV --no-recipe`` and ``PPO("MlpPolicy", ENV).learn(STEPS)``. The seeds of a case
-run in turn, ours and theirs. Seconds count from the start of the process to the end of training, imports among them; ours save a
-checkpoint within that time, theirs do not. The return is the mean of 100 episodes of the policy's best actions, which
-each side plays by itself afterwards.
+run in turn, ours and theirs. Seconds count from the start of the process to the end of training, imports among them; ours save
+a checkpoint within that time, theirs do not. The return is the mean of 100 episodes of the policy's best actions, which each
+side plays by itself afterwards.
 """
 
 from __future__ import annotations

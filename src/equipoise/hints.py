@@ -1,4 +1,4 @@
-"""Parts of an error message: the nearest valid name, or all of them; what to install; what an error without words says."""
+"""Parts of an error message: the nearest valid name, or all of them; what to install; what a user's code raised, and where."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ def said(error: BaseException) -> str:
         return text
     frames = traceback.extract_tb(error.__traceback__)
     return (frames[-1].line or "" if frames else "") or "no message"
+
+
+def raised(error: BaseException) -> str:
+    """The kind, the message and the line of an error that a user's code raised; a SyntaxError's line is that of the mistake."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {said(error)} ({at.filename}, line {at.lineno})"
 
 
 def _last(name: str) -> str:

@@ -252,6 +252,11 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --steps many", "--steps: expected a whole number, got 'many' (64, 500k, 1M, 500MiB and 2GB are some)"),
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
+        (
+            "resume A --algorithm ppo",
+            "resume: no such option '--algorithm'; it is one of 'train', and a resume keeps it: 'train",
+        ),
+        ("resume A --stepz 3", "resume: no such option '--stepz'; did you mean '--steps'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See"),
         ("sac A", "equipoise: no such command 'sac'; valid: algorithms, chaos, check, collect, completion, envs,"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),

@@ -95,6 +95,13 @@ def names(text: str) -> list[str]:
     return [line.split()[0].rpartition("/")[2] for line in text.splitlines()[1:]]
 
 
+def test_a_name_is_not_cut_in_a_pipe(made: Path) -> None:
+    result = CliRunner().invoke(app, ["runs", str(made)], env={"COLUMNS": "40"})
+    assert {line.split()[0] for line in result.stdout.splitlines()[1:]} == {
+        str(made / name) for name in ("a", "b", "deep/er/c")
+    }
+
+
 def test_runs_are_a_table(made: Path) -> None:
     text = out("runs", str(made))
     assert names(text) == ["a", "b", "c"]

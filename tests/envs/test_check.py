@@ -272,6 +272,12 @@ def test_time_limits_are_seen():
     )
 
 
+def test_ends_of_one_length_may_be_a_clocks():
+    said = checked("equipoise.envs.toys.catch:Catch").facts["episodes"]
+    assert said.endswith(", each of them after 9: if a clock ends them, truncated is to be True"), said
+    assert "clock" not in checked("CartPole-v1").facts["episodes"]
+
+
 def test_an_env_without_randomness_is_said_to_be_so():
     assert checked("CliffWalking-v1").facts["seeds"] == "every seed gives the same rows"
 

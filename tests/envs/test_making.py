@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -201,3 +202,10 @@ def test_what_an_env_raises_as_it_is_made_is_told_with_its_place() -> None:
         ValueError, match=r"could not be made: RuntimeError: no licence for simulator 7 \(.*test_making.py, line"
     ):
         make(factory, streams=np.array([7]), seed=0)
+
+
+def test_an_env_whose_module_does_not_parse_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unparsed_envs.py").write_text("\ndef env(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"could not be made: SyntaxError: .*unparsed_envs.py, line 2\)$"):
+        make(EnvFactory(target="unparsed_envs:env"), streams=np.arange(1), seed=0)

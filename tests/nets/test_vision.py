@@ -289,7 +289,7 @@ def test_a_torso_of_ones_own():
     ("name", "said"),
     [
         ("no_such_module:Net", "expected an importable module"),
-        (f"{__name__}:Nothing", "expected a torch.nn.Module class, got None"),
+        (f"{__name__}:Custon", r"has no 'Custon'; did you mean 'Custom'\?"),
         (f"{__name__}:images", "expected a torch.nn.Module class, got <function"),
         (f"{__name__}:Sizeless", "expected an integer size_out"),
         (f"{__name__}:Bare", r"expected Bare\(observation_space\), got Bare\(\): too many positional arguments"),
@@ -302,3 +302,10 @@ def test_a_wrong_torso_is_named(name, said):
     with pytest.raises(ValueError, match=said) as error:
         network(SMALL, torso=name)
     assert name in str(error.value)
+
+
+def test_a_torso_whose_module_does_not_parse_is_told_with_its_line(tmp_path, monkeypatch):
+    (tmp_path / "unparsed_nets.py").write_text("\nclass Net(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"torso 'unparsed_nets:Net'.*SyntaxError: .*unparsed_nets.py, line 2\)"):
+        network(SMALL, torso="unparsed_nets:Net")

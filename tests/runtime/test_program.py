@@ -178,13 +178,29 @@ def test_an_algorithm_of_ones_own():
         ("impla", r"unknown algorithm 'impla'; did you mean 'impala'\?"),
         ("no_such_module:X", "expected an importable module, got No module named 'no_such_module'"),
         (f"{__name__}:Toi", r"has no 'Toi'; did you mean 'Toy'\?"),
-        (f"{__name__}:Unfinished", "expected a concrete subclass"),
+        (f"{__name__}:Unfinished", "expected a concrete subclass .* without act, best, loss, network"),
         ("json:loads", "expected a concrete subclass"),
+        (f"{__name__}:TOY", "expected a concrete subclass of equipoise.types.Algorithm, got '.*:Toy'$"),
     ],
 )
 def test_an_unknown_algorithm_names_the_nearest(name, message):
     with pytest.raises(ValueError, match=message):
         algorithm_class(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nclass A(:\n", r"SyntaxError: .*_algorithm.py, line 2\)"),
+        ("\n\n1 / 0\n", r"ZeroDivisionError: .*_algorithm.py, line 3\)"),
+    ],
+)
+def test_an_algorithm_whose_module_fails_is_told_with_its_line(text, said, tmp_path, monkeypatch):
+    name = f"broken_{len(text)}_algorithm"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"algorithm '{name}:A': expected a module that can be imported, got {said}"):
+        algorithm_class(f"{name}:A")
 
 
 def test_a_class_that_no_import_reaches_is_refused():
@@ -324,6 +340,7 @@ def test_settings_apply_in_order_and_to_a_copy():
         ("gamma=0.9", r"unknown setting 'gamma'; did you mean 'algorithm.gamma'\?"),
         ("algorithm.unroll=1", r"did you mean 'policy.unroll'\?"),
         ("actor=2", r"did you mean 'placement.actors'\?"),
+        ("algorithm=ppo", "unknown setting 'algorithm'; a run begins with its algorithm and keeps it: --algorithm NAME"),
         ("actors=2", r"unknown setting 'actors'; it is 'placement.actors'"),
         ("evaluate_every=2", r"unknown setting 'evaluate_every'; it is 'evaluation.every'"),
         ("max-lag=2", r"it is 'placement.max_lag'"),

@@ -117,6 +117,7 @@ def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_t
     assert pace is not None and not pace.slow
     assert fitted(program, (), recipe=False) == (program, "")
     assert measured(api.program("NoSuchEnv-v1")) is None
+    assert measured(api.program("tests.envs.deadly:Quits")) is None, "its sys.exit() would end the command without a word"
 
 
 def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def _reason(error: Any) -> str:
             return f"no such option {name!r}; it is a setting: --set {key}=..."
         if command.name in ("train", "resume") and (ours := peer_option(name, error.ctx.meta.get("algorithm"))):
             return f"no such option {name!r}; {ours}."
+        if command.name == "resume" and name in _options(error.ctx.parent.command.commands["train"]):
+            return f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
         near = nearest(name, [o for o in known if o[:1] == "-"])
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
@@ -102,6 +104,10 @@ def _reason(error: Any) -> str:
     extra = "unexpected extra argument" in message and command is not None and command.name == "train"
     more = "; an algorithm is --algorithm NAME" if extra else ""
     return message[:1].lower() + message[1:].rstrip(".") + more + "."
+
+
+def _options(command: Any) -> list[str]:
+    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
 
 
 def printable(text: str) -> str:

@@ -11,14 +11,13 @@ import os
 import pkgutil
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
 from equipoise.envs.families import old_gym
-from equipoise.hints import install, nearest, said
+from equipoise.hints import install, nearest, raised
 
 EXTRAS = {  # module -> this project's extra
     "ale_py": "atari",
@@ -200,7 +199,4 @@ def explained(target: str) -> Iterator[None]:
     except Exception as error:  # an env's constructor may raise anything
         if old_gym.REFUSED in str(error):
             raise old_gym.OldGym(f"{target}: {error}; {old_gym.REGISTERED}") from error
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        raise NotMade(
-            f"{target} could not be made: {type(error).__name__}: {said(error)} ({at.filename}, line {at.lineno})"
-        ) from error
+        raise NotMade(f"{target} could not be made: {raised(error)}") from error

@@ -27,6 +27,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.hints import hint, raised
 from equipoise.nets.torso import MLP, encode, encoded_size, linear, ordered
 from equipoise.types import Tree
 
@@ -212,9 +213,14 @@ def custom(name: str, observation: spaces.Space[Any]) -> Any:
     """``module:Class`` called with the observation space."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
+        imported = importlib.import_module(module)
+    except ImportError as error:
         raise ValueError(f"torso {name!r}: expected an importable module, got {error}") from error
+    except Exception as error:  # the module of a user may raise anything
+        raise ValueError(f"torso {name!r}: expected a module that can be imported, got {raised(error)}") from error
+    if (found := getattr(imported, attribute, None)) is None:
+        known = [key for key, value in vars(imported).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
+        raise ValueError(f"torso {name!r}: {module} has no {attribute!r}{hint(attribute, known)}")
     if not (inspect.isclass(found) and issubclass(found, nn.Module)):
         raise ValueError(f"torso {name!r}: expected a torch.nn.Module class, got {found!r}")
     signature = inspect.signature(found)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from equipoise import algorithms
 from equipoise.envs.hints import hidden, looked
 from equipoise.facts import Fact, facts
-from equipoise.hints import hint
+from equipoise.hints import hint, raised
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
 from equipoise.programs.settings import convert, field_types
@@ -68,15 +68,25 @@ def _outside(name: str) -> type[Algorithm]:
         value: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"algorithm {name!r}: expected an importable module, got {error}.{looked()}") from error
+    except Exception as error:  # the module of a user may raise anything
+        raise ValueError(f"algorithm {name!r}: expected a module that can be imported, got {raised(error)}") from error
     for part in qualname.split("."):
         if not hasattr(value, part):
             known = [key for key, member in vars(value).items() if _is_algorithm(member)]
             raise ValueError(f"algorithm {name!r}: {module_name} has no {part!r}{hint(part, known)}{hidden(module_name)}")
         value = getattr(value, part)
     if not _is_algorithm(value):
-        raise ValueError(f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {value!r}")
+        raise ValueError(
+            f"algorithm {name!r}: expected a concrete subclass of equipoise.types.Algorithm, got {_not_one(value)}"
+        )
     cls: type[Algorithm] = value
     return cls
+
+
+def _not_one(value: object) -> str:
+    """What is no algorithm, and the methods that a subclass of Algorithm lacks."""
+    missing = sorted(value.__abstractmethods__) if inspect.isclass(value) and issubclass(value, Algorithm) else []
+    return f"{value!r} without {', '.join(missing)}" if missing else repr(value)
 
 
 def _is_algorithm(value: object) -> bool:

@@ -81,6 +81,10 @@ def apply_settings(program: Program, settings: Settings) -> Program:
 
 def _nested_hint(key: str) -> str:
     """The path of a setting whose option has the name ``key``, in words; empty where there is none."""
+    if key == "algorithm":
+        return (
+            "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set algorithm.KEY=VALUE for its settings"
+        )
     path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
     return f"; it is {path!r}" if path else ""
 

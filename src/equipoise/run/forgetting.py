@@ -14,21 +14,24 @@ DEVIATIONS = 2.0  # of the difference of two means, below which a fall may be ch
 
 
 class Evaluations:
-    """The first, the best and the last evaluation of a run."""
+    """The first, the best and the last evaluation of a run, and how many there were."""
 
     def __init__(self) -> None:
+        self.count = 0
+        self.told: Evaluation | None = None  # the best one, when a fall from it was told
         self.first: Evaluation | None = None
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
 
     def enter(self, evaluation: Evaluation) -> str | None:
-        """Note one more evaluation -> a warning where it is far below the best one and the evaluation before was not."""
-        before = self.fallen
+        """Note one more evaluation -> a warning where it is far below the best one, once for each best one."""
+        self.count += 1
         self.first, self.last = self.first or evaluation, evaluation
         if self.best is None or evaluation.mean > self.best.mean:
             self.best = evaluation
-        if not self.fallen or before:
+        if not self.fallen or self.told == self.best:
             return None
+        self.told = self.best
         return (
             f"warning: the evaluation fell to {evaluation.mean:.1f} at step {evaluation.step:,}, far below the best one, "
             f"{self.best.mean:.1f} at step {self.best.step:,}, whose weights are kept (equipoise evaluate DIR --best)"
@@ -41,12 +44,17 @@ class Evaluations:
 
     @property
     def fallen(self) -> bool:
-        """The last evaluation is far below the best one, by more than chance."""
+        """The last evaluation is far below the best one, by more than chance.
+
+        The best of many evaluations was lucky, and the luckier the more there were: the difference of the best and the worst of
+        n equal ones is about 2 sqrt(ln n) deviations of a difference.
+        """
         if self.first is None or self.best is None or self.last is None:
             return False
         fall, learned = self.best.mean - self.last.mean, self.best.mean - self.first.mean
         chance = math.sqrt(sum(one.std**2 / max(one.episodes, 1) for one in (self.best, self.last)))
-        return fall > max(FAR * learned, DEVIATIONS * chance)
+        deviations = max(DEVIATIONS, 2 * math.sqrt(math.log(max(self.count, 1))))
+        return fall > max(FAR * learned, deviations * chance)
 
     def summary(self) -> dict[str, Any] | None:
         """The best evaluation, where the last one is far below it."""
@@ -56,7 +64,7 @@ class Evaluations:
         return {"mean": best.mean, "std": best.std, "episodes": best.episodes, "env_steps": best.env_steps}
 
     def state(self) -> dict[str, Any]:
-        return {"first": self.first, "best": self.best, "last": self.last}
+        return {"first": self.first, "best": self.best, "last": self.last, "told": self.told, "count": self.count}
 
     @staticmethod
     def schema(version: int) -> Schema:
@@ -66,8 +74,10 @@ class Evaluations:
             "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
             "policies": Each(mean),
         }  # fmt: skip
-        return {"first": Maybe(one), "best": Maybe(one), "last": Maybe(one)}
+        entered = {"count?": count, "told?": Maybe(one)}  # checkpoints of before have neither
+        return {"first": Maybe(one), "best": Maybe(one), "last": Maybe(one), **entered}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        for name in ("first", "best", "last"):
-            setattr(self, name, None if state[name] is None else Evaluation(**state[name]))
+        self.count = state.get("count", 0)
+        for name in ("first", "best", "last", "told"):
+            setattr(self, name, None if state.get(name) is None else Evaluation(**state[name]))

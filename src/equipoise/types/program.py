@@ -281,7 +281,12 @@ class Schedule:
 class EvaluationSettings:
     """When fresh episodes are played, how many, and the return that ends the run."""
 
-    stop_at: Annotated[float | None, Help("Stop when evaluation reaches this mean return."), Flag(LONG, "RETURN"), FREE] = None
+    stop_at: Annotated[
+        float | None,
+        Help("Stop when an evaluation reaches this mean return, and another one of 100 episodes does, too."),
+        Flag(LONG, "RETURN"),
+        FREE,
+    ] = None
     episodes: Annotated[
         Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
     ] = 20

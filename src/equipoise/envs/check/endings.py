@@ -20,6 +20,7 @@ CLOCKS = (
     "horizon",
     "max_cycles",
 )  # attributes that limit an episode
+ALIKE = 3  # episodes of one length, from which on a clock may be what ends them
 
 
 class Endings:
@@ -105,7 +106,9 @@ class Endings:
             return f"none ended in {self.steps:,} steps{limit}"
         kinds = ", ".join(f"{self.kinds[kind]:,} {kind}" for kind in ("terminated", "truncated", "both"))
         how = "" if self.joint else f" ({kinds})"
-        return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{limit}"
+        alike = not self.joint and count == self.kinds["terminated"] >= ALIKE and len(set(self.lengths)) == 1 < self.lengths[0]
+        clock = f", each of them after {self.lengths[0]:,}: if a clock ends them, truncated is to be True" if alike else ""
+        return f"{count:,} ended{how} after {np.mean(self.lengths):,.1f} steps on average{clock}{limit}"
 
 
 def clocks(env: Any) -> dict[str, int]:
