@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from equipoise.actors.evaluator import Evaluator
+from equipoise.actors.forward.noise import Noise
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
@@ -48,7 +49,7 @@ def evaluate(
     made_env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     env = dealt(made_env, policies=("main",), route={})
     made: Any = kind()
-    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
     while not exam.done:
         exam.tick()
@@ -103,7 +104,7 @@ def test_numbers_of_info_are_of_the_episodes_that_count() -> None:
     made: Any = Left()
     factory, names = EnvFactory(target=f"{__name__}:Numbered"), ("t", "even", "nowhere")
     env = dealt(make(factory, streams=np.arange(4), seed=0, metrics=names), policies=("main",), route={})
-    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, env, envs=4, episodes=10, seed=0, metrics=names)
     assert exam.info == dict.fromkeys(f"{name}/{what}" for name in names for what in ("last", "mean"))
     while not exam.done:
@@ -123,7 +124,7 @@ def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes:
     factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
-    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, dealt(env, policies=("main",), route={}), envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
         if exam.done:
@@ -169,7 +170,7 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
     made: Any = Left()
     route = {"right": "other"} if len(policies) > 1 else {}
     env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
-    player = FixedPolicy(algorithm=made, net=Still(), noise_columns=1)
+    player = FixedPolicy(algorithm=made, net=Still(), noise=Noise(1))
     exam = Evaluator(dict.fromkeys(policies, player), dealt(env, policies=policies, route=route), envs=3, episodes=7, seed=0)
     for _ in range(100):
         if exam.done:

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = 
     "r2d2": (R2D2(), OBS, SIX, 2),
     "sac": (SAC(), OBS, BOX, 4),
     "sac discrete": (SAC(), OBS, SIX, 2),
+    "sac sde": (SAC(hidden=(32, 16), sde_every=8), OBS, BOX, 4 + 3 * 16),
     "td3": (TD3(), OBS, BOX, 4),
     "tqc": (TQC(), OBS, BOX, 4),
     "crossq": (CrossQ(critic_hidden=(32,)), OBS, BOX, 4),

@@ -87,6 +87,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.noise": ("action_noise", "exploration_noise", "act_noise", "noise_std", "expl_noise"),
     "algorithm.target_noise": ("target_policy_noise", "policy_noise"),
     "algorithm.noise_clip": ("target_noise_clip",),
+    "algorithm.sde_every; it is a number of steps, 0 for none": ("use_sde", "sde_sample_freq", "gsde", "use_gsde"),
     "algorithm.random_steps": ("num_steps_random", "random_timesteps", "start_steps", "initial_random_steps"),
     "algorithm.clip_rho": ("vtrace_clip_rho_threshold", "vtrace_rho", "rho_bar"),
     "algorithm.clip_c": ("vtrace_c", "c_bar"),

@@ -31,7 +31,7 @@ def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
     """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and others copy into them."""
     return {
         name: FixedPolicy(
-            algorithm=role.algorithm, net=blue.network(name), noise_columns=role.noise_columns,
+            algorithm=role.algorithm, net=blue.network(name), noise=role.noise,
             precision=blue.program.placement.precision,
         )
         for name, role in blue.roles.items()
