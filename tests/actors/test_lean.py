@@ -34,6 +34,7 @@ CASES: dict[str, tuple[Algorithm, spaces.Space[Any], spaces.Space[Any], int]] = 
     "ppo six": (PPO(activation="relu"), OBS, SIX, 1),
     "ppo box": (PPO(normalize_obs=True), OBS, BOX, 3),
     "ppo squash": (PPO(squash=True), OBS, BOX, 3),
+    "ppo sde": (PPO(hidden=(16, 8), sde_every=4), OBS, BOX, 3 + 3 * 8),
     "ppo mixed": (PPO(), OBS, MIXED, 8),
     "ppo masked": (PPO(), MASKED, SIX, 1),
     "ppo discrete": (PPO(), spaces.Dict({"x": spaces.Discrete(4), "y": spaces.MultiDiscrete([2, 3])}), TWO, 1),

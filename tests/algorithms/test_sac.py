@@ -201,7 +201,7 @@ def test_noise_of_the_state_has_the_moments_of_the_formula_and_of_the_learner() 
             variance = sum(h[i, j] ** 2 * sigma[j, k] ** 2 for j in range(4))
             assert log_std[i, k].exp().item() ** 2 == pytest.approx(variance + 1e-6, rel=1e-4), "the learner's"
             x = (seen[i][:, k] - mean[i, k].item()) / variance**0.5
-            assert [x.mean(), (x**2).mean(), (x**3).mean(), (x**4).mean()] == pytest.approx([0, 1, 0, 3], abs=0.06)
+            assert [x.mean(), (x**2).mean(), (x**3).mean(), (x**4).mean()] == pytest.approx([0, 1, 0, 3], abs=0.1)
     for k in range(2):
         covariance = sum(h[0, j] * h[1, j] * sigma[j, k] ** 2 for j in range(4))
         spread = seen[0][:, k].std() * seen[1][:, k].std()

@@ -58,7 +58,9 @@ def program(algorithm: str = "dqn", **options: Any) -> Any:
     given: dict[str, Any] = {
         "actors": 2, "envs_per_actor": 2, "steps": 1536, "evaluate_episodes": 0, "recipe": False, "max_lag": 0, "unroll": 4,
     }  # fmt: skip
-    return api.program(ENVS[algorithm], algorithm=algorithm.split()[0], settings=SETTINGS[algorithm], **{**given, **options})
+    return api.program(
+        ENVS[algorithm], algorithm=algorithm.partition(" ")[0], settings=SETTINGS[algorithm], **{**given, **options}
+    )
 
 
 def named(checkpoints: Path) -> set[str]:
@@ -100,7 +102,18 @@ def test_a_run_killed_at_ten_moments(algorithm: str, on: str, tmp_path: Path, se
 
 
 def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
-    words = [ENVS[algorithm], "--algorithm", algorithm.split()[0], *SMALL, "--unroll", "4", "--steps", "2048", "--on", on]
+    words = [
+        ENVS[algorithm],
+        "--algorithm",
+        algorithm.partition(" ")[0],
+        *SMALL,
+        "--unroll",
+        "4",
+        "--steps",
+        "2048",
+        "--on",
+        on,
+    ]
     words += ["--checkpoint-every", "256", *(word for text in SETTINGS[algorithm] for word in ("--set", text))]
     finish(["train", *words, "--quiet", "--out", str(path / "whole")])
     expected = told(path / "whole")

@@ -169,7 +169,7 @@ SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=1
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", ["dqn", "sac", "td3", "apex_dqn", "r2d2", "qr_dqn", "tqc", "crossq", "sac sde"])
 def test_lockstep_is_the_same_everywhere(case: str, tmp_path: Any) -> None:
-    env, algorithm = "Pendulum-v1" if case in ("td3", "tqc", "crossq", "sac sde") else "CartPole-v1", case.split()[0]
+    env, algorithm = "Pendulum-v1" if case in ("td3", "tqc", "crossq", "sac sde") else "CartPole-v1", case.partition(" ")[0]
     sizes = {
         "r2d2": ["algorithm.hidden=16", *SEQUENCES], "crossq": ["algorithm.hidden=32", "algorithm.critic_hidden=32"],
         "sac sde": ["algorithm.hidden=16,8", "algorithm.sde_every=3", "algorithm.random_steps=50"],

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, MASKED, SQRT2
+from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, LEAST_VARIANCE, MASKED, SQRT2, noise_of_state
 from equipoise.nets.features import Features
 from equipoise.nets.heads import Constant, finite
 from equipoise.nets.precision import exact
@@ -25,7 +25,7 @@ from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
 LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
-FARTHEST_MEAN, LEAST_VARIANCE = 2.0, 1e-6  # of gSDE: Stable-Baselines3
+FARTHEST_MEAN = 2.0  # of gSDE: Stable-Baselines3
 GAIN = (
     0.01  # gain of the last layer: the first actions are near the middle, the first distributions nearly as wide as they can be
 )
@@ -124,7 +124,7 @@ class StateNoiseActor(GaussianActor):
 
         x_i = mean_i(s) + sum_j theta_ji h_j(s),  theta_ji ~ N(0, sigma_ji^2)
 
-    While theta stays as it is a state has one action, and similar states have similar ones. Of a theta that is not known
+    While theta stays as it is a state has one action, and similar states have similar ones. Where theta is not known
 
         x_i ~ N(mean_i(s), sum_j h_j(s)^2 sigma_ji^2)
 
@@ -151,9 +151,8 @@ class StateNoiseActor(GaussianActor):
     def explored(self, obs: Tree, z: Tensor) -> Tensor:
         """The action [N, size] of the theta that the standard normal ``z`` [N, h * size] makes."""
         h = self.latent(obs)
-        theta = self.log_std.exp() * z.view(-1, *self.log_std.shape)
         with exact(h.device):
-            return (self.mean(h) + torch.bmm(h.unsqueeze(1), theta).squeeze(1)).tanh()
+            return (self.mean(h) + noise_of_state(h, self.log_std.exp(), z)).tanh()
 
 
 class CategoricalActor(Actor):

@@ -101,7 +101,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.torso": ("features_extractor_class", "features_extractor", "encoder_conv_architecture", "cnn", "conv_filters"),
     "algorithm.core": ("use_lstm", "use_rnn", "rnn_type", "recurrent", "lstm", "gru"),
     "algorithm.core_size": ("lstm_hidden_size", "rnn_size", "lstm_cell_size", "rnn_hidden_size"),
-    "algorithm.log_std": ("log_std_init", "initial_stddev", "init_log_std"),
+    "algorithm.log_std|algorithm.sde_log_std": ("log_std_init", "initial_stddev", "init_log_std"),
     # rewards
     "rewards.scale": ("reward_scale", "rew_scale", "reward_scaling"),
     "rewards.clip": ("clip_reward", "clip_rewards", "reward_clip", "rew_clip"),
