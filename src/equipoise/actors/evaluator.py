@@ -159,7 +159,7 @@ class _Side:
             self._length[i] = self._rows[i] = 0
             self._aborted[i] = 0
 
-    def _forget(self, stream: int) -> None:
+    def _forget(self, stream: Any) -> None:
         if self._numbers is not None:
             self._numbers.forget(stream)
 
