@@ -40,7 +40,7 @@ def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, setti
     def asked(group: int) -> Asked:
         rows: Any = forward.rows(
             obs=some(role.row.obs, rng, 1, STREAMS), first=rng.random((1, STREAMS)) < 0.2,
-            noise=rng.random((1, STREAMS, role.noise_columns), np.float32),
+            noise=rng.random((1, STREAMS, role.noise.columns), np.float32),
             action=tree.zeros(tree.prepend(role.row.action, 1, STREAMS)),
             behaviour=tree.zeros(tree.prepend(role.row.behaviour, 1, STREAMS)),
         )  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from equipoise.actors.evaluator import Evaluator
+from equipoise.actors.forward.noise import Noise
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
@@ -47,7 +49,7 @@ def evaluate(
     made_env = make(EnvFactory(target="CartPole-v1"), streams=np.arange(streams), seed=seed)
     env = dealt(made_env, policies=("main",), route={})
     made: Any = kind()
-    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, env, envs=streams, episodes=episodes, seed=seed, deterministic=deterministic, step=step)
     while not exam.done:
         exam.tick()
@@ -77,12 +79,52 @@ def test_a_stochastic_policy_explores_as_at_its_step() -> None:
     assert evaluate(30, 10, deterministic=False, kind=Explorer, step=1_000) != left
 
 
+class Numbered(gymnasium.Env[Any, Any]):
+    """Episodes of 2, 3, 4, ... steps; ``info`` tells the step, and in its last step the length of an even episode."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.length = 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t, self.length = 0, self.length + 1
+        return np.zeros(2, np.float32), {"t": 1000, "even": 1000}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        over = self.t == self.length
+        even = {"even": self.length} if over and self.length % 2 == 0 else {}
+        return np.zeros(2, np.float32), 1.0, over, False, {"t": self.t, **even}
+
+
+def test_numbers_of_info_are_of_the_episodes_that_count() -> None:
+    """Four streams, of which two have one episode more to play: lengths 2, 3, 4, 2, 3, 4, 2, 3, 2, 3."""
+    made: Any = Left()
+    factory, names = EnvFactory(target=f"{__name__}:Numbered"), ("t", "even", "nowhere")
+    env = dealt(make(factory, streams=np.arange(4), seed=0, metrics=names), policies=("main",), route={})
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
+    exam = Evaluator(policies, env, envs=4, episodes=10, seed=0, metrics=names)
+    assert exam.info == dict.fromkeys(f"{name}/{what}" for name in names for what in ("last", "mean"))
+    while not exam.done:
+        exam.tick()
+    exam.close()
+    lengths = [2, 3, 4, 2, 3, 4, 2, 3, 2, 3]
+    assert sorted(exam.returns["main"]) == sorted(lengths)
+    assert exam.info == {
+        "t/last": pytest.approx(np.mean(lengths)), "t/mean": pytest.approx(np.mean([(n + 1) / 2 for n in lengths])),
+        "even/last": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])), "even/mean": pytest.approx(np.mean([2, 4, 2, 4, 2, 2])),
+        "nowhere/last": None, "nowhere/mean": None,
+    }  # fmt: skip
+
+
 def aborting(*, how: str = "raise", every: int = 60, length: int = 20, episodes: int = 12) -> Evaluator:
     """Of an env that gives 1 a step, and fails; four streams."""
     factory = EnvFactory(target="tests.envs.faulty:Faulty", kwargs={"how": how, "every": every, "length": length})
     env = make(factory, streams=np.arange(4), seed=0, failures=Failures(on_nonfinite="drop"))
     made: Any = Left()
-    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise_columns=2)}
+    policies = {"main": FixedPolicy(algorithm=made, net=Still(), noise=Noise(2))}
     exam = Evaluator(policies, dealt(env, policies=("main",), route={}), envs=4, episodes=episodes, seed=0)
     for _ in range(20_000):
         if exam.done:
@@ -128,7 +170,7 @@ def test_agents_that_are_not_there_keep_no_evaluation_waiting(policies: Any) -> 
     made: Any = Left()
     route = {"right": "other"} if len(policies) > 1 else {}
     env = make(EnvFactory(target="tests.actors.test_evaluator:Late"), streams=np.arange(3), seed=0)
-    player = FixedPolicy(algorithm=made, net=Still(), noise_columns=1)
+    player = FixedPolicy(algorithm=made, net=Still(), noise=Noise(1))
     exam = Evaluator(dict.fromkeys(policies, player), dealt(env, policies=policies, route=route), envs=3, episodes=7, seed=0)
     for _ in range(100):
         if exam.done:

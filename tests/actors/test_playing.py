@@ -14,8 +14,8 @@ from equipoise.actors.agent import LocalAgent
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.forward.forward import Forward, LeanForward
-from equipoise.actors.forward.noise import uniform
-from equipoise.actors.playing import FixedPolicy, Playing, noise_columns
+from equipoise.actors.forward.noise import Noise
+from equipoise.actors.playing import FixedPolicy, Playing, noise_of
 from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
@@ -33,6 +33,7 @@ POLICIES = {
     "gru": (IMPALA(core="gru"), "CartPole-v1"),
     "box": (PPO(), "Pendulum-v1"),
     "squashed": (SAC(random_steps=0), "Pendulum-v1"),
+    "held noise": (SAC(random_steps=0, sde_every=3), "Pendulum-v1"),
     "ladder": (ApexDQN(), "CartPole-v1"),
 }
 
@@ -86,7 +87,7 @@ def played(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
     spec = env.spec.policies["main"]
     net: Any = algorithm.network(spec)
-    policy = FixedPolicy(algorithm=algorithm, net=net, noise_columns=noise_columns(algorithm, spec.action))
+    policy = FixedPolicy(algorithm=algorithm, net=net, noise=noise_of(algorithm, net, spec.action))
     exam = Evaluator({"main": policy}, env, envs=STREAMS, episodes=1000, seed=SEED, deterministic=False)
     for _ in range(ROWS):
         exam.tick()
@@ -120,7 +121,7 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     with torch.inference_mode():
         action, behaviour, _ = algorithm.act(
             net, tree.torch_views(tree.zeros(tree.prepend(obs, 1))), torch.ones(1, dtype=torch.bool), state,
-            explore=algorithm.explore(np.zeros(1, np.int64), STREAMS, 0), noise=torch.full((1, policy.noise_columns), 0.5),
+            explore=algorithm.explore(np.zeros(1, np.int64), STREAMS, 0), noise=torch.full((1, policy.noise.columns), 0.5),
         )  # fmt: skip
 
     def one(batch: Any) -> Any:
@@ -134,7 +135,7 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     return LocalAgent(
         forward=kind(algorithm, net), weights=weights, experience=Discard(row, ROWS // 3, STREAMS),
         episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))), streams=streams, total_streams=STREAMS,
-        envs=STREAMS, unroll=ROWS // 3, noise_columns=policy.noise_columns, seed=SEED,
+        envs=STREAMS, unroll=ROWS // 3, noise=policy.noise, seed=SEED,
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def test_given_noise_takes_the_place_of_the_seeds(played: Any) -> None:
     )
     differs = False
     for row, ts in enumerate(env.steps):
-        noise = uniform(SEED, np.arange(STREAMS), np.full(STREAMS, row), 1, policy.noise_columns)[0]
+        noise = policy.noise.draw(SEED, np.arange(STREAMS), np.full(STREAMS, row), 1)[0]
         wanted = np.array(drawn(ts.obs, ts.first))
         np.testing.assert_array_equal(given(ts.obs, ts.first, noise), wanted)
         differs |= bool((np.array(other(ts.obs, ts.first)) != wanted).any())
@@ -157,7 +158,7 @@ def test_the_rows_of_a_batch_begin_episodes_by_themselves() -> None:
     torch.manual_seed(0)
     spec = EnvSpec(observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-1, 1, (2,), np.float32))
     algorithm = PPO(core="lstm")
-    policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise_columns=2)
+    policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise=Noise(2))
     two, alone = (Player(policy, spec, meta={"env_steps": 0, "version": 0}) for _ in range(2))
     obs = np.random.default_rng(0).normal(size=(6, 2, 5)).astype(np.float32)
     for t in range(3):
@@ -173,7 +174,7 @@ def test_noise_goes_on_after_a_reset() -> None:
     torch.manual_seed(0)
     spec = EnvSpec(observation=spaces.Box(-1, 1, (5,), np.float32), action=spaces.Box(-9, 9, (1,), np.float32))
     algorithm = PPO()
-    policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise_columns=1)
+    policy = FixedPolicy(algorithm=algorithm, net=algorithm.network(spec), noise=Noise(1))
     player = Player(policy, spec, meta={"env_steps": 0, "version": 0})
     drawn = []
     for count in (1, 1, 3, 1, 2):

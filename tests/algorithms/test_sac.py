@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from equipoise.actors.playing import FixedPolicy, Playing, noise_of
 from equipoise.algorithms.sac import SAC, policy
 from equipoise.learners.learner import Learner
 from equipoise.types import EnvSpec
@@ -169,6 +170,83 @@ def test_random_at_first() -> None:
         spread.append((action.std(0) / torch.tensor([4.0, 1.0])).tolist())
     assert spread[0] == pytest.approx([1 / math.sqrt(12)] * 2, abs=0.01) and max(spread[1]) < 1e-3
     assert SAC(random_steps=0).explore(np.arange(3), 3, 0) == {}
+
+
+def exploring(rows: int) -> tuple[SAC, Any, torch.Tensor]:
+    """gSDE with four features and deviations that all differ; noise for so many rows."""
+    algorithm = SAC(hidden=(16, 4), sde_every=5, random_steps=0)
+    net = network(algorithm, BOX, 0)
+    with torch.no_grad():
+        net.actor.log_std.copy_(torch.linspace(-2.5, -1.0, 8).view(4, 2))
+    return algorithm, net, torch.rand(rows, 2 + 4 * 2, generator=generator(3))
+
+
+def test_noise_of_the_state_has_the_moments_of_the_formula_and_of_the_learner() -> None:
+    """Two states seen under the same matrices: x is normal with the formula's variances and with their covariance."""
+    draws = 100_000
+    algorithm, net, noise = exploring(draws)
+    states = torch.tensor([[0.5, -1.0, 2.0], [-0.3, 0.8, 1.0]])
+    assert algorithm.held_noise(net) == (8, 5)
+    seen = []
+    with torch.no_grad():
+        for state in states:
+            obs, first = state.expand(draws, 3), torch.zeros(draws, dtype=torch.bool)
+            action = algorithm.act(net, obs, first, {}, explore=algorithm.explore(np.arange(draws), draws, 0), noise=noise)[0]
+            seen.append(net.bounds.from_env(action).double().atanh().numpy())
+        h, sigma = net.actor.latent(states).double().numpy(), net.actor.log_std.double().exp().numpy()
+        mean, log_std = net.actor(states)
+    assert (np.abs(h).sum(1) > 0.1).all(), "states whose noise is more than nothing"
+    for i in range(2):
+        for k in range(2):
+            variance = sum(h[i, j] ** 2 * sigma[j, k] ** 2 for j in range(4))
+            assert log_std[i, k].exp().item() ** 2 == pytest.approx(variance + 1e-6, rel=1e-4), "the learner's"
+            x = (seen[i][:, k] - mean[i, k].item()) / variance**0.5
+            assert [x.mean(), (x**2).mean(), (x**3).mean(), (x**4).mean()] == pytest.approx([0, 1, 0, 3], abs=0.1)
+    for k in range(2):
+        covariance = sum(h[0, j] * h[1, j] * sigma[j, k] ** 2 for j in range(4))
+        spread = seen[0][:, k].std() * seen[1][:, k].std()
+        assert np.cov(seen[0][:, k], seen[1][:, k])[0, 1] == pytest.approx(covariance, abs=0.02 * spread)
+    assert abs(np.corrcoef(seen[0].T)[0, 1]) < 0.02, "the dimensions of an action are independent"
+
+
+def test_the_learner_moves_the_deviations_of_the_noise() -> None:
+    algorithm = SAC(hidden=(16, 4), sde_every=5, temperature=ALPHA, gamma=0.9)
+    net, target_net = pair(algorithm, BOX)
+    data = drawn(BOX, 1, 30, 0)
+    out = learn(algorithm, net, target_net, data, "actor")
+    assert touched(net) == {"actor"} and net.actor.log_std.grad.any()
+    with torch.no_grad():
+        mean, log_std = net.actor(data.obs[0])
+        z = torch.randn(30, 2, generator=generator(1))
+        bent = torch.distributions.TransformedDistribution(
+            torch.distributions.Normal(mean, log_std.exp()), torch.distributions.TanhTransform(cache_size=1)
+        )
+        action = (mean + log_std.exp() * z).tanh()
+        logp = bent.log_prob(action).sum(-1)
+        expected = (ALPHA * logp - net.critic(data.obs[0], action).amin(0)).sum()
+    assert out.loss.item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_noise_of_the_state_is_the_same_for_so_many_steps_and_then_another() -> None:
+    """A policy that sees one state again and again acts alike within a period and not beyond it."""
+    algorithm, net, _ = exploring(1)
+    with torch.no_grad():
+        net.actor.head.weight.zero_()
+    policy = FixedPolicy(algorithm=algorithm, net=net, noise=noise_of(algorithm, net, BOX.action))
+    playing = Playing(policy, np.arange(3), deterministic=False, seed=1, row=7)
+    obs = np.tile(np.array([[0.5, -1.0, 2.0]], np.float32), (3, 1))
+    actions = np.array([playing(obs, np.zeros(3, bool)) for _ in range(23)])  # rows 7 to 29
+    for stream in range(3):
+        changes = [7 + t for t in range(1, 23) if (actions[t, stream] != actions[t - 1, stream]).any()]
+        assert changes == [10, 15, 20, 25]
+    assert len({tuple(action) for action in actions.reshape(-1, 2).tolist()}) == 3 * 5, "each stream has its own"
+
+
+def test_state_dependent_noise_where_it_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no Box, got 8"):
+        SAC(sde_every=8).network(DISCRETE)
+    with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected a hidden layer"):
+        SAC(sde_every=8, hidden=()).network(BOX)
 
 
 ONE = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -60,7 +60,7 @@ def test_every_recipe_is_listed_and_shown() -> None:
     ("words", "said"),
     [
         (("CartPole-v0",), "no recipe for 'CartPole-v0'; did you mean 'CartPole-v1'?"),
-        (("--algorithm", "pp0"), "did you mean 'ppo'?"), (("Hopper-v5", "--algorithm", "sac"), "there are ppo"),
+        (("--algorithm", "pp0"), "did you mean 'ppo'?"), (("Hopper-v5", "--algorithm", "dqn"), "there are ppo"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_there_is_not(words: tuple[str, ...], said: str) -> None:

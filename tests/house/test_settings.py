@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,3 +160,16 @@ def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> N
     table = {key: value for key, value in found.items() if not key.startswith("env.")}
     made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
     assert made == alter(api.program(env, algorithm), env=made.env)
+
+
+def test_the_page_of_recipes_has_a_row_for_each_and_no_other() -> None:
+    page = Path(settings_tables.ROOT, "docs", "results", "recipes.md").read_text()
+    table, _, runs = page.partition("\n## Runs\n")
+
+    def rows(text: str) -> list[tuple[str, str]]:
+        found = re.findall(r"^\| ([\w:/-]+) \| (\w+) \|", text, re.MULTILINE)
+        return [row for row in found if row != ("env", "algorithm")]
+
+    assert sorted(rows(table)) == sorted(recipes.RECIPES)
+    commands = re.findall(r"^    equipoise train (\S+) --algorithm (\w+)", runs, re.MULTILINE)
+    assert set(rows(runs)) == set(commands) <= {*recipes.RECIPES}

@@ -218,3 +218,43 @@ def test_it_is_a_network() -> None:
     """For mypy: the Protocol holds."""
     net: Network = ActorCritic(EnvSpec(observation=BOX, action=ACTIONS["two"]))
     assert net.initial_state(1) == {}
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("core", CORES)
+def test_noise_of_the_state_has_the_moments_of_the_formula_and_its_own_density(core, squash):
+    """x - mean is normal with the variance sum_j h_j^2 sigma_ji^2, and logp is of that, with 1e-6 more."""
+    draws, action = 50_000, spaces.Box(-2, 2, (2,))
+    net = make(core, action=action, squash=squash, by_state=True, log_std=-2.0)
+    with torch.no_grad():
+        net.log_std += torch.linspace(-0.5, 0.5, net.log_std.numel()).view_as(net.log_std)
+        obs, first = torch.tensor([[0.5, -1.0, 0.8]]).expand(draws, 3), torch.zeros(draws, dtype=torch.bool)
+        state = net.initial_state(draws)
+        policy, _ = net.policy(obs, first, state)
+        noise = torch.rand(draws, 2 + net.log_std.numel(), generator=torch.Generator().manual_seed(1))
+        drawn, logp = policy.sample_and_logp(noise)
+        h, _ = net._features(net.torso(net._rows(obs[:1], first[:1])), first[:1], tree.map(lambda x: x[:1], state))
+    deviation = [sum((h[0, j] * net.log_std[j, i].exp()).item() ** 2 for j in range(h.shape[1])) ** 0.5 for i in range(2)]
+    x = (drawn / 2).atanh() if squash else drawn
+    for i in range(2):
+        z = ((x[:, i] - policy.mean[0, i]) / deviation[i]).double()
+        assert [(z**n).mean().item() for n in (1, 2, 3, 4)] == pytest.approx([0, 1, 0, 3], abs=0.15)
+    normal = torch.distributions.Normal(policy.mean[0], (torch.tensor(deviation).square() + 1e-6).sqrt())
+    wanted = normal.log_prob(x).sum(-1) - ((2 * (1 - (drawn / 2) ** 2)).log().sum(-1) if squash else 0.0)
+    torch.testing.assert_close(logp, wanted, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(logp, policy.logp(drawn), atol=1e-4, rtol=1e-3)
+
+
+def test_noise_of_the_state_is_learned_without_a_gradient_to_the_features():
+    net = make(action=spaces.Box(-2, 2, (2,)), by_state=True)
+    obs, first = rows()
+    policy = net.unroll(obs, first, {})[0].policy
+    assert policy.log_std.shape == (T, B, 2) and policy.entropy().shape == (T, B) and policy[1:3].log_std.shape == (2, B, 2)
+    policy.entropy().sum().backward()
+    assert {name for name, p in net.named_parameters() if p.grad is not None} == {"log_std"}
+
+
+def test_noise_of_the_state_needs_one_box():
+    for action in (spaces.Discrete(3), spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)})):
+        with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no single Box, got"):
+            make(action=action, by_state=True)

@@ -21,10 +21,10 @@ def categorical(n, start=0, seed=0):
     return Categorical(logits, start), TorchCategorical(logits=logits.movedim(0, -1), validate_args=False)
 
 
-def gaussian(shape, seed=0):
+def gaussian(shape, seed=0, by_row=False):
     torch.manual_seed(seed)
     d = torch.Size(shape).numel()
-    mean, log_std = torch.randn(T, B, d), torch.randn(d) * 0.5
+    mean, log_std = torch.randn(T, B, d), torch.randn(*((T, B, d) if by_row else (d,))) * 0.5
     return DiagonalGaussian(mean, log_std, shape), Independent(Normal(mean, log_std.exp(), validate_args=False), 1)
 
 
@@ -45,10 +45,11 @@ def test_categorical_equals_torch(n, start):
     assert torch.equal(ours.mode(), theirs.mode + start)
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("shape", [(1,), (6,), (2, 3), ()])
-def test_gaussian_equals_torch(shape):
-    ours, theirs = gaussian(shape)
-    other, their_other = gaussian(shape, seed=1)
+def test_gaussian_equals_torch(shape, by_row):
+    ours, theirs = gaussian(shape, by_row=by_row)
+    other, their_other = gaussian(shape, seed=1, by_row=by_row)
     flat = torch.randn(T, B, ours.mean.shape[-1])
     torch.testing.assert_close(ours.logp(flat.reshape(T, B, *shape)), theirs.log_prob(flat))
     torch.testing.assert_close(ours.entropy(), theirs.entropy())

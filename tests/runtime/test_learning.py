@@ -65,11 +65,11 @@ def test_classic_control_is_solved(env: str, algorithm: str, on: str, seed: int,
     assert summary["status"] == "solved", summary
 
 
-def after_success(path: Any, goal: float) -> tuple[int, float]:
+def after_success(path: Any, goal: float, of: Any = lambda evaluation: evaluation["mean"]) -> tuple[int, float]:
     """Env steps of the first evaluation that reached the goal, and the worst one from there on."""
     lines = (path / "run/metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["evaluation"] is not None]
-    means = [row["evaluation"]["mean"] for row in rows]
+    means = [of(row["evaluation"]) for row in rows]
     first = next(i for i, mean in enumerate(means) if mean >= goal)
     return rows[first]["env_steps"], min(means[first:])
 
@@ -97,6 +97,19 @@ def test_three_seeds_reach_the_goal_and_keep_it(
         worst.append(low)
         print(f"| {env} | {algorithm} | {seed} | {first:,} | {low:.0f} | {last[-1]:.1f} |")
     assert statistics.median(last) >= goal and min(last) >= floor and statistics.median(worst) >= floor
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_arm_reaches_with_hindsight(seed: int, tmp_path: Any) -> None:
+    """Nine of ten episodes end at the goal, from the first such evaluation to the last one: docs/results/recipes.md."""
+    pytest.importorskip("gymnasium_robotics")
+    settings = ["evaluation.every=4000", "evaluation.episodes=50"]
+    env = "gymnasium_robotics:FetchReach-v4"
+    summary = train(env, "sac", "serial", seed, tmp_path, settings=settings)
+    assert summary["env_steps"] <= 20_000 and summary["evaluation"]["info"]["is_success/last"] >= 0.9
+    assert after_success(tmp_path, 0.9, lambda evaluation: evaluation["info"]["is_success/last"])[1] >= 0.9
 
 
 @pytest.mark.slow

@@ -18,12 +18,14 @@ SOME += [("appo", "none", 2, 0), ("a3c", "lstm", 4, 1), ("a2c", "none", 2, 1)]
 MORE = {"appo": ["algorithm.target_every=3", "algorithm.kl=0.1"]}  # the target policy is an older one, and its KL counts
 
 
-def hashes(algorithm: str, core: str, actors: int, seed: int, path: Any, settings: Any = (), **options: Any) -> list[str]:
+def hashes(
+    algorithm: str, core: str, actors: int, seed: int, path: Any, settings: Any = (), env: str = "CartPole-v1", **options: Any
+) -> list[str]:
     found = []
     places: list[Any] = ["serial", "process", "serial", "process"]
     for i, on in enumerate(places):
         made = api.program(
-            "CartPole-v1", algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
+            env, algorithm, actors=actors, envs_per_actor=8, unroll=16, max_lag=0, steps=2500, seed=seed,
             recipe=False, evaluate_episodes=0, settings=[f"algorithm.core={core}", *MORE.get(algorithm, []), *settings],
             **options,
         )  # fmt: skip
@@ -47,6 +49,14 @@ def test_they_agree_with_running_statistics(algorithm: str, core: str, actors: i
     """A batch of two windows a stream, too: its order is that of the streams' rows, whoever came first."""
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "a", NORMALISED))) == 1
     assert len(set(hashes(algorithm, core, actors, seed, tmp_path / "b", NORMALISED, batch=8 * actors * 2))) == 1
+
+
+@pytest.mark.thorough
+def test_they_agree_where_noise_is_a_function_of_the_state(tmp_path: Any) -> None:
+    """An unroll of 16 rows holds parts of up to four periods of five."""
+    found = hashes("ppo", "lstm", 2, 0, tmp_path / "a", ["algorithm.sde_every=5"], env="Pendulum-v1")
+    other = hashes("ppo", "lstm", 2, 0, tmp_path / "b", ["algorithm.sde_every=6"], env="Pendulum-v1")
+    assert len(set(found)) == len(set(other)) == 1 and found[0] != other[0]
 
 
 @pytest.mark.thorough

@@ -36,6 +36,7 @@ SMALL = ["--actors", "2", "--envs-per-actor", "2", "--max-lag", "0", "--evaluate
 SETTINGS = {
     "dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.selector=prioritized", "replay.capacity=300"],
     "sac": ["algorithm.hidden=[16]", "replay.capacity=300"],
+    "sac sde": ["algorithm.hidden=[16]", "algorithm.sde_every=3", "algorithm.random_steps=50", "replay.capacity=300"],
     "tqc": ["algorithm.hidden=[16]", "replay.capacity=300"],
     "crossq": ["algorithm.hidden=[16]", "algorithm.critic_hidden=[16]", "replay.capacity=300"],
     "qr_dqn": ["algorithm.hidden=[16]", "algorithm.target_every=20", "replay.capacity=300"],
@@ -46,7 +47,7 @@ SETTINGS = {
     ],
 }  # fmt: skip
 SETTINGS = {name: [*given, "batch=8", "replay.starts_at=100"] for name, given in SETTINGS.items()}
-ENVS = dict.fromkeys(("sac", "tqc", "crossq"), "Pendulum-v1") | dict.fromkeys(
+ENVS = dict.fromkeys(("sac", "sac sde", "tqc", "crossq"), "Pendulum-v1") | dict.fromkeys(
     ("dqn", "apex_dqn", "r2d2", "qr_dqn"), "CartPole-v1"
 )
 
@@ -57,7 +58,9 @@ def program(algorithm: str = "dqn", **options: Any) -> Any:
     given: dict[str, Any] = {
         "actors": 2, "envs_per_actor": 2, "steps": 1536, "evaluate_episodes": 0, "recipe": False, "max_lag": 0, "unroll": 4,
     }  # fmt: skip
-    return api.program(ENVS[algorithm], algorithm=algorithm, settings=SETTINGS[algorithm], **{**given, **options})
+    return api.program(
+        ENVS[algorithm], algorithm=algorithm.partition(" ")[0], settings=SETTINGS[algorithm], **{**given, **options}
+    )
 
 
 def named(checkpoints: Path) -> set[str]:
@@ -72,7 +75,9 @@ def segments(checkpoints: Path) -> set[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("dqn", "process"), *BOTH])
+@pytest.mark.parametrize(
+    ("algorithm", "on"), [("dqn", "serial"), ("sac", "serial"), ("sac sde", "serial"), ("dqn", "process"), *BOTH]
+)
 def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path) -> None:
     """Its ring has been full for long, twice."""
     whole = train(program(algorithm, checkpoint_every=0), tmp_path / "whole", on)
@@ -83,7 +88,7 @@ def test_a_run_goes_on_to_the_same_bits(algorithm: str, on: Any, tmp_path: Path)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "r2d2", "qr_dqn", "tqc", "crossq"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "sac sde", "r2d2", "qr_dqn", "tqc", "crossq"])
 def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tmp_path: Path, seed: int, deadline: Any) -> None:
     kill_and_resume(algorithm, "serial", 1, tmp_path, seed, deadline)
 
@@ -97,7 +102,18 @@ def test_a_run_killed_at_ten_moments(algorithm: str, on: str, tmp_path: Path, se
 
 
 def kill_and_resume(algorithm: str, on: str, moments: int, path: Path, seed: int, deadline: Any) -> None:
-    words = [ENVS[algorithm], "--algorithm", algorithm, *SMALL, "--unroll", "4", "--steps", "2048", "--on", on]
+    words = [
+        ENVS[algorithm],
+        "--algorithm",
+        algorithm.partition(" ")[0],
+        *SMALL,
+        "--unroll",
+        "4",
+        "--steps",
+        "2048",
+        "--on",
+        on,
+    ]
     words += ["--checkpoint-every", "256", *(word for text in SETTINGS[algorithm] for word in ("--set", text))]
     finish(["train", *words, "--quiet", "--out", str(path / "whole")])
     expected = told(path / "whole")

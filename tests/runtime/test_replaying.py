@@ -167,15 +167,18 @@ SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=1
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "apex_dqn", "r2d2", "qr_dqn", "tqc", "crossq"])
-def test_lockstep_is_the_same_everywhere(algorithm: str, tmp_path: Any) -> None:
-    env = "Pendulum-v1" if algorithm in ("td3", "tqc", "crossq") else "CartPole-v1"
-    sizes = {"r2d2": ["algorithm.hidden=16", *SEQUENCES], "crossq": ["algorithm.hidden=32", "algorithm.critic_hidden=32"]}
+@pytest.mark.parametrize("case", ["dqn", "sac", "td3", "apex_dqn", "r2d2", "qr_dqn", "tqc", "crossq", "sac sde"])
+def test_lockstep_is_the_same_everywhere(case: str, tmp_path: Any) -> None:
+    env, algorithm = "Pendulum-v1" if case in ("td3", "tqc", "crossq", "sac sde") else "CartPole-v1", case.partition(" ")[0]
+    sizes = {
+        "r2d2": ["algorithm.hidden=16", *SEQUENCES], "crossq": ["algorithm.hidden=32", "algorithm.critic_hidden=32"],
+        "sac sde": ["algorithm.hidden=16,8", "algorithm.sde_every=3", "algorithm.random_steps=50"],
+    }  # fmt: skip
     made = api.program(
         env, algorithm, recipe=False, actors=2, envs_per_actor=2, unroll=4, batch=16, max_lag=0, steps=800, evaluate_episodes=0,
         settings=[
             "replay.selector=prioritized", "replay.starts_at=64", "algorithm.n_step=2",
-            *sizes.get(algorithm, ["algorithm.hidden=32,32"]),
+            *sizes.get(case, ["algorithm.hidden=32,32"]),
         ],
     )  # fmt: skip
     found = [run(made, on, tmp_path / f"{on}{i}")["params_sha256"] for i, on in enumerate(("serial", "process", "process"))]

@@ -57,6 +57,22 @@ def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> 
     assert json.loads((serial["path"] / "summary.json").read_text())["info"] == info
 
 
+def test_an_evaluation_has_the_same_numbers_of_its_own_episodes(tmp_path: Path) -> None:
+    made = program(evaluate_episodes=5, evaluate_every=1024)  # and one at the end
+    summary = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    found = [r.evaluation for r in summary["reports"] if r.evaluation is not None]
+    assert found and all(tuple(one.info) == NAMES for one in found)
+    assert all(abs(one.info["place/last"]) < 15 and one.info["end/right/last"] in (0, 0.2, 0.4, 0.6, 0.8, 1) for one in found)
+    assert summary["evaluation"]["info"] == found[-1].info, "of the last one"
+    assert json.loads((summary["path"] / "summary.json").read_text())["evaluation"]["info"] == found[-1].info
+    lines = [line["evaluation"] for line in RunDirectory.open(summary["path"]).metrics() if line["evaluation"]]
+    recorded = [r.evaluation for r in summary["reports"] if r.recorded and r.evaluation is not None]
+    assert [line["info"] for line in lines] == [one.info for one in recorded]
+    again = finish(api.resume(summary["path"], steps=4096))
+    assert tuple(again["evaluation"]["info"]) == NAMES
+    assert tuple(api.evaluate(summary["path"], episodes=3).info) == NAMES
+
+
 @pytest.mark.thorough
 def test_the_steps_go_on_between_two_lines_of_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded stays what it was: of the learner's records."""

@@ -9,7 +9,7 @@ import numpy as np
 from equipoise import schema, tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward, Row
-from equipoise.actors.forward.noise import uniform
+from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
 from equipoise.actors.inference.joint import Asked
 from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
@@ -34,7 +34,7 @@ class LocalAgent:
         total_streams: int,
         envs: int,
         unroll: int,
-        noise_columns: int,
+        noise: Noise,
         seed: int,
         rounding: Rounding | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class LocalAgent:
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
-        self._noise_columns = noise_columns
+        self._noise = noise
         self._start = np.zeros(len(streams), np.int64)
         self._state: Tree = forward.initial_state(len(streams))
         self._carry: dict[str, Tree] | None = None  # {"obs", "first"}: the row that opens the next unroll
@@ -183,8 +183,8 @@ class LocalAgent:
         self._episodes.next_row = int(self._start.max()) + self._unroll
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
-        self._rows, noise = self._forward.unroll(data, self._noise_columns)
-        np.copyto(noise, uniform(self._seed, self.streams, self._start, self._unroll, self._noise_columns))
+        self._rows, noise = self._forward.unroll(data, self._noise.columns)
+        np.copyto(noise, self._noise.draw(self._seed, self.streams, self._start, self._unroll))
         self._explore = self._forward.algorithm.explore(self.streams, self._total, int(self._start[0]) * self._envs)
         self._forward.begin(self._explore)
         version = self._forward.version

@@ -17,6 +17,36 @@ RECENT = 100  # episodes
 STATISTICS = ("last", "mean")  # statistics of an info number: its value as the episode ended, its mean over the steps
 
 
+class InfoNumbers:
+    """The numbers of ``TimeStep.info`` [B, M] in the running episodes of B streams."""
+
+    def __init__(self, streams: int, metrics: int) -> None:
+        self.last, self.sum, self.rows = (np.zeros((streams, metrics)) for _ in range(3))
+        self.last.fill(np.nan)
+        self._there = np.zeros((streams, metrics), bool)
+
+    def add(self, ts: TimeStep) -> None:
+        """Add the numbers of this step; a seam's numbers belong to no episode."""
+        info: Any = ts.info
+        there = self._there
+        np.isnan(info, out=there)
+        np.logical_not(there, out=there)
+        np.logical_and(there, ts.valid[:, None], out=there)
+        np.copyto(self.last, info, where=there)
+        np.add(self.sum, info, out=self.sum, where=there)
+        np.add(self.rows, 1.0, out=self.rows, where=there)
+
+    def of(self, streams: Any) -> Any:
+        """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan where it was not there."""
+        with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
+            mean = self.sum[streams] / self.rows[streams]
+        return np.stack([self.last[streams], mean], axis=2).reshape(len(mean), -1)
+
+    def forget(self, streams: Any) -> None:
+        """Forget the running episodes of these streams."""
+        self.last[streams], self.sum[streams], self.rows[streams] = np.nan, 0.0, 0.0
+
+
 class Episodes:
     """One actor's episodes: totals, and the last ``RECENT`` of them. One writer; readers may sit in other processes."""
 
@@ -39,10 +69,9 @@ class Episodes:
         self._return, self._length = self._running["return"], self._running["length"]
         self._done = np.zeros(streams, bool)
         if metrics:
-            self._last, self._sum, self._rows = (np.zeros((streams, len(metrics))) for _ in range(3))
-            self._last.fill(np.nan)
-            self._there = np.zeros((streams, len(metrics)), bool)
-            self._running |= {"info_last": self._last, "info_sum": self._sum, "info_rows": self._rows}
+            self._numbers = InfoNumbers(streams, len(metrics))
+            numbers = self._numbers
+            self._running |= {"info_last": numbers.last, "info_sum": numbers.sum, "info_rows": numbers.rows}
 
     @classmethod
     def layout(cls, metrics: Sequence[str] = ()) -> dict[str, Tree]:
@@ -66,7 +95,7 @@ class Episodes:
         if self._done.any():
             self._forget(self._done)
         if self.metrics:
-            self._add(ts)
+            self._numbers.add(ts)
         np.logical_or(ts.terminated, ts.truncated, out=self._done)
         if not self._done.any():
             return
@@ -77,30 +106,17 @@ class Episodes:
         for name, values in (("returns", self._return[ended]), ("lengths", self._length[ended])):
             v[name][at[keep]] = values[keep]
         if self.metrics:
-            with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
-                mean = self._sum[ended] / self._rows[ended]
-            v["info"][at[keep]] = np.stack([self._last[ended], mean], axis=2).reshape(len(ended), -1)[keep]
+            v["info"][at[keep]] = self._numbers.of(ended)[keep]
         v["ended"][at[keep]] = v["ticks"][0]
         v["count"][0] = count + len(ended)
         self._forget(ended)
-
-    def _add(self, ts: TimeStep) -> None:
-        """Add the numbers of this step; a seam's numbers belong to no episode."""
-        info: Any = ts.info
-        there = self._there
-        np.isnan(info, out=there)
-        np.logical_not(there, out=there)
-        np.logical_and(there, ts.valid[:, None], out=there)
-        np.copyto(self._last, info, where=there)
-        np.add(self._sum, info, out=self._sum, where=there)
-        np.add(self._rows, 1.0, out=self._rows, where=there)
 
     def _forget(self, streams: Any) -> None:
         """Forget the running episodes of these streams."""
         self._return[streams] = 0.0
         self._length[streams] = 0
         if self.metrics:
-            self._last[streams], self._sum[streams], self._rows[streams] = np.nan, 0.0, 0.0
+            self._numbers.forget(streams)
 
     def abandon(self) -> None:
         """Note that the running episodes will not be finished."""
@@ -158,10 +174,16 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
 
 def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:
     """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None before the first}."""
-    names = [f"{name}/{statistic}" for name in (actors[0].metrics if actors else ()) for statistic in STATISTICS]
-    if not names or not any(a.count for a in actors):
+    metrics = actors[0].metrics if actors else ()
+    some = metrics and any(a.count for a in actors)
+    return mean_info(metrics, _newest(actors, ("info",), n) if some else ())
+
+
+def mean_info(metrics: Sequence[str], rows: Any) -> dict[str, float | None]:
+    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none of them had."""
+    names = [f"{name}/{statistic}" for name in metrics for statistic in STATISTICS]
+    if not len(rows):
         return dict.fromkeys(names)
-    rows = _newest(actors, ("info",), n)
     there = ~np.isnan(rows)
     counts, sums = there.sum(axis=0), np.where(there, rows, 0.0).sum(axis=0)
     return {name: float(total / count) if count else None for name, total, count in zip(names, sums, counts, strict=True)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise import tree
+from equipoise.actors.episodes import InfoNumbers, mean_info
 from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.actors.recorder import Recorder
 from equipoise.types import DealtEnv, RunSpec, Tick, TimeStep, Tree, agent_streams
@@ -27,13 +28,14 @@ class Evaluator:
 
     def __init__(
         self, policies: Mapping[str, FixedPolicy], env: DealtEnv, *, envs: int, episodes: int, seed: int,
-        deterministic: bool = True, step: int = 0, recorder: Recorder | None = None,
+        deterministic: bool = True, step: int = 0, recorder: Recorder | None = None, metrics: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """``policies`` by name, as ``env`` deals its streams; ``step`` of training, for policies that explore.
 
-        ``recorder`` gets the episodes that count, of an env with one agent.
+        ``recorder`` gets the episodes that count, of an env with one agent. ``metrics``: the names of the columns of
+        ``TimeStep.info``, which such an env alone has.
         """
-        self._env, self._recorder = env, recorder
+        self._env, self._recorder, self._metrics = env, recorder, metrics
         left = np.full(envs, episodes // envs)
         left[: episodes % envs] += 1
         agents = len(env.spec.env.agents)
@@ -44,7 +46,7 @@ class Evaluator:
                 policy, agent_streams(np.arange(envs), agents, places), deterministic=deterministic, seed=seed, step=step,
                 total_streams=envs * agents,
             )  # fmt: skip
-            self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1)
+            self._sides[name] = _Side(playing, np.repeat(left, len(places)), always=agents == 1, metrics=len(metrics))
 
     @property
     def spec(self) -> RunSpec:
@@ -55,6 +57,11 @@ class Evaluator:
     def returns(self) -> dict[str, list[float]]:
         """Returns by policy."""
         return {name: side.returns for name, side in self._sides.items()}
+
+    @property
+    def info(self) -> dict[str, float | None]:
+        """The means of the metrics over the same episodes: "name/last", "name/mean"."""
+        return mean_info(self._metrics, np.array([numbers for side in self._sides.values() for numbers in side.info]))
 
     @property
     def done(self) -> bool:
@@ -92,7 +99,7 @@ class Evaluator:
 class _Side:
     """The streams of one policy."""
 
-    def __init__(self, playing: Playing, left: Any, *, always: bool) -> None:
+    def __init__(self, playing: Playing, left: Any, *, always: bool, metrics: int = 0) -> None:
         """left [B] int64: episodes that are still to be played; ``always``: are its agents always there."""
         self._all = int(left.sum())
         self._playing, self._left = playing, left
@@ -103,6 +110,8 @@ class _Side:
         self._rows = np.zeros(streams, np.int64)  # rows since the last episode's end, invalid ones included
         self._seen = np.full(streams, always)  # the agent appeared at least once
         self.returns: list[float] = []
+        self._numbers = InfoNumbers(streams, metrics) if metrics else None
+        self.info: list[Any] = []  # of each of ``returns``
 
     @property
     def seen(self) -> bool:
@@ -129,8 +138,11 @@ class _Side:
         self._length += ts.valid
         self._seen |= ts.valid
         self._rows += 1
+        if self._numbers is not None:
+            self._numbers.add(ts)
         for i in np.flatnonzero(ts.first & ~ts.valid & (self._length > 0)):  # not a seam: there the length is 0 already
             self._return[i], self._length[i] = 0.0, 0
+            self._forget(i)
             self._aborted[i] += 1
             if self._aborted[i] >= PATIENCE and self._left[i] > 0:
                 self._left[i] -= 1
@@ -140,9 +152,16 @@ class _Side:
                 self._left[i] -= 1
                 if self._length[i] > 0:
                     self.returns.append(float(self._return[i]))
+                    if self._numbers is not None:
+                        self.info.append(self._numbers.of([i])[0])
+            self._forget(i)
             self._return[i] = 0.0
             self._length[i] = self._rows[i] = 0
             self._aborted[i] = 0
+
+    def _forget(self, stream: Any) -> None:
+        if self._numbers is not None:
+            self._numbers.forget(stream)
 
     def act(self, ts: TimeStep) -> Tree:
         return self._playing(ts.obs, ts.first)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.forward.noise import uniform
+from equipoise.actors.forward.noise import Noise
 from equipoise.envs import observation_spec
 from equipoise.envs.failures.row_checks import described
 from equipoise.envs.masks import counted
@@ -32,14 +32,15 @@ class FixedPolicy:
 
     algorithm: Algorithm
     net: Any
-    noise_columns: int
+    noise: Noise
     precision: Precision = "fp32"
 
 
-def noise_columns(algorithm: Algorithm, action: gymnasium.Space[Any]) -> int:
-    """Count the uniform numbers of an action: one a dimension, and one for whether to explore where the algorithm does."""
+def noise_of(algorithm: Algorithm, net: Any, action: gymnasium.Space[Any]) -> Noise:
+    """The noise of an action: a number a dimension, one for whether to explore where the algorithm does, and those it holds."""
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
-    return action_dims(action) + explores
+    held, every = algorithm.held_noise(net)
+    return Noise(action_dims(action) + explores, held, every)
 
 
 class Playing:
@@ -72,7 +73,7 @@ class Playing:
             else:
                 if noise is None:
                     start = np.full(len(self.streams), self.row)
-                    noise = uniform(self._seed, self.streams, start, 1, self.policy.noise_columns)[0]
+                    noise = self.policy.noise.draw(self._seed, self.streams, start, 1)[0]
                 explore = algorithm.explore(self.streams, self._total, self._step)
                 action, _, self.state = algorithm.act(
                     net, rows, begins, self.state, explore=explore, noise=torch.from_numpy(noise)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
-from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree
+from equipoise.types import Algorithm, Count, EnvSpec, LossOutput, Pool, Positive, Share, Trajectory, Tree, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,14 @@ class ActorCriticAlgorithm(Algorithm):
     core: Annotated[Literal["none", "lstm", "gru"], Help("Memory, between one torso and the heads."), KEPT] = "none"
     core_size: Annotated[Count, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT] = 64
     squash: Annotated[bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")] = False
-    log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
+    log_std: Annotated[
+        float, Help("Logarithm of the deviation of Box actions, at first; with sde_every of the weights of their noise.")
+    ] = 0.0
+    sde_every: Annotated[
+        Whole,
+        Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
+        KEPT,
+    ] = 0
     gamma: Annotated[Share, Help("Discount of a step.")] = 0.99
     normalize_obs: Annotated[
         bool, Help("Normalise observations by the running mean and deviation of each number of a Box."), KEPT
@@ -37,8 +44,12 @@ class ActorCriticAlgorithm(Algorithm):
     def network(self, spec: EnvSpec) -> nn.Module:
         return ActorCritic(
             spec, hidden=self.hidden, activation=self.activation, shared=self.shared, core=self.core, core_size=self.core_size,
-            torso=self.torso, squash=self.squash, log_std=self.log_std, clip_obs=self.clip_obs if self.normalize_obs else None,
+            torso=self.torso, squash=self.squash, log_std=self.log_std, by_state=self.sde_every > 0,
+            clip_obs=self.clip_obs if self.normalize_obs else None,
         )  # fmt: skip
+
+    def held_noise(self, net: Any) -> tuple[int, int]:
+        return (net.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
 
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         policy, state = net.policy(obs, first, state)

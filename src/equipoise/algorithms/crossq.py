@@ -29,7 +29,7 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import standard_normal, weighed
 from equipoise.algorithms.sac import SAC
 from equipoise.facts import KEPT, Help
-from equipoise.nets.actor import Bounds, GaussianActor
+from equipoise.nets.actor import Bounds
 from equipoise.nets.renorm import RenormMLP, RenormTwins, by_batch, norms
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Trajectory, Tree, Whole
@@ -47,7 +47,7 @@ class CrossQ(SAC):
 
     def network(self, spec: EnvSpec) -> nn.Module:
         bounds = Bounds(spec.action, "crossq")
-        actor = GaussianActor(spec, size=bounds.size, body=RenormMLP, **self.shape)
+        actor = self.gaussian(spec, bounds.size, body=RenormMLP)
         wide = {**self.shape, "hidden": self.critic_hidden}
         return self.joined(actor, TwinCritic(spec, action_size=bounds.size, twins=RenormTwins, **wide), bounds)
 

@@ -12,6 +12,10 @@ entropies are of actions scaled to -1 .. 1, and the target is -dim unless set. D
 arXiv:1910.07207): E is the sum over all actions, and the target is 0.98 log of the number of actions that are allowed. Actor
 and critics share nothing; the target network is of the critics alone.
 
+With ``sde_every`` the noise of Box actions is a function of the state that is drawn anew every so many steps of a stream
+(generalised state-dependent exploration, Raffin et al. 2021, arXiv:2005.05719; ``nets/actor.py``). What is learned stays as it
+stands above, pi being the distribution over all such functions.
+
 Deviations: the temperature is judged at s', where y has needed log pi already, and is learned as its logarithm (as in the
 authors' code); a return of several steps has the entropy of its last one only; the first ``random_steps`` are uniform.
 """
@@ -30,7 +34,7 @@ from torch.nn import Parameter
 from equipoise import tree
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, normal
+from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, StateNoiseActor, normal
 from equipoise.nets.distributions import Categorical, taken_by
 from equipoise.nets.q import any_of
 from equipoise.nets.twin import TwinCritic
@@ -67,16 +71,29 @@ class SAC(OffPolicyAlgorithm):
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None
     random_steps: Annotated[Whole, Help("Env steps of uniform actions at the start.")] = 1_000
+    sde_every: Annotated[
+        Whole,
+        Help("Box: steps of a stream for which the noise is one function of the state (gSDE). 0: each step has its own noise."),
+        KEPT,
+    ] = 0
+    sde_log_std: Annotated[
+        float,
+        Help("Logarithm of the deviation of the weights of that function, at first."),
+        Read("sde_every", why="the noise is no function of the state"),
+        KEPT,
+    ] = -3.0
     target_every: Count = 1
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> nn.Module:
         if isinstance(spec.action, spaces.Box):
             bounds = Bounds(spec.action, "sac")
-            gaussian = GaussianActor(spec, size=bounds.size, **self.shape)
+            gaussian = self.gaussian(spec, bounds.size)
             return self.joined(gaussian, TwinCritic(spec, action_size=bounds.size, **self.shape), bounds)
         if not isinstance(spec.action, spaces.Discrete):
             raise ValueError(f"action space: sac expected a Box or a Discrete, got {spec.action}{taken_by(spec.action)}")
+        if self.sde_every:
+            raise ValueError(f"algorithm.sde_every: expected 0 where actions are no Box, got {self.sde_every}")
         categorical = CategoricalActor(spec, **self.shape)
         return self.joined(categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None)
 
@@ -84,6 +101,16 @@ class SAC(OffPolicyAlgorithm):
     def shape(self) -> dict[str, Any]:
         """What the actor and the critics have in common."""
         return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+
+    def gaussian(self, spec: EnvSpec, size: int, **given: Any) -> GaussianActor:
+        """The actor of Box actions."""
+        if not self.sde_every:
+            return GaussianActor(spec, size=size, **self.shape, **given)
+        if not self.hidden:
+            raise ValueError(
+                "algorithm.sde_every: expected a hidden layer in algorithm.hidden, of which the noise is a function, got none"
+            )
+        return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, **self.shape, **given)
 
     def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> nn.Module:
         return SoftActorCritic(actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature)
@@ -98,9 +125,15 @@ class SAC(OffPolicyAlgorithm):
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
 
+    def held_noise(self, net: Any) -> tuple[int, int]:
+        return (net.actor.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
+
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         if net.bounds is not None:
-            sampled, _ = net.actor.sample(obs, normal(noise[:, : net.bounds.size]))
+            if self.sde_every:
+                sampled = net.actor.explored(obs, normal(noise[:, -net.actor.log_std.numel() :]))
+            else:
+                sampled, _ = net.actor.sample(obs, normal(noise[:, : net.bounds.size]))
             return net.bounds.to_env(uniform_where(explore, sampled, noise)), {}, state
         logits, allowed = net.actor(obs)
         action = Categorical(logits.t()).sample(noise)

@@ -23,7 +23,7 @@ from equipoise.algorithms._off_policy import weighed
 from equipoise.algorithms.dqn import quantile_huber
 from equipoise.algorithms.sac import SAC
 from equipoise.facts import KEPT, Help
-from equipoise.nets.actor import Bounds, GaussianActor
+from equipoise.nets.actor import Bounds
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import Batch, Count, EnvSpec, LossOutput, Tree, Whole
 
@@ -38,7 +38,7 @@ class TQC(SAC):
         if self.drop >= self.quantiles:
             raise ValueError(f"algorithm.drop: expected less than algorithm.quantiles={self.quantiles}, got {self.drop}")
         bounds = Bounds(spec.action, "tqc")
-        actor = GaussianActor(spec, size=bounds.size, **self.shape)
+        actor = self.gaussian(spec, bounds.size)
         critic = TwinCritic(spec, action_size=bounds.size, outputs=self.quantiles, members=self.critics, **self.shape)
         return self.joined(actor, critic, bounds)
 

@@ -78,6 +78,8 @@ def evaluate(
     )
     for name, mean in result.policies.items():
         print(f"  {name} {mean:,.1f}")
+    for name, value in result.info.items():
+        print(f"  {name} {'—' if value is None else f'{value:.3g}'}")
     if video:
         print(f"video in {shlex.quote(str(directory / 'videos'))}")
 

@@ -224,7 +224,8 @@ def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
     if evaluation is None:
         return []
     line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
-    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.step)} steps{by_policy(evaluation.policies)}")
+    more = by_policy(evaluation.policies) + at_the_ends(evaluation.info)
+    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.step)} steps{more}")
     if report.solved_at_s is not None:
         line.append(f"   solved after {took(report.solved_at_s)}", style="bold green")
     return [line]
@@ -238,6 +239,11 @@ def evaluating(exam: Evaluating) -> str:
 def by_policy(means: Mapping[str, float]) -> str:
     """The text after the mean return where there are several policies."""
     return "".join(f"   {name} {number(mean)}" for name, mean in means.items())
+
+
+def at_the_ends(info: Mapping[str, float | None]) -> str:
+    """The text after an evaluation's return: the metrics from the env's info as its episodes ended."""
+    return "".join(f"   {name.removesuffix('/last')} {number(x, 3)}" for name, x in info.items() if name.endswith("/last"))
 
 
 def _progress(report: Report, program: Program) -> Text:

@@ -26,6 +26,7 @@ from equipoise.console.picture import (
     ASCII,
     History,
     acting_lines,
+    at_the_ends,
     balance_lines,
     by_policy,
     clock,
@@ -210,7 +211,7 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
     }
     if (evaluation := summary["evaluation"]) is not None:
         rows["evaluation"] = f"{spread(evaluation['mean'], evaluation['std'])} over {evaluation['episodes']} episodes"
-        rows["evaluation"] += by_policy(evaluation.get("policies", {}))
+        rows["evaluation"] += by_policy(evaluation.get("policies", {})) + at_the_ends(evaluation.get("info", {}))
     if (best := summary["best_evaluation"]) is not None:
         rows["best"] = f"{spread(best['mean'], best['std'])} at step {best['env_steps']:,}, far above the last: --best has it"
     rows |= info_rows(summary["info"])

@@ -1,4 +1,5 @@
-"""Actors without a value: a squashed Gaussian or one point of a Box, a categorical of a Discrete.
+"""Actors without a value: a squashed Gaussian (with noise of a row's own, or of a function of the state) or one point of a Box,
+a categorical of a Discrete.
 
 A continuous actor's actions lie between -1 and 1, whatever the bounds of the env are; ``Bounds`` translates. So a target
 entropy, a noise and a critic's input mean the same in every env.
@@ -13,9 +14,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
-from equipoise.nets.distributions import ERFINV_MAX, HALF_LOG_2PI, MASKED, SQRT2, taken_by
+from equipoise.nets.distributions import (
+    ERFINV_MAX,
+    HALF_LOG_2PI,
+    LEAST_VARIANCE,
+    MASKED,
+    SQRT2,
+    noise_of_state,
+    taken_by,
+)
 from equipoise.nets.features import Features
 from equipoise.nets.heads import Constant, finite
 from equipoise.nets.precision import exact
@@ -24,6 +33,7 @@ from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
 LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
+FARTHEST_MEAN = 2.0  # of gSDE: Stable-Baselines3
 GAIN = (
     0.01  # gain of the last layer: the first actions are near the middle, the first distributions nearly as wide as they can be
 )
@@ -67,9 +77,13 @@ class Actor(Features):
         self.body = body(self.size_out, hidden, activation)
         self.head = linear(self.body.size_out, outputs, GAIN)
 
+    def latent(self, obs: Tree) -> Tensor:
+        """The last hidden layer [N, ...] float32, which the head reads."""
+        return self.body(self.features(obs)).float()  # type: ignore[no-any-return]
+
     def outputs(self, obs: Tree) -> Tensor:
         """obs [N, ...] -> [N, outputs] float32."""
-        x = self.body(self.features(obs)).float()
+        x = self.latent(obs)
         with exact(x.device):
             return self.head(x)  # type: ignore[no-any-return]
 
@@ -110,6 +124,43 @@ class GaussianActor(Actor):
         slope = 2 * (math.log(2) - x - F.softplus(-2 * x))
         logp = -(0.5 * z.square() + log_std + slope).sum(-1) - z.shape[-1] * HALF_LOG_2PI
         return x.tanh(), logp
+
+
+class StateNoiseActor(GaussianActor):
+    """A ``GaussianActor`` whose noise is a linear function of the last hidden layer h(s) (gSDE: Raffin et al. 2021,
+    arXiv:2005.05719, section 3).
+
+        x_i = mean_i(s) + sum_j theta_ji h_j(s),  theta_ji ~ N(0, sigma_ji^2)
+
+    While theta stays as it is a state has one action, and similar states have similar ones. Where theta is not known
+
+        x_i ~ N(mean_i(s), sum_j h_j(s)^2 sigma_ji^2)
+
+    and from that ``sample`` draws, for each row by itself. sigma is a parameter. Means lie within 2 of 0 and 1e-6 is added to
+    the variance, as in Stable-Baselines3.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str, size: int, log_std: float,
+        body: Callable[[int, Sequence[int], str], Any] = MLP,
+    ) -> None:  # fmt: skip
+        Actor.__init__(self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body)
+        self.log_std = nn.Parameter(torch.full((self.body.size_out, size), log_std))
+
+    def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
+        h = self.latent(obs)
+        with exact(h.device):
+            variance = h.square() @ (2 * self.log_std).exp()
+            return self.mean(h), 0.5 * (variance + LEAST_VARIANCE).log()
+
+    def mean(self, h: Tensor) -> Tensor:
+        return self.head(h).clamp(-FARTHEST_MEAN, FARTHEST_MEAN)  # type: ignore[no-any-return]
+
+    def explored(self, obs: Tree, z: Tensor) -> Tensor:
+        """The action [N, size] of the theta that the standard normal ``z`` [N, h * size] makes."""
+        h = self.latent(obs)
+        with exact(h.device):
+            return (self.mean(h) + noise_of_state(h, self.log_std.exp(), z)).tanh()
 
 
 class CategoricalActor(Actor):

@@ -37,6 +37,9 @@ class ActorCritic(nn.Module):
     independent of the observation, ``log_std`` at first; ``squash`` bends them into their bounds. An action mask is no
     feature: it only decides what the policy may do.
 
+    With ``by_state`` the noise of Box actions is a linear function of what the policy head reads (gSDE), into which no gradient
+    flows from there, and ``log_std`` [features, d] is of its weights.
+
     With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm`` clipped to so many standard
     deviations, which ``absorb`` feeds.
 
@@ -59,6 +62,7 @@ class ActorCritic(nn.Module):
         policy_gain: float = 0.01,
         squash: bool = False,
         log_std: float = 0.0,
+        by_state: bool = False,
         clip_obs: float | None = None,
     ) -> None:
         super().__init__()
@@ -84,8 +88,12 @@ class ActorCritic(nn.Module):
             self.norm = RunningNorm(size, clip=clip_obs, columns=measured(self.observation))
         self.policy_head = linear(features, self.head.size, policy_gain)
         self.log_std: nn.Parameter | None = None
+        self.by_state = by_state
+        if by_state and not isinstance(self.head, heads.BoxHead):
+            raise ValueError(f"algorithm.sde_every: expected 0 where actions are no single Box, got actions of {spec.action}")
         if self.head.stds:
-            self.log_std = nn.Parameter(torch.full((self.head.stds,), float(log_std)))
+            shape = (features, self.head.stds) if by_state else (self.head.stds,)
+            self.log_std = nn.Parameter(torch.full(shape, float(log_std)))
         self.value_head = linear(features, 1, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
@@ -145,4 +153,6 @@ class ActorCritic(nn.Module):
         """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with the outputs last."""
         by_rows = isinstance(self.head, heads.BoxHead)
         y = self.policy_head(features).t() if by_rows else columns(self.policy_head, features)
+        if self.by_state and isinstance(self.head, heads.BoxHead) and self.log_std is not None:
+            return self.head.by_state(y, features.detach(), self.log_std, rows)
         return self.head(y, self.log_std, rows, heads.at(obs, self.mask) if self.mask else None)

@@ -23,6 +23,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 SQRT2 = math.sqrt(2)
 ACTIONS = "Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 MASKED = -1e9  # a logit
+LEAST_VARIANCE = 1e-6  # of noise that is a function of the state, added as in Stable-Baselines3
 ERFINV_MAX = 4.0  # float32 noise next to 1 gives 3.74; noise that rounds to 0 or 1 would give infinity
 
 
@@ -41,6 +42,11 @@ def taken_by(space: spaces.Space[Any]) -> str:
     """The end of a refusal of an action space: the algorithms that take it."""
     own = {spaces.Discrete: "dqn and sac take a Discrete, ", spaces.Box: "sac and td3 take a Box, "}.get(type(space), "")
     return f"; {own}ppo and impala any of {ACTIONS}"
+
+
+def noise_of_state(h: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
+    """[N, d] sum_j h_j sigma_ji z_ji of h [N, F], sigma [F, d], z [N, F d]: gSDE, in float32 under autocast, too."""
+    return (h.unsqueeze(-1) * (sigma * z.view(-1, *sigma.shape))).sum(-2)
 
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
@@ -159,16 +165,20 @@ class Categorical(Distribution):
 class DiagonalGaussian(Distribution):
     """Independent normals, unbounded (the env's adapter clips); actions float32 [..., *shape].
 
-    ``mean`` [..., d] and ``log_std`` [d], d the product of ``shape``. Samples by the inverse CDF,
+    ``mean`` [..., d] and ``log_std`` [d] or [..., d], d the product of ``shape``. Samples by the inverse CDF,
     ndtri(u) = sqrt(2) erfinv(2u - 1), since torch's erfinv is vectorised and its ndtri is not (35 us against 117, d=6).
+
+    ``by_state``: (h [N, F], sigma [F, d]) where the noise is a function of the state (gSDE, ``nets/actor.py``): samples are
+    mean + h theta, theta_ji ~ N(0, sigma_ji^2) of the last F d columns of noise. ``log_std`` is then of that sum.
     """
 
-    __slots__ = ("log_std", "mean", "shape")
+    __slots__ = ("by_state", "log_std", "mean", "shape")
 
     def __init__(self, mean: Tensor, log_std: Tensor, shape: tuple[int, ...]) -> None:
         self.mean = mean
         self.log_std = log_std
         self.shape = shape
+        self.by_state: tuple[Tensor, Tensor] | None = None
 
     @property
     def dims(self) -> int:
@@ -176,6 +186,10 @@ class DiagonalGaussian(Distribution):
 
     def _erfinv(self, noise: Tensor) -> Tensor:
         """[..., d], a standard normal over sqrt(2)."""
+        if self.by_state is not None:
+            h, sigma = self.by_state
+            z = torch.erfinv(noise[..., -sigma.numel() :] * 2 - 1).clamp_(-ERFINV_MAX, ERFINV_MAX)
+            return noise_of_state(h, sigma, z) * (-self.log_std).exp()
         uniform = noise[..., : self.mean.shape[-1]]
         return torch.erfinv(uniform * 2 - 1).clamp_(-ERFINV_MAX, ERFINV_MAX)
 
@@ -186,8 +200,9 @@ class DiagonalGaussian(Distribution):
         return flat if len(self.shape) == 1 else flat.reshape(*flat.shape[:-1], *self.shape)
 
     def _log_scale(self) -> Tensor:
-        """[] the log of the density at the mean, negated."""
-        return self.log_std.sum() + self.mean.shape[-1] * HALF_LOG_2PI
+        """[] or [...] the log of the density at the mean, negated."""
+        log_stds = self.log_std.sum() if self.log_std.ndim == 1 else self.log_std.sum(-1)
+        return log_stds + self.mean.shape[-1] * HALF_LOG_2PI
 
     def sample(self, noise: Tensor) -> Tensor:
         return self._place(self._erfinv(noise))
@@ -213,7 +228,10 @@ class DiagonalGaussian(Distribution):
         return (0.5 * ((2 * log_ratio).exp() - 1 + z.square()) - log_ratio).sum(-1)
 
     def __getitem__(self, rows: slice) -> Self:
-        return type(self)(self.mean[rows], self.log_std, self.shape)
+        return type(self)(self.mean[rows], self._log_std_of(rows), self.shape)
+
+    def _log_std_of(self, rows: slice) -> Tensor:
+        return self.log_std if self.log_std.ndim == 1 else self.log_std[rows]
 
 
 class SquashedGaussian(DiagonalGaussian):
@@ -267,7 +285,7 @@ class SquashedGaussian(DiagonalGaussian):
         return self._bend(self.mean)
 
     def __getitem__(self, rows: slice) -> Self:
-        return type(self)(self.mean[rows], self.log_std, self.shape, low=self.low, high=self.high, least=self.least)
+        return type(self)(self.mean[rows], self._log_std_of(rows), self.shape, low=self.low, high=self.high, least=self.least)
 
 
 class MultiCategorical(Distribution):

@@ -18,6 +18,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.nets.distributions import (
     ACTIONS,
+    LEAST_VARIANCE,
     MASKED,
     Bernoulli,
     Categorical,
@@ -107,11 +108,20 @@ class BoxHead(Head):
     def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
         assert log_std is not None
         mean = part(y, self.at, self.size).t().reshape(*rows, -1)
-        std = part(log_std, self.std_at, self.stds)
+        return self._made(mean, part(log_std, self.std_at, self.stds))
+
+    def by_state(self, y: Tensor, h: Tensor, log_std: Tensor, rows: torch.Size) -> Distribution:
+        """The policy whose noise is a linear function of h [N, F], by weights with these ``log_std`` [F, size] (gSDE)."""
+        variance = h.square() @ (2 * log_std).exp()
+        made = self._made(y.t().reshape(*rows, -1), (0.5 * (variance + LEAST_VARIANCE).log()).view(*rows, -1))
+        made.by_state = h, log_std.exp()
+        return made
+
+    def _made(self, mean: Tensor, log_std: Tensor) -> DiagonalGaussian:
         if self.bounds is None:
-            return DiagonalGaussian(mean, std, self.shape)
-        low, high, least = (bound.on(y.device) for bound in self.bounds)
-        return SquashedGaussian(mean, std, self.shape, low=low, high=high, least=least)
+            return DiagonalGaussian(mean, log_std, self.shape)
+        low, high, least = (bound.on(mean.device) for bound in self.bounds)
+        return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:

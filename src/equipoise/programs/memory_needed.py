@@ -124,7 +124,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     for role in blue.roles.values():
         row, streams = role.row, program.actors * program.placement.envs_per_actor * len(role.places)
         width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64  # the env's rows, the agent's, counters
-        noise = 4 * unroll * role.noise_columns * slots
+        noise = 4 * unroll * role.noise.columns * slots
         found["agents"] += streams * (width + noise) + ROW_OBJECTS * unroll * slots * program.groups
         found["evaluation"] += min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
     if blue.inferences:

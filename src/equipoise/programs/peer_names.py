@@ -93,6 +93,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.noise": ("action_noise", "exploration_noise", "act_noise", "noise_std", "expl_noise"),
     "algorithm.target_noise": ("target_policy_noise", "policy_noise"),
     "algorithm.noise_clip": ("target_noise_clip",),
+    "algorithm.sde_every; it is a number of steps, 0 for none": ("use_sde", "sde_sample_freq", "gsde", "use_gsde"),
     "algorithm.random_steps": ("num_steps_random", "random_timesteps", "start_steps", "initial_random_steps"),
     "algorithm.clip_rho": ("vtrace_clip_rho_threshold", "vtrace_rho", "rho_bar"),
     "algorithm.clip_c": ("vtrace_c", "c_bar"),
@@ -106,7 +107,7 @@ PEER_NAMES: dict[str, tuple[str, ...]] = {
     "algorithm.torso": ("features_extractor_class", "features_extractor", "encoder_conv_architecture", "cnn", "conv_filters"),
     "algorithm.core": ("use_lstm", "use_rnn", "rnn_type", "recurrent", "lstm", "gru"),
     "algorithm.core_size": ("lstm_hidden_size", "rnn_size", "lstm_cell_size", "rnn_hidden_size"),
-    "algorithm.log_std": ("log_std_init", "initial_stddev", "init_log_std"),
+    "algorithm.log_std|algorithm.sde_log_std": ("log_std_init", "initial_stddev", "init_log_std"),
     # rewards
     "rewards.scale": ("reward_scale", "rew_scale", "reward_scaling"),
     "rewards.clip": ("clip_reward", "clip_rewards", "reward_clip", "rew_clip"),

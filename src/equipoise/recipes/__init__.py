@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.nets.precision import native_bf16
-from equipoise.recipes import atari, classic, goals, memory, minigrid, mujoco
+from equipoise.recipes import atari, box2d, classic, goals, memory, minigrid, mujoco
 
 __all__ = ["RECIPES", "find"]
 
 RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    recipe: settings for room in (classic, mujoco, atari, minigrid, goals, memory) for recipe, settings in room.RECIPES.items()
+    recipe: settings
+    for room in (classic, box2d, mujoco, atari, minigrid, goals, memory)
+    for recipe, settings in room.RECIPES.items()
 }
 
 

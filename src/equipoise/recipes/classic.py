@@ -79,6 +79,27 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 32,
         "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 100_000,
     },
+    # rl-baselines3-zoo's tuned SAC (64-64, lr 3e-4, batch 512, 32 updates to 32 steps, gamma 0.9999, tau 0.01, temperature 0.1,
+    # generalised state-dependent exploration, 5e4 steps).
+    #
+    # Deviations: 512 steps before the first update for none.
+    ("MountainCarContinuous-v0", "sac"): {
+        "policy.unroll": 32, "policy.batch": 512,
+        "algorithm.hidden": (64, 64), "algorithm.gamma": 0.9999, "algorithm.tau": 0.01, "optimizer.learning_rate": 0.0003,
+        "algorithm.temperature": 0.1, "algorithm.learn_temperature": False, "algorithm.random_steps": 0,
+        "algorithm.sde_every": 32, "algorithm.sde_log_std": -3.67,
+        "replay.capacity": 50_000, "replay.starts_at": 512, "replay.updates": 32,
+        "placement.actors": 1, "placement.envs_per_actor": 1, "placement.max_lag": 1, "schedule.steps": 50_000,
+    },
+    # rl-baselines3-zoo's tuned PPO (4 x 1024, 10 epochs of minibatches of 64, gamma 0.9, lr 1e-3, generalised state-dependent
+    # exploration, 1e5 steps).
+    ("Pendulum-v1", "ppo"): {
+        "policy.unroll": 1_024, "policy.batch": 4,
+        "algorithm.gamma": 0.9, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
+        "algorithm.value": 1.0, "optimizer.learning_rate": 0.001, "optimizer.schedule": "constant", "algorithm.epochs": 10,
+        "algorithm.minibatches": 64, "algorithm.sde_every": 4,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 0, "schedule.steps": 100_000,
+    },
     # After rl-baselines3-zoo's tuned QR-DQN (256-256, 10 quantiles, lr 2.3e-3, batch 64, 128 updates to 256 steps, 5e4 steps).
     #
     # Deviations: rounds of 64 steps of four streams and 32 updates; the learning rate goes to 0; gradients are cut at 10.

@@ -17,4 +17,16 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.capacity": 500_000, "replay.starts_at": 1_000, "replay.updates": 16, "replay.relabel": 0.8,
         "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 1, "schedule.steps": 40_000,
     },
+    # After rl-baselines3-zoo's SAC with hindsight for FetchReach (64-64, lr 1e-3, gamma 0.95, batch 256, four goals of five
+    # from hindsight, an update a step, 2e4 steps).
+    #
+    # Deviations: observations are not normalised; a round is four steps of four streams. It needs gymnasium-robotics.
+    ("gymnasium_robotics:FetchReach-v4", "sac"): {
+        "source.metrics": ("is_success",),
+        "policy.unroll": 1, "policy.batch": 256,
+        "algorithm.hidden": (64, 64), "algorithm.gamma": 0.95, "optimizer.learning_rate": 0.001,
+        "algorithm.random_steps": 1_000,
+        "replay.capacity": 1_000_000, "replay.starts_at": 1_000, "replay.updates": 4, "replay.relabel": 0.8,
+        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
+    },
 }  # fmt: skip

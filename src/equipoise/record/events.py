@@ -66,6 +66,7 @@ def scalars(report: Report) -> dict[str, float]:
         "evaluation/mean": report.evaluation.mean if report.evaluation else None,
         **{f"learner/{name}": value for name, value in report.metrics.items()},
         **{f"info/{name}": value for name, value in report.info.items()},
+        **{f"evaluation/{name}": value for name, value in (report.evaluation.info if report.evaluation else {}).items()},
     }
     for worker, shares in report.balance.items():
         for state in ("worked", "preempted", "starved", "blocked"):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree, trust
-from equipoise.actors.playing import FixedPolicy, noise_columns
+from equipoise.actors.playing import FixedPolicy, noise_of
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
 from equipoise.nets.threads import one_thread
@@ -57,8 +57,8 @@ class Playable:
         """The policy with a fresh network, for ``fill``."""
         with torch.random.fork_rng(devices=[]), one_thread():  # a caller's random numbers stay as they are
             net = self.algorithm.network(self.spec)
-        columns = noise_columns(self.algorithm, self.spec.action)
-        return FixedPolicy(algorithm=self.algorithm, net=net, noise_columns=columns, precision=self.precision)
+        noise = noise_of(self.algorithm, net, self.spec.action)
+        return FixedPolicy(algorithm=self.algorithm, net=net, noise=noise, precision=self.precision)
 
 
 def to_json(blue: Blueprint) -> dict[str, Any]:

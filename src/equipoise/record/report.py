@@ -24,6 +24,7 @@ class Evaluation:
     env_steps: int  # env steps of training when its weights were published
     version: int
     policies: Mapping[str, float] = field(default_factory=dict)  # the mean of each, where there are several
+    info: Mapping[str, float | None] = field(default_factory=dict)  # means of Program.source.metrics, as in a report
 
     @property
     def step(self) -> int:

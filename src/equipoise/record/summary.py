@@ -25,8 +25,8 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
     if summary["status"] not in STATUSES:
         raise ValueError(f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}")
     data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-    if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and of each policy
-        keys = ("mean", "std", "episodes", *(("policies",) if data["evaluation"].get("policies") else ()))
+    if data["evaluation"] is not None:  # of an Evaluation, the three that the design names, and what only some have
+        keys = ("mean", "std", "episodes", *(key for key in ("policies", "info") if data["evaluation"].get(key)))
         data["evaluation"] = {key: data["evaluation"][key] for key in keys}
     write_atomic(directory / SUMMARY, json_bytes(data))
     return data

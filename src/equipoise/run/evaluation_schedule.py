@@ -31,7 +31,7 @@ def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
     """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and others copy into them."""
     return {
         name: FixedPolicy(
-            algorithm=role.algorithm, net=blue.network(name), noise_columns=role.noise_columns,
+            algorithm=role.algorithm, net=blue.network(name), noise=role.noise,
             precision=blue.program.placement.precision,
         )
         for name, role in blue.roles.items()
@@ -49,10 +49,12 @@ def evaluator(
     """
     envs = min(episodes, STREAMS)
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
-    env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs)
+    metrics = program.source.metrics
+    env = blueprint.making(program)(streams=np.arange(envs), seed=seed, failures=costs, metrics=metrics)
     return Evaluator(
-        policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder
-    )
+        policies, env, envs=envs, episodes=episodes, seed=seed, deterministic=deterministic, step=step, recorder=recorder,
+        metrics=metrics,
+    )  # fmt: skip
 
 
 def result(exam: Evaluator, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
@@ -61,7 +63,7 @@ def result(exam: Evaluator, *, learns: Collection[str], env_steps: int, version:
     several = exam.returns if len(exam.returns) > 1 else {}
     return Evaluation(
         mean=float(returns.mean()), std=float(returns.std()), episodes=sum(len(exam.returns[name]) for name in learns),
-        env_steps=env_steps, version=version,
+        env_steps=env_steps, version=version, info=exam.info,
         policies={name: float(np.mean(of or [np.nan])) for name, of in several.items()},
     )  # fmt: skip
 

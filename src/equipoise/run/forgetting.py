@@ -72,7 +72,7 @@ class Evaluations:
         count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
         one: Schema = {
             "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
-            "policies": Each(mean),
+            "policies": Each(mean), "info?": Each(mean),
         }  # fmt: skip
         entered = {"count?": count, "told?": Maybe(one)}  # checkpoints of before have neither
         return {"first": Maybe(one), "best": Maybe(one), "last": Maybe(one), **entered}

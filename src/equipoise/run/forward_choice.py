@@ -33,7 +33,7 @@ def chosen(blue: Blueprint, run: Mapping[str, Any] | None = None, changes: Colle
             continue
         acts = Acts(
             role.algorithm, net, row=role.row, streams=program.placement.envs_per_actor * len(role.places),
-            noise_columns=role.noise_columns, precision=program.placement.precision, acting=program.placement.acting_precision,
+            noise_columns=role.noise.columns, precision=program.placement.precision, acting=program.placement.acting_precision,
         )  # fmt: skip
         choice = choose(
             acts,

@@ -255,7 +255,7 @@ class Reporter:
             "episodes": r.episodes,
             "return_mean": r.return_mean,
             "info": r.info,
-            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _by_policy(e),
+            "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _more(e),
             "best_evaluation": self._evaluations.summary(),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "acting": self._acting(),
@@ -274,8 +274,9 @@ class Reporter:
         }
 
 
-def _by_policy(evaluation: Evaluation) -> dict[str, Any]:
-    return {"policies": dict(evaluation.policies)} if evaluation.policies else {}
+def _more(evaluation: Evaluation) -> dict[str, Any]:
+    """What some evaluations have."""
+    return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
 
 
 def _aborted(stats: RunStats) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from equipoise import tree
-from equipoise.actors.playing import noise_columns
+from equipoise.actors.forward.noise import Noise
+from equipoise.actors.playing import noise_of
 from equipoise.envs import observation_spec
 from equipoise.experience.layout import RowSpec
 from equipoise.hints import hint
@@ -57,7 +58,7 @@ class Role:
     algorithm: Algorithm
     spec: EnvSpec
     row: RowSpec
-    noise_columns: int
+    noise: Noise
     frozen: Frozen | None  # set for a policy that does not learn
 
     @property
@@ -87,14 +88,14 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     if (unknown := unknown_group(learns.optimizer, groups)) is not None:
         where = f"policies.{name}." if len(program.policies) > 1 else ""
         raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
-    columns = noise_columns(algorithm, spec.action)
+    noise = noise_of(algorithm, net, spec.action)
     obs_row = observation_spec(spec.observation)
     state = net.initial_state(1)
     with torch.inference_mode():
         action, behaviour, after = algorithm.act(
             net, tree.torch_views(tree.zeros(tree.prepend(obs_row, 1))), torch.ones(1, dtype=torch.bool), state,
             explore=algorithm.explore(np.zeros(1, np.int64), max(program.actors, 1) * program.placement.envs_per_actor, 0),
-            noise=torch.full((1, columns), 0.5),
+            noise=torch.full((1, noise.columns), 0.5),
         )  # fmt: skip
     wanted, got = tree.spec(state), tree.spec(after)
     if wanted != got:
@@ -108,7 +109,7 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
         columns=len(spec.places),
     )
     frozen = policy if isinstance(policy, Frozen) else None
-    return Role(algorithm=algorithm, spec=spec, row=row, noise_columns=columns, frozen=frozen)
+    return Role(algorithm=algorithm, spec=spec, row=row, noise=noise, frozen=frozen)
 
 
 def teacher(program: Program, name: str) -> Policy:

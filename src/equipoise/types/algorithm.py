@@ -164,8 +164,13 @@ class Acts(ABC):
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         """obs [B, ...] -> action, behaviour, state.
 
-        noise [B, k], uniform in (0, 1): one column an action dimension and, if ``explore`` returns anything, one more.
+        noise [B, k], uniform in (0, 1): one column an action dimension, one more if ``explore`` returns anything, and behind
+        them those of ``held_noise``.
         """
+
+    def held_noise(self, net: Any) -> tuple[int, int]:
+        """(columns, n): further columns of noise that stay the same for n rows of a stream."""
+        return 0, 1
 
     @abstractmethod
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:

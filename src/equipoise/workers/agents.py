@@ -61,7 +61,7 @@ def _agent(
         episodes=memory.episodes[group], streams=streams,
         total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
         envs=program.actors * program.placement.envs_per_actor, unroll=blue.unroll,
-        noise_columns=role.noise_columns, seed=derive_seed(program.schedule.seed, "actions"),
+        noise=role.noise, seed=derive_seed(program.schedule.seed, "actions"),
         rounding=memory.rounding[group] if memory.rounding else None,
     )  # fmt: skip
 

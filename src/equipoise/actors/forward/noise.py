@@ -7,6 +7,7 @@ of Stafford's variant 13), applied to a sum of odd multiples of the coordinates 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,45 @@ def _mix(x: U64) -> U64:
     return x
 
 
-def uniform(seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int, columns: int) -> F32:
-    """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``."""
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The uniform numbers of a row: ``fresh`` ones of its own, and behind them ``held`` ones.
+
+    The held ones are the same in the rows 0 to ``every`` - 1 of a stream, in the next ``every`` rows, and so on: they are a
+    pure function of (seed, stream, row // every).
+    """
+
+    fresh: int
+    held: int = 0
+    every: int = 1
+
+    @property
+    def columns(self) -> int:
+        return self.fresh + self.held
+
+    def draw(self, seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int) -> F32:
+        """Draw [rows, B, columns]; the arguments are those of ``uniform``."""
+        fresh = uniform(seed, stream, start, rows, self.fresh)
+        if not self.held:
+            return fresh
+        begin = start // self.every
+        period = (np.arange(rows)[:, None] + start) // self.every - begin  # [rows, B]
+        held = uniform(seed, stream, begin, int(period.max()) + 1, self.held, skip=self.fresh)
+        return np.concatenate([fresh, held[period, np.arange(len(stream))]], axis=2)
+
+
+def uniform(
+    seed: int, stream: np.ndarray[Any, Any], start: np.ndarray[Any, Any], rows: int, columns: int, *, skip: int = 0
+) -> F32:
+    """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row t is ``start + t``.
+
+    ``skip``: columns that others have drawn from these rows.
+    """
     with np.errstate(over="ignore"):
         key = _mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])
         row = np.arange(rows, dtype=np.uint64)[:, None] + start.astype(np.uint64)[None]
         x = _mix(row * _ODD[0] + stream.astype(np.uint64)[None] * _ODD[1] + key)
-        x = _mix(x[:, :, None] + np.arange(1, columns + 1, dtype=np.uint64) * _ODD[2])
+        x = _mix(x[:, :, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * _ODD[2])
     top = (x >> np.uint64(41)).astype(np.float32)  # 23 bits: with the half below both ends stay outside in float32
     top += np.float32(0.5)
     top *= np.float32(2.0**-23)
