@@ -33,5 +33,7 @@ class Loud(gymnasium.Env[Any, Any]):
         os.write(2, f"by C {self.t}\n".encode())
         if self.t in (self.exits, self.leaves):
             print("my last words", file=sys.stderr)
-            (os._exit if self.exits else sys.exit)(3)
+            if self.exits:
+                os._exit(3)
+            sys.exit(3)
         return np.zeros(2, np.float32), self.reward, self.t >= 20, False, {}
