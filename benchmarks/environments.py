@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,12 @@ def built(home: Path, family: str) -> tuple[Path, dict[str, str]]:
 # ----------------------------------------------------------------------------------------------------- check, and train
 
 
+def named(texts: Iterable[str]) -> list[str]:
+    """The texts without where the project and its Python lie on this machine, and the first 300 characters of a line."""
+    short = (text.replace(f"{ROOT}/", "").replace(sys.base_prefix, "PYTHON").replace(sys.prefix, "VENV") for text in texts)
+    return [text[:300] for text in short]
+
+
 def checked(python: Path, env: Env, seconds: float) -> dict[str, Any]:
     """What ``equipoise check`` says: exit code, seconds, and each finding."""
     run = Command(python, ["check", env.target, "--seconds", f"{seconds:g}"], HOME_MADE)
@@ -74,8 +80,8 @@ def checked(python: Path, env: Env, seconds: float) -> dict[str, Any]:
     seconds = run.now()
     left = run.close()
     found = [text for _, text in run.lines if text.startswith(("error  ", "note   "))]
-    text = "\n".join(text for _, text in run.lines)
-    one = {"code": run.process.returncode, "seconds": seconds, "findings": found, "left": left}
+    text = "\n".join(named(text for _, text in run.lines))
+    one = {"code": run.process.returncode, "seconds": seconds, "findings": found, "left": named(left)}
     return one | ({"text": text} if found else {})
 
 
@@ -101,9 +107,9 @@ def trained(python: Path, env: Env, words: Sequence[str], place: Path, seconds: 
     (place / "lines.txt").write_text("".join(f"{at:7.2f}  {text}\n" for at, text in run.lines))
     found = {
         "code": run.process.returncode, "load": [round(load, 1), round(os.getloadavg()[0], 1)], "seconds": asked or over,
-        "leaves_s": None if asked is None else over - asked, "left": left, "recorded_at": recorded_at,
+        "leaves_s": None if asked is None else over - asked, "left": named(left), "recorded_at": recorded_at,
         "returned_at": returned_at, "command": ["equipoise", "train", env.target, *env.words, *words],
-        "last_lines": [text for _, text in run.lines[-12:]],
+        "last_lines": named(text for _, text in run.lines[-12:]),
     }  # fmt: skip
     return found | of_lines(run.lines, over, recorded_at) | of_directory(out, count)
 
