@@ -20,13 +20,13 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from commands import Command
+from environment_rows import ENVS, FAMILIES, Env
 from harness import host, markdown
 
 from equipoise.record.report import read_reports
@@ -38,91 +38,6 @@ LEAVE_S = 60.0  # from Ctrl-C to the end of a run, at most
 PIP_S, CHECK_S = 900.0, 240.0
 TOLD = re.compile(r"(?:\d+:)?\d+:\d\d  ")  # the beginning of a line of the view
 NO_STEP = re.compile(r"  0 steps  ")
-
-# family -> calls of pip install. An env that pins an older Gymnasium is installed without its dependencies.
-FAMILIES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "home-made": (),
-    "minigrid": (),  # an extra of ours
-    "box2d": (("gymnasium[box2d]",),),
-    "highway": (("highway-env",),),
-    "crafter": (("crafter",),),
-    "robotics": (("gymnasium-robotics", "mujoco<3.4"),),
-    "popgym": (("popgym",),),
-    "bsuite": (("bsuite",),),
-    "mpe": (("mpe2",),),
-    "butterfly": (("pymunk",),),
-    "anytrading": (("gym-anytrading",),),
-    "dm-control": (("shimmy", "dm-control", "mujoco<4"),),
-    "old-gym": (("--no-deps", "gym==0.26.2", "gym-notices", "shimmy"),),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Env:
-    """One environment. ``words``: options of ``train`` besides ENV. ``said``: what is known of it, for the page."""
-
-    name: str
-    target: str
-    family: str = "home-made"
-    words: tuple[str, ...] = ()
-    said: str = ""
-
-
-HINDSIGHT = ("--algorithm", "sac", "--set", "replay.relabel=0.8")
-ENVS = (
-    Env(name="highway-env", target="highway_env:highway-fast-v0", family="highway"),
-    Env(name="Crafter", target="crafter_env:Crafter", family="crafter"),
-    Env(
-        name="FetchReach",
-        target="gymnasium_robotics:FetchReach-v4",
-        family="robotics",
-        words=HINDSIGHT,
-        said="gymnasium-robotics 1.4.2 makes no Fetch env with MuJoCo 3.17.0 or 4.0.0 (AssertionError in set_joint_qpos), so "
-        "its environment has MuJoCo 3.3.7.",
-    ),
-    Env(name="LunarLander", target="LunarLander-v3", family="box2d"),
-    Env(
-        name="BipedalWalker",
-        target="BipedalWalker-v3",
-        family="box2d",
-        said="The finding of `check` is true and upstream's: Box2D 2.3.10 keeps something between episodes, so the last digits "
-        "of an episode, and with them a foot's contact, depend on those before it. Training bears it.",
-    ),
-    Env(
-        name="POPGym",
-        target="popgym:popgym-RepeatPreviousEasy-v0",
-        family="popgym",
-        said="The task is to remember, which the default network cannot: `--set algorithm.core=gru` gives it a memory.",
-    ),
-    Env(name="bsuite catch", target="bsuite_catch:Catch", family="bsuite"),
-    Env(name="MiniGrid", target="MiniGrid-Empty-5x5-v0", family="minigrid"),
-    Env(name="mpe2", target="mpe2.simple_spread_v3:parallel_env", family="mpe"),
-    Env(name="pistonball", target="pettingzoo:butterfly/pistonball_v6", family="butterfly"),
-    Env(name="anytrading", target="gym_anytrading:stocks-v0", family="anytrading"),
-    Env(
-        name="dm_control",
-        target="shimmy:dm_control/cartpole-balance-v0",
-        family="dm-control",
-        said="dm_control 1.0.50 asks for mujoco>=3.17 and fails with 4.0.0 (AttributeError: no flex_vertedge), so its "
-        "environment has 3.17.0.",
-    ),
-    Env(
-        name="old gym",
-        target="old_gym_env:wrapped",
-        family="old-gym",
-        said="The env has the interface before gym 0.26. gym 0.21.0 does not build with today's setuptools, and the extras of "
-        "shimmy 2.0.1 want numpy<2, so gym 0.26.2 and shimmy are installed without dependencies. The env without the wrapper "
-        "(`old_gym_env:make`) is refused by `check` and `train` with the call that wraps it.",
-    ),
-    Env(name="prints 100 lines a step", target="habits:Chatty"),
-    Env(name="a lock and a socket", target="habits:Locked"),
-    Env(name="resets in 2 s", target="habits:SlowReset"),
-    Env(name="imports in 15 s", target="slow_import:make"),
-    Env(name="starts a subprocess", target="habits:Parent"),
-    Env(name="calls os._exit", target="habits:Leaving"),
-    Env(name="12 agents of 84 x 84 x 3", target="habits:Watchers"),
-    Env(name="waits 100 ms a step", target="habits:SlowStep", said="Besides the twenty, for the advice of its verdict."),
-)
 
 
 # ----------------------------------------------------------------------------------------------- environments by family
@@ -152,6 +67,12 @@ def built(home: Path, family: str) -> tuple[Path, dict[str, str]]:
 # ----------------------------------------------------------------------------------------------------- check, and train
 
 
+def named(texts: Iterable[str]) -> list[str]:
+    """The texts without where the project and its Python lie on this machine, and the first 300 characters of a line."""
+    short = (text.replace(f"{ROOT}/", "").replace(sys.base_prefix, "PYTHON").replace(sys.prefix, "VENV") for text in texts)
+    return [text[:300] for text in short]
+
+
 def checked(python: Path, env: Env, seconds: float) -> dict[str, Any]:
     """What ``equipoise check`` says: exit code, seconds, and each finding."""
     run = Command(python, ["check", env.target, "--seconds", f"{seconds:g}"], HOME_MADE)
@@ -159,8 +80,9 @@ def checked(python: Path, env: Env, seconds: float) -> dict[str, Any]:
     seconds = run.now()
     left = run.close()
     found = [text for _, text in run.lines if text.startswith(("error  ", "note   "))]
-    text = "\n".join(text for _, text in run.lines)
-    return {"code": run.process.returncode, "seconds": seconds, "findings": found, "left": left, "text": text}
+    text = "\n".join(named(text for _, text in run.lines))
+    one = {"code": run.process.returncode, "seconds": seconds, "findings": found, "left": named(left)}
+    return one | ({"text": text} if found else {})
 
 
 def trained(python: Path, env: Env, words: Sequence[str], place: Path, seconds: float) -> dict[str, Any]:
@@ -185,9 +107,9 @@ def trained(python: Path, env: Env, words: Sequence[str], place: Path, seconds: 
     (place / "lines.txt").write_text("".join(f"{at:7.2f}  {text}\n" for at, text in run.lines))
     found = {
         "code": run.process.returncode, "load": [round(load, 1), round(os.getloadavg()[0], 1)], "seconds": asked or over,
-        "leaves_s": None if asked is None else over - asked, "left": left, "recorded_at": recorded_at,
+        "leaves_s": None if asked is None else over - asked, "left": named(left), "recorded_at": recorded_at,
         "returned_at": returned_at, "command": ["equipoise", "train", env.target, *env.words, *words],
-        "last_lines": [text for _, text in run.lines[-12:]],
+        "last_lines": named(text for _, text in run.lines[-12:]),
     }  # fmt: skip
     return found | of_lines(run.lines, over, recorded_at) | of_directory(out, count)
 

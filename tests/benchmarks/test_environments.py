@@ -10,7 +10,8 @@ from typing import Any
 import environments
 import pytest
 from commands import Command
-from environments import ENVS, FAMILIES, followed, of_lines, row
+from environment_rows import ENVS, FAMILIES
+from environments import followed, of_lines, row
 
 LINES = [
     (1.0, "starting: importing"),
