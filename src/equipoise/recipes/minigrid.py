@@ -30,4 +30,11 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "optimizer.schedule": "constant", "algorithm.normalize_advantage": False,
         "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 0, "schedule.steps": 150_000,
     },
+    ("MiniGrid-Unlock-v0", "ppo"): {
+        "policy.unroll": 128, "policy.batch": 16,
+        "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.01,
+        "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 8,
+        "optimizer.schedule": "constant", "algorithm.normalize_advantage": False,
+        "placement.actors": 2, "placement.envs_per_actor": 8, "placement.max_lag": 0, "schedule.steps": 300_000,
+    },
 }  # fmt: skip
