@@ -72,12 +72,11 @@ class Evaluations:
         count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
         one: Schema = {
             "mean": mean, "std": mean, "episodes": count, "env_steps": count, "version": Number(0, version, whole=True),
-            "policies": Each(mean), "info?": Each(mean),
+            "policies": Each(mean), "info": Each(mean),
         }  # fmt: skip
-        entered = {"count?": count, "told?": Maybe(one)}  # checkpoints of before have neither
-        return {"first": Maybe(one), "best": Maybe(one), "last": Maybe(one), **entered}
+        return {"count": count} | {name: Maybe(one) for name in ("first", "best", "last", "told")}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.count = state.get("count", 0)
+        self.count = state["count"]
         for name in ("first", "best", "last", "told"):
-            setattr(self, name, None if state.get(name) is None else Evaluation(**state[name]))
+            setattr(self, name, None if state[name] is None else Evaluation(**state[name]))

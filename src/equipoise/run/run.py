@@ -383,11 +383,10 @@ class Run:
 
     def _by_time(self, attempt: _Attempt) -> Iterator[Report]:
         """A report where the last one has grown old, recorded where the last recorded one has."""
-        reporter = attempt.reporter
-        if reporter.due:
-            yield self._recorded(reporter.report(timed=True), attempt)
-        elif time.monotonic() - reporter.reported_at >= LIVE_S:
-            yield reporter.report(evaluating=attempt.evaluations.progress)
+        if attempt.reporter.due:
+            yield self._recorded(attempt.reporter.report(timed=True), attempt)
+        elif time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
+            yield attempt.reporter.report(evaluating=attempt.evaluations.progress)
 
     def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for users that do not want to wait."""
