@@ -26,6 +26,7 @@ from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Positiv
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {"placement.max_lag": 0}
+    minibatch_rows: ClassVar[int] = 128
 
     lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
     clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
