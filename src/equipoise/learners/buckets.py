@@ -1,0 +1,64 @@
+"""The sum of a flat gradient over several learners, begun in parts while backward still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from equipoise.learners.pool import Learners
+
+BUCKET = 1 << 20  # bytes: what is sent takes long enough to be worth a message, and short enough to hide behind backward
+
+
+class Buckets:
+    """Parts of one flat gradient, from its end to its beginning, as backward fills it.
+
+    A part is on its way as soon as backward has left all parameters in it and all parts before it are on their way, so that
+    every learner sends them in one order. What backward did not reach is sent by ``finish``.
+    """
+
+    def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:
+        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it one after the other."""
+        assert flat.grad is not None
+        self._pool, self._waits = pool, list[Callable[[], object]]()
+        self._parts, of = list[Tensor](), list[int]()
+        end = at = flat.numel()
+        for param in reversed(params):
+            at -= param.numel()
+            of.append(len(self._parts))
+            if (end - at) * flat.element_size() >= BUCKET or at == 0:
+                self._parts.append(flat.grad[at:end])
+                end = at
+        self._counts = [of.count(part) for part in range(len(self._parts))]
+        self._left, self._on = list(self._counts), 0
+        self._open = False
+        for param, part in zip(reversed(params), of, strict=True):
+            param.register_post_accumulate_grad_hook(self._leaver(part))  # type: ignore[no-untyped-call]
+
+    def begin(self) -> None:
+        """Before backward."""
+        self._left, self._on, self._open = list(self._counts), 0, True
+
+    def _leaver(self, part: int) -> Callable[[Tensor], None]:
+        def left(param: Tensor) -> None:
+            if not self._open:  # another group's loss came by: its gradient is not this one's
+                return
+            self._left[part] -= 1
+            while self._on < len(self._parts) and self._left[self._on] <= 0:
+                self._send()
+
+        return left
+
+    def _send(self) -> None:
+        self._waits.append(self._pool.add_up(self._parts[self._on]))
+        self._on += 1
+
+    def finish(self) -> None:
+        """After backward: send the rest, and wait until the whole gradient is the sum."""
+        self._open = False
+        while self._on < len(self._parts):
+            self._send()
+        for wait in self._waits:
+            wait()
+        self._waits.clear()
