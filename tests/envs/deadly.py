@@ -88,7 +88,7 @@ class SlowToClose(Slow):
 
 class SlowAndUnseeded(NewGeneratorAndNoEnd):
     def step(self, action: Any) -> Any:
-        time.sleep(0.002)
+        time.sleep(0.01)
         return super().step(action)
 
 

@@ -115,9 +115,10 @@ def test_in_this_process_the_time_is_kept_between_calls() -> None:
     assert report.ok and report.left_out[0].startswith(f"{names.FIRST} from step ") and report.why == names.TIME_UP
 
 
+@pytest.mark.thorough
 def test_where_the_time_is_short_a_reset_is_tried_early() -> None:
     """No episode ends, and without the hurry the first reset without a seed would come before step 1200."""
-    report = check_env(EnvFactory(target=f"{DEADLY}:SlowAndUnseeded"), seconds=1.0)
+    report = check_env(EnvFactory(target=f"{DEADLY}:SlowAndUnseeded"), seconds=4.0)
     finding = only(report)
     assert finding.what == "reset() without a seed takes a new generator"
     assert 1 < int(finding.where.removeprefix("reset() before step ")) < 1200
