@@ -130,7 +130,7 @@ def test_two_policies_learn_to_understand_each_other(tmp_path: Path) -> None:
     made = api.program(
         "tests.envs.games:Signal", policies={"speaker": "ppo", "listener": "ppo"}, route=ROUTE, actors=2, envs_per_actor=8,
         unroll=32, steps=16_000, seed=0, inference="central",
-        settings=["algorithm.learning_rate=3e-3", "algorithm.entropy=0.02"],
+        settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )  # fmt: skip
     with api.train(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]
