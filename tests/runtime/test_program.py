@@ -620,7 +620,7 @@ def test_only_a_near_name_is_said_to_be_meant(name, said):
     assert hint(name, ["ppo", "impala"]) == said
 
 
-ANY = ("log_std", "v_min", "v_max")  # fields of which every number makes sense
+ANY = ("log_std", "sde_log_std", "v_min", "v_max")  # fields of which every number makes sense
 
 
 @pytest.mark.parametrize("name", algorithm_names())
