@@ -26,7 +26,7 @@ install_import_hook("equipoise.returns", "beartype.beartype")
 hypothesis.settings.register_profile("equipoise", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("equipoise")
 
-GRACE_S = 3.0  # a child that was told to end may still be on its way out
+GRACE_S = 30.0  # a process that ends may wait for a core
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import recipes
+from equipoise.api.sizing import cut
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
 from equipoise.hints import hint
@@ -35,7 +36,6 @@ from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Pr
 __all__ = ["check", "configured", "measurable", "program", "read_fields"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
-MOST_MINIBATCHES = 16
 
 
 def program(
@@ -96,8 +96,10 @@ def program(
             idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)  # some actors always would be
             if tuned is None or policy.batch % place.envs_per_actor or idle:
                 base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
-    if tuned is None and not whole and not any(key.endswith("minibatches") for key, _ in set_):
-        base = dataclasses.replace(base, policies={name: _cut(policy) for name, policy in base.policies.items()})
+    made = any(isinstance(given, Algorithm) for given in asked.values())  # which says its minibatches itself
+    if tuned is None and not (whole or made) and not any(key.endswith("minibatches") for key, _ in set_):
+        learners = {name: cut(policy) for name, policy in learning(base).items()}
+        base = dataclasses.replace(base, policies={**base.policies, **learners})
     check_program(base)
     check_read(base, [key for key, _ in set_])
     return base
@@ -186,18 +188,6 @@ def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
     """The classes of those that learn."""
     named = (given.algorithm if isinstance(given, Policy) else given for given in policies if not isinstance(given, Frozen))
     return {algorithm_class(one) if isinstance(one, str) else type(one) for one in named}
-
-
-def _cut(policy: Policy | Frozen) -> Policy | Frozen:
-    """Cut a large batch into more minibatches than the algorithm's default, since a step of 512 rows learns little more than
-    one of 128.
-    """
-    if not isinstance(policy, Policy) or not (least := policy.algorithm.minibatch_rows):
-        return policy
-    rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
-    while 2 * parts <= min(MOST_MINIBATCHES, policy.batch) and rows % (2 * parts) == 0 and rows >= 2 * parts * least:
-        parts *= 2
-    return dataclasses.replace(policy, algorithm=dataclasses.replace(policy.algorithm, minibatches=parts))
 
 
 def _sets_batch(key: str) -> bool:

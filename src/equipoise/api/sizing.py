@@ -33,6 +33,7 @@ SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
 MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many steps
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
+MOST_MINIBATCHES = 16
 WAITS = 0.5  # an env that computes for less than this share of a step waits for something outside, and needs no core
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
@@ -157,8 +158,23 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Collection[str])
         longest = round(UPDATE_S / (pace.step_s * envs)) if pace.slow else policy.unroll
         unroll = policy.unroll if "unroll" in named else max(min(policy.unroll, longest), SHORTEST)
         changed = replace(policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs)
+        changed = changed if "minibatches" in named else cut(changed)
     (name,) = learning(program)
     return replace(alter(program, actors=actors, envs_per_actor=envs), policies={**program.policies, name: changed})
+
+
+def cut(policy: Policy) -> Policy:
+    """Cut a large batch into more minibatches than the algorithm's default, since a step of 512 rows learns little more than
+    one of 128.
+    """
+    algorithm = policy.algorithm
+    if not algorithm.minibatch_rows:
+        return policy
+    rows, parts = policy.unroll * policy.batch, type(algorithm).minibatches
+    most = min(MOST_MINIBATCHES, policy.batch, rows // algorithm.minibatch_rows)
+    while 2 * parts <= most and rows % (2 * parts) == 0:
+        parts *= 2
+    return replace(policy, algorithm=replace(algorithm, minibatches=parts))
 
 
 def _said(seconds: float) -> str:
