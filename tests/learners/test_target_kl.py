@@ -13,7 +13,7 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
-from equipoise.learners.pool import ALONE
+from equipoise.learners.pool import ALONE, Alone
 from equipoise.types import Batch, Optimizer
 from tests.algorithms.items import batch
 from tests.algorithms.windows import GAMMA, network, window
@@ -92,14 +92,11 @@ def test_far_from_the_target_not_a_bit_changes() -> None:
     assert torch.equal(weights(one.net), weights(other.net))
 
 
-class Far:
+class Far(Alone):
     """The pool of a learner whose neighbour's policy is far."""
 
     def sum(self, x: Tensor) -> Tensor:
         return x + 1e6 if x.ndim == 0 and x.dtype == torch.float32 else x
-
-    def max(self, x: Tensor) -> Tensor:
-        return x
 
 
 def test_learners_of_one_policy_end_a_batch_together() -> None:
