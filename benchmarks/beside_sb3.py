@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Failed, host, median, run_for_json, started, table, tail
+from harness import Failed, host, median, ran, run_for_json, table
 
 HERE = Path(__file__).resolve().parent
 SLOWEST = 0.7  # of their wall time
@@ -50,15 +50,7 @@ def train_ours(a: argparse.Namespace, case: Case, seed: int, folder: Path) -> di
         *shlex.split(a.equipoise), "train", case.env, "--algorithm", case.algorithm, "--steps", str(case.steps), "--no-recipe",
         "--evaluate-episodes", "0", "--quiet", "--seed", str(seed), "--out", str(folder / "run"), *shlex.split(a.ours),
     ]  # fmt: skip
-    log, begin = folder / "log", time.time()
-    with started(command, log) as process:
-        try:
-            code = process.wait(a.limit)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"did not end within {a.limit:.0f} s: {shlex.join(command)}\n{tail(log)}") from None
-        seconds = time.time() - begin
-    if code:
-        raise Failed(f"exit code {code}: {shlex.join(command)}\n{tail(log)}")
+    seconds = ran(command, folder / "log", limit_s=a.limit)
     play = [*shlex.split(a.equipoise), "evaluate", str(folder / "run"), "--episodes", "100", "--seed", str(10_000 + seed)]
     done = subprocess.run(play, capture_output=True, text=True, timeout=a.limit, check=False)
     found = re.search(r"return (-?[\d.,]+)", done.stdout)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
 import signal
 import statistics
 import subprocess
@@ -138,21 +139,29 @@ def tail(log: Path, lines: int = 25) -> str:
     return "\n".join("    | " + line for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-def run_for_json(command: Sequence[str], log: Path, *, limit_s: float, **env: str) -> dict[str, Any]:
-    """Run to its end -> the last line of its output that is a JSON object with a "value"; raises Failed without one."""
+def ran(command: Sequence[str], log: Path, *, limit_s: float, **env: str) -> float:
+    """Run to its end -> the seconds that it took; raises Failed where it exited with an error or ran past its limit."""
+    start = time.monotonic()
     with started(command, log, **env) as process:
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise Failed(f"ran past its limit of {limit_s:.0f} s: {' '.join(command)}\n{tail(log)}") from None
+            raise Failed(f"ran past its limit of {limit_s:.0f} s: {shlex.join(command)}\n{tail(log)}") from None
+        seconds = time.monotonic() - start
     if code:
-        raise Failed(f"exit code {code}: {' '.join(command)}\n{tail(log)}")
+        raise Failed(f"exit code {code}: {shlex.join(command)}\n{tail(log)}")
+    return seconds
+
+
+def run_for_json(command: Sequence[str], log: Path, *, limit_s: float, **env: str) -> dict[str, Any]:
+    """Run to its end -> the last line of its output that is a JSON object with a "value"; raises Failed without one."""
+    ran(command, log, limit_s=limit_s, **env)
     for line in reversed(log.read_text(encoding="utf-8", errors="replace").splitlines()):
         with contextlib.suppress(ValueError):
             found = json.loads(line)
             if isinstance(found, dict) and found.get("value") is not None:
                 return found
-    raise Failed(f"printed no result: {' '.join(command)}\n{tail(log)}")
+    raise Failed(f"printed no result: {shlex.join(command)}\n{tail(log)}")
 
 
 # ------------------------------------------------------------------------------------------------------------ the tables

@@ -28,16 +28,14 @@ import itertools
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import Failed, calibrate, host, markdown, median, started, table, tail
+from harness import Failed, calibrate, host, markdown, median, ran, table, tail
 from matrix import HERE, OURS, trained
 
 THRESHOLD = 475.0
@@ -174,18 +172,10 @@ def run_solve(a: argparse.Namespace, actors: int, seed: int) -> dict[str, Any]:
         each = actors if a.series == ["per row"] else 1
         words = command(a, actors=actors, updates=a.updates * each, steps=a.steps * actors // each, out=out)
         words += ["--stop-at", f"{THRESHOLD:g}", "--seed", str(seed)]
-        start = time.monotonic()
-        with started(words, log, **surroundings()) as process:
-            try:
-                code = process.wait(a.limit)
-            except subprocess.TimeoutExpired:
-                raise Failed(f"not solved within {a.limit:.0f} s: {shlex.join(words)}\n{tail(log)}") from None
-            wall = time.monotonic() - start
-        if code:
-            raise Failed(f"exit code {code}: {shlex.join(words)}\n{tail(log)}")
+        wall = ran(words, log, limit_s=a.limit, **surroundings())
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    if summary["status"] != "solved":
-        raise Failed(f"status {summary['status']}: {shlex.join(words)}\n{tail(log)}")
+        if summary["status"] != "solved":
+            raise Failed(f"status {summary['status']}: {shlex.join(words)}\n{tail(log)}")
     kept = {key: summary[key] for key in ("solved_at_s", "env_steps", "updates", "steps_per_s", "updates_per_s", "verdict")}
     return {"value": wall, **kept, "command": shlex.join(words)}
 

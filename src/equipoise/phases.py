@@ -7,34 +7,23 @@ from collections.abc import Callable
 Tell = Callable[[str], object]
 
 
-def _nobody(text: str) -> None: ...
+class Said:
+    """What one process says of one thing that takes long, to the one who listens; nobody does at first."""
+
+    def __init__(self) -> None:
+        self._tell: Tell | None = None
+
+    def say(self, text: str) -> None:
+        """Tell the listener what this process does from now on; "" once that is over."""
+        if self._tell is not None:
+            self._tell(text)
+
+    def listen(self, tell: Tell | None) -> Tell | None:
+        """Let ``tell`` hear what this process says from now on -> the listener before."""
+        before, self._tell = self._tell, tell
+        return before
 
 
-_tell: Tell = _nobody
-
-
-def say(text: str) -> None:
-    """Tell the listener what this process does from now on; "" once it does its proper work."""
-    _tell(text)
-
-
-def listen(tell: Tell) -> Tell:
-    """Let ``tell`` hear what this process says from now on -> the listener before."""
-    global _tell
-    before, _tell = _tell, tell
-    return before
-
-
-_tell_of_end: Tell = _nobody
-
-
-def ending(text: str) -> None:
-    """Tell the listener what the end of a run is at from now on; "" once it is over."""
-    _tell_of_end(text)
-
-
-def listen_to_ends(tell: Tell) -> Tell:
-    """Let ``tell`` hear what the ends of runs are at from now on -> the listener before."""
-    global _tell_of_end
-    before, _tell_of_end = _tell_of_end, tell
-    return before
+_start, _end = Said(), Said()
+say, listen = _start.say, _start.listen
+ending, listen_to_ends = _end.say, _end.listen

@@ -48,12 +48,14 @@ def share(batch: Batch, rank: int, size: int) -> Batch:
     """The streams of one learner of several, as a batch."""
     streams = batch.data.shape[1]
     mine = slice(streams * rank // size, streams * (rank + 1) // size)
+    return replace(batch, data=streams_of(batch.data, mine), keys=batch.keys[mine], weight=batch.weight[mine])
 
+
+def streams_of(data: Trajectory, streams: slice) -> Trajectory:
     def cut(name: str) -> Any:
-        return tree.map(lambda x: x[mine] if name in TRAJECTORY_STREAMS else x[:, mine], getattr(batch.data, name))
+        return tree.map(lambda x: x[streams] if name in TRAJECTORY_STREAMS else x[:, streams], getattr(data, name))
 
-    data = Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
-    return replace(batch, data=data, keys=batch.keys[mine], weight=batch.weight[mine])
+    return Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
 
 
 def _joined(parts: list[Batch]) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, standardized
 from equipoise.learners.pool import ALONE
 from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.rewards import RewardStep
-from equipoise.types import TRAJECTORY_STREAMS, EnvSpec, Rewards, Trajectory
+from equipoise.types import EnvSpec, Pool, Rewards, Trajectory
 from tests.algorithms import items
+from tests.learners.several import streams_of, together
 
 BOX = spaces.Box(-1.0, 1.0, (3,), np.float32)
 DISCRETE, CONTINUOUS = (EnvSpec(observation=BOX, action=action) for action in (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (2,))))
@@ -30,58 +30,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Two:
-    """The pool of two learners, each in a thread of its own."""
+def halves(work: Callable[[int, Pool], Any]) -> list[Any]:
+    """``work(part, pool)`` by two learners -> what each returned."""
 
-    def __init__(self) -> None:
-        self._barrier, self._given = threading.Barrier(2, timeout=30), threading.local()
-        self._parts: list[Tensor] = []
-        self._lock = threading.Lock()
+    def run(part: int, pool: Pool) -> Any:
+        with torch.no_grad():
+            return work(part, pool)
 
-    def _both(self, x: Tensor) -> list[Tensor]:
-        with self._lock:
-            self._parts = [*self._parts, x] if len(self._parts) < 2 else [x]
-        self._barrier.wait()
-        parts = self._parts
-        self._barrier.wait()
-        return parts
-
-    def sum(self, x: Tensor) -> Tensor:
-        one, other = self._both(x)
-        return one + other
-
-    def max(self, x: Tensor) -> Tensor:
-        return torch.maximum(*self._both(x))
-
-
-def halves(work: Any) -> list[Any]:
-    """``work(part, pool)`` by two threads -> what each returned."""
-    pool, results, errors = Two(), [None, None], []
-
-    def run(part: int) -> None:
-        try:
-            with torch.no_grad():
-                results[part] = work(part, pool)
-        except Exception as error:
-            errors.append(error)
-            pool._barrier.abort()
-
-    threads = [threading.Thread(target=run, args=(part,)) for part in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
-
-
-def part_of(data: Trajectory, streams: slice) -> Trajectory:
-    def cut(name: str) -> Any:
-        axis = 0 if name in TRAJECTORY_STREAMS else 1
-        return tree.map(lambda x: x[streams] if axis == 0 else x[:, streams], getattr(data, name))
-
-    return Trajectory(**{name: cut(name) for name in Trajectory.__slots__})
+    return together(2, run)
 
 
 def made(name: str) -> tuple[Any, Any, Any, Trajectory]:
@@ -116,7 +72,7 @@ def test_targets_of_two_parts_are_those_of_the_whole(name: str, monkeypatch: pyt
 
     with torch.no_grad():
         whole = targets(data, ALONE)
-    parts = halves(lambda part, pool: targets(part_of(data, PARTS[part]), pool))
+    parts = halves(lambda part, pool: targets(streams_of(data, PARTS[part]), pool))
     for wanted, one, other in zip(tree.leaves(whole), *map(tree.leaves, parts), strict=True):
         axis = wanted.shape.index(STREAMS)
         torch.testing.assert_close(torch.cat([one, other], axis), wanted, rtol=1e-6, atol=1e-6)
@@ -128,7 +84,7 @@ def test_two_parts_leave_the_statistics_of_the_whole(name: str) -> None:
     nets: list[Any] = [copy.deepcopy(net) for _ in range(2)]
 
     def absorb(part: int, pool: Any) -> None:
-        algorithm.absorb(nets[part], part_of(data, PARTS[part]), pool=pool)
+        algorithm.absorb(nets[part], streams_of(data, PARTS[part]), pool=pool)
 
     for _ in range(2):  # the second on top of the first
         halves(absorb)
@@ -144,7 +100,7 @@ def test_two_parts_leave_the_reward_statistics_of_the_whole() -> None:
     data = made("ppo")[3]
     whole, *parts = [RewardStep(Rewards(normalize=True), 0.9) for _ in range(3)]
     for _ in range(2):
-        halves(lambda part, pool: parts[part].absorb(part_of(data, PARTS[part]), pool))
+        halves(lambda part, pool: parts[part].absorb(streams_of(data, PARTS[part]), pool))
         whole.absorb(data, ALONE)
     kept: Any = whole.state()
     for streams, part in zip(PARTS, parts, strict=True):

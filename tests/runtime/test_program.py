@@ -636,21 +636,3 @@ def test_no_algorithm_loses_the_range_of_a_field(name):
 def test_a_target_network_that_nobody_reads_is_refused():
     with pytest.raises(ValueError, match=r"algorithm.target_every: expected 0, since Toy has no target network, got 10"):
         check(apply_settings(program(), ["algorithm.target_every=10"]))
-
-
-@pytest.mark.parametrize(
-    ("options", "minibatches"),
-    [
-        ({"recipe": False}, 16),  # 2,048 rows
-        ({"recipe": False, "unroll": 16}, 4),  # 512 rows: 128 in each, as they are
-        ({"recipe": False, "unroll": 33}, 8),  # 1,056 rows, which 16 do not leave 128 each
-        ({"recipe": False, "actors": 1, "envs_per_actor": 8, "unroll": 512}, 8),  # 4,096 rows of 8 windows
-        ({"recipe": False, "settings": ["algorithm.minibatches=2"]}, 2),
-        ({"recipe": False, "algorithm": "appo"}, 4),
-        ({}, 2),  # CartPole's recipe
-    ],
-)
-def test_a_large_batch_without_a_recipe_has_more_minibatches(options: dict[str, Any], minibatches: int) -> None:
-    (policy,) = api.program("CartPole-v1", **{"algorithm": "ppo", **options}).policies.values()
-    assert isinstance(policy, Policy)
-    assert policy.algorithm.minibatches == minibatches

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.algorithms.ppo import PPO
 from equipoise.api import sizing
 from equipoise.api.sizing import Pace, fitted, measured
 from equipoise.types import Policy, Program
@@ -98,6 +99,14 @@ def test_a_replay_learns_once_for_each_row(paced: Any) -> None:
     assert sizes(made) == (4, 1, 4, 32) and policy.replay.updates == 16
 
 
+def test_an_algorithm_that_was_made_keeps_its_minibatches(paced: Any) -> None:
+    paced(SLOW)
+    policies = {"main": PPO(minibatches=2)}
+    made, _ = fitted(api.program(ENV, policies=policies, unroll=512), ["policies", "unroll"], recipe=True)
+    (policy,) = made.policies.values()
+    assert isinstance(policy, Policy) and sizes(made) == (4, 1, 512, 4) and policy.algorithm.minibatches == 2
+
+
 @pytest.mark.parametrize(
     ("env", "options", "given"),
     [
@@ -129,3 +138,21 @@ def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> Non
     (said,) = told
     assert f"{run.program.name} takes 0 ms a step and 6" in said and "--envs-per-actor 1" in said
     assert json.loads((tmp_path / "run" / "run.json").read_text())["program"]["placement"]["envs_per_actor"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "minibatches"),
+    [
+        ({"recipe": False}, 16),  # 2,048 rows
+        ({"recipe": False, "unroll": 16}, 4),  # 512 rows: 128 in each, as they are
+        ({"recipe": False, "unroll": 33}, 8),  # 1,056 rows, which 16 do not leave 128 each
+        ({"recipe": False, "actors": 1, "envs_per_actor": 8, "unroll": 512}, 8),  # 4,096 rows of 8 windows
+        ({"recipe": False, "settings": ["algorithm.minibatches=2"]}, 2),
+        ({"recipe": False, "algorithm": "appo"}, 4),
+        ({}, 2),  # CartPole's recipe
+    ],
+)
+def test_a_large_batch_without_a_recipe_has_more_minibatches(options: dict[str, Any], minibatches: int) -> None:
+    (policy,) = api.program("CartPole-v1", **{"algorithm": "ppo", **options}).policies.values()
+    assert isinstance(policy, Policy)
+    assert policy.algorithm.minibatches == minibatches

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -38,6 +38,7 @@ WAITS = 0.5  # an env that computes for less than this share of a step waits for
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
 OTHERS = {"updates", "starts_at", "inference"}  # who names one of them has a plan of their own
+CUTS = {"minibatches", "policies"}  # who names one may have said the minibatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _agents(env: SyncEnv) -> int:
     return len(one.names) if isinstance(one, Joint) else 1
 
 
-def _sized(program: Program, policy: Policy, pace: Pace, named: Collection[str]) -> Program:
+def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Program:
     place = program.placement
     actors, envs = place.actors, place.envs_per_actor
     if pace.slow and "actors" not in named:
@@ -158,7 +159,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Collection[str])
         longest = round(UPDATE_S / (pace.step_s * envs)) if pace.slow else policy.unroll
         unroll = policy.unroll if "unroll" in named else max(min(policy.unroll, longest), SHORTEST)
         changed = replace(policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs)
-        changed = changed if "minibatches" in named else cut(changed)
+        changed = changed if named & CUTS else cut(changed)
     (name,) = learning(program)
     return replace(alter(program, actors=actors, envs_per_actor=envs), policies={**program.policies, name: changed})
 

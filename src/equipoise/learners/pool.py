@@ -57,7 +57,7 @@ class Group:
     @classmethod
     def joined(cls, store: Any, rank: int, size: int, *, timeout_s: float) -> Group:
         """Join ``size`` learners by gloo through a ``torch.distributed.Store``; waits until all of them are there."""
-        from torch.distributed import ProcessGroupGloo  # 2 MB that a learner alone does not need
+        from torch.distributed import ProcessGroupGloo  # not in every build of torch, and a learner alone needs none
 
         return cls(ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s)))
 
