@@ -130,7 +130,7 @@ def learn(made: Replay, watch: Watch) -> bool:
 def files(place: Path, state: Any, inbox: bytes) -> Callable[[Any], Any]:
     def write(chunks: Any) -> Any:
         made = checkpoint.add(place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks}))
-        made |= checkpoint.add(place, checkpoint.EXPERIENCE, inbox) | checkpoint.add(place, checkpoint.LEARNER, b"-")
+        made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(place, checkpoint.LEARNER, b"-")
         return made | checkpoint.add(place, checkpoint.WEIGHTS, b"-") | checkpoint.add(place, checkpoint.META, b"{}")
 
     return write

@@ -73,7 +73,7 @@ class Ring:
         self.mine = self.bells[mine.title]
         role, self.width, self.halves = blue.roles["main"], made.placement.group_envs, made.placement.halves
         nowhere = Discard(role.row, blue.unroll, made.placement.group_envs)  # always room
-        site = LocalSite(mine, board, _ignored, queue=Room(nowhere), source=None, join=_ignored, bells=self.bells)
+        site = LocalSite(mine, board, _ignored, queues=[Room(nowhere)], source=None, join=_ignored, bells=self.bells)
         self.worker: Any = mine.kind.build(mine.kind.job(blue, self.shared, 0, 0), site)
         self.lifeline, self.spin = Lifeline(), Spin(blue.acting_workers)
         self.processes = []
@@ -81,7 +81,7 @@ class Ring:
         for env in self.envs:
             job = worker.Assignment(
                 name=env.title, board=board, bell=self.bells[env.title], outbox=Outbox(), stack=Pipe(), lifeline=self.lifeline,
-                member=env, job=env.kind.job(blue, self.shared, env.index, 0), queue=None, bells={mine.title: self.mine},
+                member=env, job=env.kind.job(blue, self.shared, env.index, 0), queues=None, bells={mine.title: self.mine},
                 resume=None, directory="", saved=0, threads=1, spins=env.kind.spins(blue), compiles=False,
                 logs=None,
             )  # fmt: skip

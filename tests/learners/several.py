@@ -10,27 +10,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed
 
 from equipoise import tree
 from equipoise.learners import learner as learners
 from equipoise.learners.learner import Learner
+from equipoise.learners.meeting import Together
 from equipoise.learners.minibatch import minibatches
-from equipoise.learners.pool import Group
 from equipoise.seeds import share_seed
 from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory
 
 SEED = 7
 
 
-def together(size: int, work: Callable[[int, Group], Any]) -> list[Any]:
+def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
     """``work(rank, pool)`` by a thread for each learner -> what each returned; raises what the first of them raised."""
-    store: Any = distributed.HashStore()  # type: ignore[attr-defined]
+    words: Any = tree.zeros(Together.specs(size))
     results, errors = [None] * size, list[tuple[int, Exception]]()
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(rank, Group.joined(store, rank, size, timeout_s=60))
+            results[rank] = work(rank, Together(words, rank, size, ring=lambda: None, pulse=lambda: None).pool)
         except Exception as error:
             errors.append((rank, error))
 

@@ -434,7 +434,12 @@ BAD: Any = {
     "threads": ({"threads": 0}, "threads: expected at least 1"),
     "lag": ({"max_lag": -1}, "max_lag: expected at least 0, got -1"),
     "seed": ({"seed": -1}, "seed: expected at least 0, got -1"),
-    "learners": ({"learners": 2}, "learners: expected 1"),
+    "learners and actors": ({"learners": 2}, r"learners: expected a divisor of the 1 actors.* got 2; 1 would work"),
+    "learners and blocks": (
+        {"learners": 3, "actors": 6, "batch": 64, "max_lag": 2},
+        r"a divisor of the 4 blocks of a batch of 64 \(16 envs each\), .*, got 3; 2 would work",
+    ),
+    "learners, between": ({"learners": 3, "actors": 8, "batch": 128}, "got 3; 2 and 4 would work"),
     "device": ({"device": "gpu"}, "device: expected cpu, cuda or cuda:N, got 'gpu'"),
     "epochs": ({"algorithm": Toy(epochs=0)}, "algorithm.epochs: expected at least 1"),
     "gamma": ({"algorithm": PPO(gamma=7.0)}, "algorithm.gamma: expected 0 to 1, got 7.0"),

@@ -308,7 +308,7 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
 
         def files(chunks: Any, place: Path = place, state: Any = state, inbox: bytes = inbox) -> Any:
             made = checkpoint.add(place, checkpoint.REPLAY, statefile.dump({"replay": state, "chunks": chunks}))
-            made |= checkpoint.add(place, checkpoint.EXPERIENCE, inbox) | checkpoint.add(place, checkpoint.LEARNER, b"l")
+            made |= checkpoint.add(place, "experience.safetensors", inbox) | checkpoint.add(place, checkpoint.LEARNER, b"l")
             return made | checkpoint.add(place, checkpoint.WEIGHTS, b"w") | checkpoint.add(place, checkpoint.META, b"{}")
 
         made.journal.begin(files)
@@ -322,7 +322,7 @@ def scenario(directory: Path, saves: int, *, rounds: int = 4, made: Replay | Non
 
 
 def loaded(path: Path, directory: Path) -> Replay:
-    inbox = statefile.parse(checkpoint.read(path, checkpoint.EXPERIENCE))
+    inbox = statefile.parse(checkpoint.read(path, "experience.safetensors"))
     made = made_in(directory, History(streams=BLOCK * ACTORS, rows=600, stack=STACKS["black"]), inbox)
     state = statefile.parse(checkpoint.read(path, checkpoint.REPLAY))
     made.load(state["replay"])

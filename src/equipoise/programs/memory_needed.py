@@ -99,25 +99,34 @@ def _pages() -> int | None:
 # -------------------------------------------------------------------------------------------------------------- the sum
 
 
-def queue_plan(blue: Blueprint) -> Plan:
-    """The queue of the run, where the rows of the policies that learn lie side by side."""
-    program, block = blue.program, blue.program.placement.group_envs
+def queue_plan(blue: Blueprint, learner: int = 0) -> Plan:
+    """The queue of a learner, where the rows of the policies that learn lie side by side; all learners' are as large."""
+    block, groups = blue.program.placement.group_envs, blue.groups_of(learner)
     return Plan(
-        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round, block=block,
-        envs=max(program.groups, 1) * block, max_lag=program.placement.max_lag, span=block * len(blue.spec.env.agents),
+        rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round // blue.learners,
+        block=block, envs=max(len(groups), 1) * block, max_lag=blue.program.placement.max_lag,
+        span=block * len(blue.spec.env.agents), numbers=groups or None,
     )  # fmt: skip
 
 
 def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     """Bytes of everything that grows with a setting, by name. ``nets``: bytes of each policy's parameters and buffers."""
     program, plan, unroll = blue.program, queue_plan(blue), blue.unroll
-    found = {"queue": plan.nbytes, "batches": 0, "replay": 0, "agents": 0, "networks": 0, "weights": 0, "evaluation": 0}
+    found = {
+        "queue": plan.nbytes * blue.learners,
+        "batches": 0,
+        "replay": 0,
+        "agents": 0,
+        "networks": 0,
+        "weights": 0,
+        "evaluation": 0,
+    }
     for name, policy in blue.policies.items():
         if policy.replay is not None:
             window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].row, columns=1)
             found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
         elif not plan.ordered and plan.per_batch > 1:
-            found["batches"] = tree.nbytes(plan.gathered)
+            found["batches"] = tree.nbytes(plan.gathered) * blue.learners
     for replay in blue.replays.values():
         found["replay"] += replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
@@ -132,7 +141,7 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
     for name, role in blue.roles.items():
         copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
-        copies += learner_copies(learning(program)[name]) if role.frozen is None else role.frozen.pool
+        copies += blue.learners * learner_copies(learning(program)[name]) if role.frozen is None else role.frozen.pool
         found["networks"] += copies * nets[name]
         found["weights"] += 3 * nets[name]
     return found

@@ -39,7 +39,7 @@ def check(program: Program) -> None:
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         problems += [room + problem for problem in policy_problems(program, policy)]
-    refuse(problems)
+    refuse(problems or _learners_problems(program))
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -81,8 +81,6 @@ def _run_problems(program: Program) -> list[str]:
         )
     if place.inference not in get_args(Inference):
         problems.append(f"placement.inference: expected one of {', '.join(get_args(Inference))}, got {place.inference!r}")
-    if place.learners != 1:
-        problems.append(f"placement.learners: expected 1 (several are not there yet), got {place.learners}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
         problems.append(f"placement.device: expected cpu, cuda or cuda:N, got {place.device!r}")
     if program.evaluation.stop_at is not None and math.isnan(program.evaluation.stop_at):
@@ -94,6 +92,39 @@ def _run_problems(program: Program) -> list[str]:
             "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
         )
     return problems
+
+
+def _learners_problems(program: Program) -> list[str]:
+    """What several learners cannot be dealt evenly."""
+    place, learners = program.placement, program.placement.learners
+    if learners == 1:
+        return []
+    if not program.actors:
+        return [f"placement.learners: expected 1 without actors, whose rows are dealt to the learners, got {learners}"]
+    parts = {f"the {place.actors} actors": place.actors}
+    for policy in learning(program).values():
+        if policy.replay is None:
+            blocks = policy.batch // place.group_envs
+            parts[f"the {blocks} blocks of a batch of {policy.batch} ({place.group_envs} envs each)"] = blocks
+            if not policy.unroll * policy.batch // learners % policy.algorithm.minibatches:
+                continue
+            minibatches = policy.algorithm.minibatches
+            rows = policy.unroll * policy.batch // minibatches
+            parts[f"the {rows} rows of each of {minibatches} minibatches (policy.unroll x policy.batch of them)"] = rows
+        else:
+            parts[f"the {policy.batch} items of a batch"] = policy.batch
+            if policy.replay.shards > 1:
+                parts[f"the {policy.replay.shards} shards of a replay"] = policy.replay.shards
+    wrong = [what for what, count in parts.items() if count % learners]
+    if not wrong:
+        return []
+    fits = [n for n in range(1, math.gcd(*parts.values()) + 1) if not any(count % n for count in parts.values())]
+    below = max(n for n in fits if n <= learners)
+    near = sorted({below, min((n for n in fits if n > learners), default=below)})
+    return [
+        f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner has its share of them, got "
+        f"{learners}; {' and '.join(map(str, near))} would work"
+    ]
 
 
 def _central_problems(program: Program) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from equipoise.learners.learner import Learner
+from equipoise.learners.pool import ALONE, Learners
 from equipoise.record import checkpoint, playable, statefile
 from equipoise.types import Program, learning
 
@@ -25,14 +26,15 @@ def take(program: Program, nets: Mapping[str, nn.Module], source: Path, *, learn
 
 
 def new_learner(
-    program: Program, name: str, net: nn.Module, *, schedule_updates: int = 1, seed: int = 0, batch: int = MANY
-) -> Learner:
-    """The learner of a policy, on the program's device; ``batch``: windows of a batch."""
+    program: Program, name: str, net: nn.Module, *, schedule_updates: int = 1, seed: int = 0, batch: int = MANY,
+    pool: Learners = ALONE,
+) -> Learner:  # fmt: skip
+    """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``: those that it learns with."""
     policy = learning(program)[name]
     return Learner(
         policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=program.placement.device,
         precision=program.placement.precision,
-        schedule_updates=schedule_updates, seed=seed, batch=batch,
+        schedule_updates=schedule_updates, seed=seed, batch=batch, pool=pool,
     )  # fmt: skip
 
 

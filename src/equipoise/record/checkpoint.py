@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS, META, SPEC, MANIFEST = "weights.safetensors", "meta.json", "spec.json", "manifest.json"
-LEARNER, EXPERIENCE, DRIVER = "learner.safetensors", "experience.safetensors", "driver.json"
+LEARNER, DRIVER = "learner.safetensors", "driver.json"
 REPLAY = "replay.safetensors"
 REQUIRED = {WEIGHTS, META}
 KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")  # each worker has its own, and each of several replays
@@ -273,7 +273,8 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
                 _size(path / name, said)
             for name, said in named.items():
                 _size(path.parent / SEGMENTS / name, said, grows=True)
-            kept = {name: _content(path / name, files[name]) for name in (META, WEIGHTS, EXPERIENCE, DRIVER) if name in files}
+            used = [name for name in files if name in (META, WEIGHTS, DRIVER) or name.startswith("experience")]
+            kept = {name: _content(path / name, files[name]) for name in used}
             meta = check(parse_json(kept[META], path / META), META_SCHEMA, str(path / META))
         except (OSError, ValueError) as error:
             skipped.append(str(error))

@@ -25,6 +25,7 @@ from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan, first_round
 from equipoise.experience.replay.row_layout import Layout
 from equipoise.learners.learner import Learner
+from equipoise.learners.pool import ALONE, Learners
 from equipoise.nets.threads import one_thread
 from equipoise.programs import memory_needed as memory
 from equipoise.programs.refusals import refuse
@@ -92,12 +93,12 @@ class Blueprint:
             playable.fill(nets, checkpoint.load(Path(self.weights))[0], self.weights)
         return nets
 
-    def learner(self, name: str, net: nn.Module) -> Learner:
-        """The learner of a policy as the run begins, which a resume loads after."""
-        windows = learning(self.program)[name].batch * len(self.roles[name].places)
+    def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
+        """The learner of a policy as the run begins, which a resume loads after; ``pool``: those that it learns with."""
+        windows = learning(self.program)[name].batch * len(self.roles[name].places) // pool.size
         made = begin.new_learner(
             self.program, name, net, schedule_updates=self.schedule_updates,
-            seed=policy_seed(self.program.schedule.seed, "learner", name), batch=windows,
+            seed=policy_seed(self.program.schedule.seed, "learner", name), batch=windows, pool=pool,
         )  # fmt: skip
         if self.before is not None and self.weights is not None and self.resume is None:
             begin.begin_from(made, Path(self.weights), name)
@@ -130,6 +131,19 @@ class Blueprint:
         return policy.batch if policy.replay is None else groups * self.program.placement.group_envs
 
     @property
+    def learners(self) -> int:
+        """The number of learners, which share every batch."""
+        return self.program.placement.learners
+
+    def learner_of(self, group: int) -> int:
+        """The learner that a group of envs writes its rows for: the groups of one actor have the same one."""
+        return group // self.program.placement.halves % self.learners
+
+    def groups_of(self, learner: int) -> tuple[int, ...]:
+        """The groups of envs that write their rows for a learner."""
+        return tuple(group for group in range(self.program.groups) if self.learner_of(group) == learner)
+
+    @property
     def learns(self) -> dict[str, Role]:
         return {name: role for name, role in self.roles.items() if role.frozen is None}
 
@@ -140,9 +154,9 @@ class Blueprint:
         return (env.settings, *env.notes) if env.settings else env.notes
 
     def batch(self, name: str) -> int:
-        """The items of a batch of a policy: windows of its streams; of rows where there is a replay."""
+        """A learner's items of a batch of a policy: windows of its streams; of rows where there is a replay."""
         policy = learning(self.program)[name]
-        return policy.batch * (len(self.roles[name].places) if policy.replay is None else 1)
+        return policy.batch * (len(self.roles[name].places) if policy.replay is None else 1) // self.learners
 
     def streams(self, group: int) -> Any:
         """The streams [B] int64 of all agents of a group of envs."""

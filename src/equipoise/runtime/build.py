@@ -16,8 +16,9 @@ from equipoise.errors import CannotResume
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.tokens import Channel
 from equipoise.experience.replay.mailbox import ShardMailbox
+from equipoise.learners.worker import share
 from equipoise.programs.memory_needed import exchange_sizes, queue_plan
-from equipoise.record import checkpoint, statefile
+from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
@@ -35,11 +36,12 @@ def lay_out(
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
     """
-    program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
+    program, titles = blue.program, [member.title for member in crew(blue, kinds)]
+    plans = [queue_plan(blue, learner) for learner in range(blue.learners)]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(titles)), plan.nbytes]
+    sizes = [tree.nbytes(Board.specs(titles)), *[plan.nbytes for plan in plans]]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
@@ -55,7 +57,7 @@ def lay_out(
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
     board = Board(titles, next(parts))
-    queue = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
+    queues = [Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()) for plan in plans]
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
@@ -69,7 +71,7 @@ def lay_out(
     posts = {name: ShardMailbox(replay, blue.batch(name), next(parts)) for name, replay in sharded.items()}
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
-    shared = Shared(queue=queue, policies=policies, posts=posts, exchange=exchange, own=owned)
+    shared = Shared(queues=queues, policies=policies, posts=posts, exchange=exchange, own=owned)
     _fill(blue, shared, initial)
     return shared, board, whole
 
@@ -77,15 +79,18 @@ def lay_out(
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]]) -> None:
     """The queue and every weight store, as the run begins or goes on."""
     if blue.resume is None:
-        shared.queue.fill()
+        for queue in shared.queues:
+            queue.fill()
         for name, policy in shared.policies.items():
             policy.weights.publish(0, initial[name])
         return
-    source, file = blue.resume, checkpoint.EXPERIENCE
-    state = statefile.parse(source.read(file), source.path / file)
-    try:
-        shared.queue.load(state)
-    except (KeyError, ValueError, TypeError) as error:
-        raise CannotResume.of(source.path / file, error) from error
+    source = blue.resume
+    for learner, queue in enumerate(shared.queues):
+        file = f"{share('experience', learner)}.safetensors"
+        state = statefile.parse(source.read(file), source.path / file)
+        try:
+            queue.load(state)
+        except (KeyError, ValueError, TypeError) as error:
+            raise CannotResume.of(source.path / file, error) from error
     for name, mine in tree.parted(source.params(), shared.policies).items():
         shared.policies[name].weights.publish(source.version, mine)

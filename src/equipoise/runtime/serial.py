@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,32 @@ from equipoise.workers.kinds import KINDS
 IDLE_S = 0.001  # a look at what is being written, while no worker has work
 
 
+class Threads:
+    """Runs the works of several learners at once, since each waits for what the others find: a thread for each."""
+
+    def __init__(self, threads: int) -> None:
+        """``threads``: of torch, in each."""
+        self._works: dict[int, Callable[[], object]] = {}
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __call__(self, number: int, of: int, work: Callable[[], object]) -> bool:
+        """Keep a work until all ``of`` are there -> True: this was the last, and all of them are done."""
+        self._works[number] = work
+        if len(self._works) < of:
+            return False
+        works, self._works = self._works, {}
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(of, "learner", partial(torch.set_num_threads, self._threads))
+        for done in [self._pool.submit(one) for one in works.values()]:
+            done.result()
+        return True
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
 @dataclass(slots=True)
 class _Part:
     """A worker that takes its turns."""
@@ -49,6 +76,7 @@ class SerialRuntime:
         self.done = self._shared.version >= blue.updates
         self._join = joiner(blue, self._shared)
         self._out: list[Message] = []
+        self._at_once = Threads(blue.program.placement.threads)
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
         )  # fmt: skip
@@ -74,8 +102,8 @@ class SerialRuntime:
     def _build(self, member: Member) -> Worker:
         blue, kind = self._blue, member.kind
         site = LocalSite(
-            member, self._board, partial(self._take, member.title), queue=self._shared.queue, join=self._join, beats=False,
-            source=None if blue.resume is None else Reader(blue.resume, member),
+            member, self._board, partial(self._take, member.title), queues=self._shared.queues, join=self._join, beats=False,
+            source=None if blue.resume is None else Reader(blue.resume, member), at_once=self._at_once,
         )  # fmt: skip
         return kind.build(kind.job(blue, self._shared, member.index, 0), site)
 
@@ -144,5 +172,6 @@ class SerialRuntime:
     def stop(self) -> None:
         for worker in self._workers:
             worker.close()
+        self._at_once.close()
         phases.ending("")
         torch.set_num_threads(self._threads_before)

@@ -11,21 +11,22 @@ from equipoise.runtime.ipc import Bell
 from equipoise.runtime.messages import CutBegun, Message, Note, Record
 from equipoise.runtime.workerfiles import Reader
 from equipoise.types import Tick, Worker
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import AtOnce, Member
 
 
 class LocalSite:
     """``Site`` of a worker in a process of its own, or, without ``bells`` and with ``beats`` False, in one thread with all."""
 
     def __init__(
-        self, member: Member, board: Board, send: Callable[[Message], object], *, queue: Any, source: Reader | None,
+        self, member: Member, board: Board, send: Callable[[Message], object], *, queues: Any, source: Reader | None,
         join: Callable[[Mapping[str, Any]], Record], bells: Mapping[str, Bell] | None = None, beats: bool = True,
+        at_once: AtOnce | None = None,
     ) -> None:  # fmt: skip
         """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record whole, with the actors' part.
 
-        ``beats``: does ``pulse`` tell the board that the worker is at work?
+        ``beats``: does ``pulse`` tell the board that the worker is at work? ``at_once``: as of ``Site``.
         """
-        self.title, self.queue = member.title, queue
+        self.title, self.queues, self.at_once = member.title, queues, at_once
         self._board, self._send, self._source, self._join = board, send, source, join
         self._bells, self._beats = bells or {}, beats
         self.meter: Meter | None = None  # once the worker ticks in a process of its own

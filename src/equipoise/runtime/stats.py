@@ -60,7 +60,7 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         info=recent_info(shared.episodes),
         ticks=ticks,
         taken=sum(ticks) * blue.program.placement.group_envs,
-        rows={name: int(n) for name, n in shared.queue.stats().items() if name in ROWS} | _rows_of_shards(shared),
+        rows=_rows_of_queues(shared) | _rows_of_shards(shared),
         failures={
             member.title: dict(zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True))
             for member in members
@@ -69,6 +69,12 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         aborted=most_frequent([episodes.causes for episodes in shared.actors]),
         phases=board.phases(),
     )
+
+
+def _rows_of_queues(shared: Shared) -> dict[str, int]:
+    """What became of the rows of the queues of all learners."""
+    found = [queue.stats() for queue in shared.queues]
+    return {name: sum(int(one[name]) for one in found) for name in ROWS}
 
 
 def _rows_of_shards(shared: Shared) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.actors.worker import ActorWorker
@@ -29,7 +30,7 @@ class ActorKind(SamplingKind):
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index
-        acts = agents(blue, index, shared, site.queue)
+        acts = agents(blue, index, shared, site.queues)
         env = blue.make_env(
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
             failures=blue.failures(shared.actors[index], site.resetting), metrics=blue.program.source.metrics,
@@ -48,7 +49,7 @@ class ActorKind(SamplingKind):
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)
 
-    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         for group in self.groups(blue, index):
-            queue.cancel(blue.streams(group))
+            queues[blue.learner_of(group)].cancel(blue.streams(group))
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,14 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
 
 
 def agents(
-    blue: Blueprint, group: int, shared: Shared, blocks: Blocks, forwards: Mapping[str, Forward] = MappingProxyType({}),
-    weights: Mapping[str, WeightStore] = MappingProxyType({}),
+    blue: Blueprint, group: int, shared: Shared, queues: Sequence[Blocks],
+    forwards: Mapping[str, Forward] = MappingProxyType({}), weights: Mapping[str, WeightStore] = MappingProxyType({}),
 ) -> RoutedAgent:  # fmt: skip
-    """The policies of a group of envs. ``forwards``, ``weights``: shared by several groups; empty: the group has its own."""
-    block = SharedBlock(blocks, len(blue.learns))
+    """The policies of a group of envs. ``queues``: of each learner.
+
+    ``forwards``, ``weights``: shared by several groups; empty: the group has its own.
+    """
+    block = SharedBlock(queues[blue.learner_of(group)], len(blue.learns))
     places = {name: PolicySlot(block, name) for name in blue.learns}
     made = {
         name: _agent(blue, name, group, shared, places.get(name), forwards.get(name), weights.get(name)) for name in blue.roles

@@ -121,7 +121,7 @@ class EnvKind(SamplingKind):
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)
 
-    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         assert shared.exchange is not None
         shared.exchange.lost(self.groups(blue, index))
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.actors.inference.central import InferenceWorker
@@ -31,7 +32,7 @@ class InferenceKind(SamplingKind):
         forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
         weights = {name: shared.policies[name].actor_weights.handle() for name in blue.roles}
         groups = self.groups(blue, job.index)
-        routed = [agents(blue, group, shared, site.queue, forwards, weights) for group in groups]
+        routed = [agents(blue, group, shared, site.queues, forwards, weights) for group in groups]
         bells = [site.bell(_env_worker(blue, group)) for group in groups]
         worker = InferenceWorker(
             forwards, routed, shared.exchange, first=groups.start, ring=lambda group: bells[group - groups.start](),
@@ -48,11 +49,11 @@ class InferenceKind(SamplingKind):
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.served(index)
 
-    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         assert shared.exchange is not None
         groups = self.groups(blue, index)
         for group in groups:
-            queue.cancel(blue.streams(group))
+            queues[blue.learner_of(group)].cancel(blue.streams(group))
         shared.exchange.lost(groups)
         return ""
 

@@ -28,8 +28,11 @@ class Job:
     life: int  # how many processes of this worker died after they had begun
 
 
+AtOnce = Callable[[int, int, Callable[[], object]], bool]  # (number, of how many, work): True once all works are done
+
+
 class Queue(Protocol):
-    """The run's queue, as far as the driver takes something back."""
+    """A learner's queue, as far as the driver takes something back."""
 
     def cancel(self, streams: Array) -> None: ...  # the owner of these envs is verified dead; its open block counts as dropped
 
@@ -38,7 +41,7 @@ class Site(Protocol):
     """The place where a worker runs, and what it may use there. Every runtime has its own."""
 
     title: str  # the worker's, e.g. "actor 3"
-    queue: Any  # the run's queue, which rings the workers that may go on; None in a process without torch
+    queues: Any  # the queue of each learner, which rings the workers that may go on; None in a process without torch
 
     def load(self, worker: Worker) -> bool: ...  # from the checkpoint that the run goes on from; False: there is none
     def bell(self, title: str) -> Callable[[], object]: ...  # a call wakes that worker; only for those in ``Kind.wakes``
@@ -49,6 +52,8 @@ class Site(Protocol):
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
     def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
+    @property
+    def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
 
 
 class Kind(ABC):
@@ -58,7 +63,7 @@ class Kind(ABC):
     """
 
     name: ClassVar[str]  # worker 3 is "NAME 3" in ps and in reports, and "NAME_3" in checkpoints; letters a to z
-    numbered: ClassVar[bool] = True  # False: there is one, which is called NAME
+    numbered: ClassVar[bool] = True  # False: the first is called NAME, as it may be the only one
     side: ClassVar[Side]  # of the ring
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
     torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
@@ -95,7 +100,7 @@ class Kind(ABC):
         """The groups of envs that the worker steps or acts for."""
         return range(0)
 
-    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         """Take back what a worker had, which is verified dead; the driver calls it. Returns what is lost for good, or ""."""
         return ""
 
@@ -126,17 +131,21 @@ class Member:
     @property
     def title(self) -> str:
         """The name in ps, in reports and on the board."""
-        return f"{self.kind.name} {self.index}" if self.kind.numbered else self.kind.name
+        return f"{self.kind.name} {self.index}" if self._numbered else self.kind.name
 
     @property
     def file(self) -> str:
         """The name of its file in a checkpoint, but for the ending."""
-        return f"{self.kind.name}_{self.index}" if self.kind.numbered else self.kind.name
+        return f"{self.kind.name}_{self.index}" if self._numbered else self.kind.name
 
     @property
     def folder(self) -> str:
         """Where its rows lie among those of the run's replay, with a slash at the end unless it is empty."""
-        return f"{self.file}/" if self.kind.numbered else ""
+        return f"{self.file}/" if self._numbered else ""
+
+    @property
+    def _numbered(self) -> bool:
+        return self.kind.numbered or self.index > 0
 
     def shares(self, seconds: Shares) -> Shares:
         """The worker's seconds, with what a reader has to know of its kind."""

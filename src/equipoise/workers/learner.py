@@ -16,13 +16,15 @@ from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.learners.learner import NonFiniteUpdate
+from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
+from equipoise.learners.pool import Learners
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
-from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, learning
+from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
 from equipoise.workers.agents import compile_torso
-from equipoise.workers.kind import Job, Kind, Site
+from equipoise.workers.kind import Job, Kind, Member, Site
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -41,10 +43,14 @@ class LearnerKind(Kind):
     final = (*Kind.final, NonFiniteUpdate, Faulty)
 
     def count(self, blue: Blueprint) -> int:
-        return 1
+        return blue.learners
+
+    def memory(self, blue: Blueprint) -> Tree:
+        return Together.specs(blue.learners) if blue.learners > 1 else {}
 
     def build(self, job: Job, site: Site) -> LearnerWorker:
-        blue, shared = job.blueprint, job.shared
+        blue, shared, rank = job.blueprint, job.shared, job.index
+        meeting = self._meeting(job, site)
         nets = blue.first_networks()
         past = {
             name: OpponentPool(
@@ -52,20 +58,20 @@ class LearnerKind(Kind):
                 seed=policy_seed(blue.program.schedule.seed, "past", name),
             )
             for name, role in blue.roles.items()
-            if role.frozen is not None
+            if role.frozen is not None and rank == 0
         }  # fmt: skip
-        experiences = _experiences(blue, shared, site)
+        experiences = _experiences(blue, shared, site, rank)
+        lines = {name: _line(blue, name, nets[name], shared, experiences[name], meeting.pool) for name in blue.learns}
         worker = LearnerWorker(
-            {name: _line(blue, name, nets[name], shared, experiences[name]) for name in blue.learns}, queue=site.queue,
-            past=past, updates=blue.updates, record_every=blue.record_every, record=site.record,
-            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
+            lines, queue=site.queues[rank], meeting=meeting, past=past, updates=blue.updates, record_every=blue.record_every,
+            record=site.record, gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
         site.load(worker)
         worker.begin()
         for name, line in worker.lines.items():
             line.learner.pulse = site.pulse  # a tick may last for minutes
             policy = learning(blue.program)[name]
-            windows = policy.batch * len(blue.roles[name].places)
+            windows = policy.batch * len(blue.roles[name].places) // blue.learners
             rows = (policy.unroll + (not line.learner.by_rows)) * windows // policy.algorithm.minibatches
             said = compile_torso(blue, name, line.learner.net, rows, device=line.learner.device, gradient=True)
             if said is not None:
@@ -73,10 +79,25 @@ class LearnerKind(Kind):
         return worker
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return tuple(_shard(k) for k in range(len(blue.shards)))
+        others = [Member(self, other).title for other in range(blue.learners) if other != index]
+        return (*others, *(_shard(k) for k in range(len(blue.shards))))
 
     def threads(self, blue: Blueprint) -> int:
         return blue.program.placement.threads
+
+    def _meeting(self, job: Job, site: Site) -> Meeting:
+        """The learner's way to the others."""
+        blue = job.blueprint
+        if blue.learners == 1:
+            return Solo()
+        bells = [site.bell(Member(self, other).title) for other in range(blue.learners) if other != job.index]
+
+        def ring() -> None:
+            for bell in bells:
+                bell()
+
+        words = job.shared.own[self.name].views
+        return Together(words, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once)
 
 
 def _shard(number: int) -> str:
@@ -84,8 +105,8 @@ def _shard(number: int) -> str:
     return f"shard {number}"
 
 
-def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience) -> PolicyLearner:
-    policy, core = learning(blue.program)[name], blue.learner(name, net)
+def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience: Experience, pool: Learners) -> PolicyLearner:
+    policy, core = learning(blue.program)[name], blue.learner(name, net, pool)
     memory = shared.policies[name]
     return PolicyLearner(
         learner=core, experience=experience, batch=blue.batch(name), weights=memory.actor_weights,
@@ -93,9 +114,9 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
     )  # fmt: skip
 
 
-def _experiences(blue: Blueprint, shared: Shared, site: Site) -> dict[str, Experience]:
+def _experiences(blue: Blueprint, shared: Shared, site: Site, rank: int) -> dict[str, Experience]:
     """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
-    rounds = ReplayFeed(site.queue, begins=blue.pace.begins, updates=blue.pace.updates)
+    rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
     return {name: _experience(blue, name, shared, rounds, site) for name in blue.learns}
 
 

@@ -4,6 +4,7 @@ learner.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class ShardKind(Kind):
             folder=Path(blue.segments) / Member(self, job.index).folder, priority=first_priority(blue, policy),
         )  # fmt: skip
         worker = Shard(
-            plan, store, job.shared.posts[policy], number, block=lambda place: site.queue.block(place)[policy],
+            plan, store, job.shared.posts[policy], number, block=lambda place: site.queues[0].block(place)[policy],
             ring=site.bell(LEARNER),
         )  # fmt: skip
         site.load(worker)
@@ -49,7 +50,7 @@ class ShardKind(Kind):
     def stride(self, blue: Blueprint) -> int:
         return 2
 
-    def lost(self, blue: Blueprint, shared: Shared, queue: Queue, index: int) -> str:
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         policy, number = blue.shards[index]
         shared.posts[policy].lost(number)
         return "its rows are lost"

@@ -49,7 +49,7 @@ class Own:
 class Shared:
     """What the workers of a run share."""
 
-    queue: Queue
+    queues: Sequence[Queue]  # one a learner
     policies: Mapping[str, PolicyMemory]  # those that learn come first
     posts: Mapping[str, ShardMailbox] = field(default_factory=dict)  # by policy, of those whose replay has shards
     exchange: Exchange | None = None  # under central inference

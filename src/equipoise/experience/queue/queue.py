@@ -40,14 +40,14 @@ from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 class Plan:
     """The sizes of a queue, and where block ``s`` goes.
 
-    ``rows`` by policy. ``envs``: all envs of the run; ``block``: the envs of one actor; ``batch``: the envs of one learner
+    ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor; ``batch``: the envs of one learner
     step. ``span``: the streams of an actor are numbered from a multiple of it on; it is not ``block`` where an env has several
-    agents.
+    agents. ``numbers``: of the actors in the run, where another learner has a queue for the others; None: all.
     """
 
     def __init__(
         self, *, rows: Mapping[str, RowSpec], unroll: int, batch: int, block: int, envs: int, max_lag: int | None,
-        span: int | None = None,
+        span: int | None = None, numbers: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         if batch % block:
             raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
@@ -56,6 +56,7 @@ class Plan:
         self.first, *_ = self.rows  # the policy whose keys stand for those of all
         self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
         self.actors = envs // block
+        self._number = {number: actor for actor, number in enumerate(range(self.actors) if numbers is None else numbers)}
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
         self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
@@ -77,6 +78,10 @@ class Plan:
         self.nbytes = tree.nbytes(self.specs)
         # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
         self.channels = self.actors if max_lag == 0 else 1
+
+    def actor(self, streams: Array) -> int:
+        """The actor of these streams, counted among those that write here."""
+        return self._number[int(streams[0]) // self.span]
 
     def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
         """The specs of the rows of so many envs, by policy."""
@@ -121,7 +126,7 @@ class Queue:
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         """A slot for each policy of one actor (any of its streams say which), or None while the learner holds all places."""
-        sequence = self._tokens.take(int(streams[0]) // self._plan.span)
+        sequence = self._tokens.take(self._plan.actor(streams))
         if sequence is None:
             return None
         place = sequence % self._plan.blocks
@@ -151,7 +156,7 @@ class Queue:
 
         Call it before the successor starts, in one thread of the driver; then ``reconcile`` until it returns True.
         """
-        self._dropped[0] += self._tokens.cancel(int(streams[0]) // self._plan.span)
+        self._dropped[0] += self._tokens.cancel(self._plan.actor(streams))
         self.reconcile()
 
     def reconcile(self) -> bool:

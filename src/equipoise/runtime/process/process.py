@@ -96,11 +96,7 @@ class ProcessRuntime:
         self.done = self._shared.version >= blue.updates
         self._lifeline = Lifeline()
         self._bells = {name: Bell(board.memory, board.flag_offset(name)) for name in names}
-        self._queue = SharedQueue(
-            self._shared.queue,
-            actors=[self._bells[member.title] for member in self._members if member.kind.writes],
-            learners=[self._bells[member.title] for member in self._members if member.kind.side == "learning"],
-        )
+        self._queues = [self._queue(learner) for learner in range(blue.learners)]
         self._cuts = CutCoordinator(
             board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps, wake=partial(_ring, self._bells)
         )  # fmt: skip
@@ -123,6 +119,14 @@ class ProcessRuntime:
             self.stop()
             raise
 
+    def _queue(self, learner: int) -> SharedQueue:
+        """A learner's queue, which rings those that may go on: the learner, or the workers that write for it."""
+        groups = set(self._blue.groups_of(learner))
+        writers = [one for one in self._members if one.kind.writes and groups & set(one.kind.groups(self._blue, one.index))]
+        readers = [one for one in self._members if one.kind.side == "learning" and one.index == learner]
+        bells = [[self._bells[one.title] for one in some] for some in (writers, readers)]
+        return SharedQueue(self._shared.queues[learner], actors=bells[0], learners=bells[1])
+
     def _channel(self) -> PipeChannel:
         self._channels.append(PipeChannel())
         return self._channels[-1]
@@ -138,7 +142,7 @@ class ProcessRuntime:
         assignment = worker.Assignment(
             name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
             lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
-            queue=self._queue if kind.torch else None,
+            queues=self._queues if kind.torch else None,
             bells={name: self._bells[name] for name in kind.wakes(blue, member.index)},
             resume=None if child.life else blue.resume, directory=blue.directory,
             saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
@@ -199,7 +203,8 @@ class ProcessRuntime:
                 self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
         self._look_for_hangs()
         if self._reconciling:
-            self._reconciling = not self._queue.reconcile()
+            certain = [queue.reconcile() for queue in self._queues]  # each of them looks on
+            self._reconciling = not all(certain)
         self._out += self._cuts.ready()
         out, self._out = self._out, []
         return out
@@ -267,7 +272,7 @@ class ProcessRuntime:
         if kind.vital or child.final:
             raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=kind.vital, cause=child.cause)
         self._cuts.lost(child.name, how)
-        lost = kind.lost(self._blue, self._shared, self._queue, index)
+        lost = kind.lost(self._blue, self._shared, self._queues, index)
         self._reconciling |= kind.writes
         _ring(self._bells, kind.wakes(self._blue, index))
         if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ class Assignment(Duty):
 
     member: Member
     job: Any  # of ``Kind.job``
-    queue: SharedQueue | None  # None where the process has no torch
+    queues: Sequence[SharedQueue] | None  # None where the process has no torch
     bells: Mapping[str, Bell]  # of the workers that this one wakes itself
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
@@ -55,7 +55,7 @@ def _work(job: Assignment) -> None:
 
         torch.set_num_threads(job.threads)
     site = LocalSite(
-        job.member, job.board, send, queue=job.queue, join=_Join(job), bells=job.bells,
+        job.member, job.board, send, queues=job.queues, join=_Join(job), bells=job.bells,
         source=None if job.resume is None else Reader(job.resume, job.member),
     )  # fmt: skip
     phases.listen(partial(job.board.say, job.name))
