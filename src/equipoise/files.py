@@ -145,3 +145,8 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def numbered(name: str, learner: int) -> str:
+    """The name of what a learner saves of its own, such as "experience": the first one's has no number."""
+    return f"{name}_{learner}" if learner else name

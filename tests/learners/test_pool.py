@@ -107,7 +107,7 @@ def test_two_parts_leave_the_reward_statistics_of_the_whole() -> None:
         its: Any = part.state()
         for name, value in kept["statistics"].items():
             torch.testing.assert_close(its["statistics"][name], value, rtol=1e-6, atol=1e-6)
-        assert torch.equal(kept["return"][streams], its["return"][streams])
+        assert torch.equal(kept["return"], its["return"]), streams  # those of all streams, in every learner
 
 
 def test_a_learner_alone_has_its_own_moments_to_the_bit() -> None:

@@ -45,7 +45,7 @@ def case(name: str) -> tuple[Any, Any, Any]:
         said = {"logp": logp, "q": -logp, "value": logp}
         state = tree.map(lambda x: x.clone(), net.initial_state(STREAMS))
         weight = 0.5 + torch.rand(STREAMS, generator=items.generator(update + 1))
-        return items.batch(replace(data, behaviour=said, state=state), weight)
+        return items.batch(replace(data, behaviour=said, state=state), weight / weight.max())
 
     drawn = [batch(update) for update in range(UPDATES)]
     return algorithm, net, drawn.__getitem__

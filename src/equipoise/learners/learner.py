@@ -125,6 +125,9 @@ class Learner:
             raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
         batch = replace(batch, data=data, targets=targets)
+        if self.pool.size > 1:  # weights only ever make a step smaller; a learner alone has them like that
+            largest = self.pool.max(batch.weight.max())
+            batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         going = _Going()
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.files import numbered
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
@@ -41,11 +42,6 @@ SHARE: dict[str, schema.Schema] = {  # of a saved state: what each learner has o
     "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
     "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
 }
-
-
-def share(name: str, learner: int) -> str:
-    """The name of what a learner saves of its own, such as "experience": the leader's has no number."""
-    return f"{name}_{learner}" if learner else name
 
 
 class Stateful(Protocol):
@@ -101,6 +97,7 @@ class LearnerWorker:
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
         self._on_host = -1  # the version
+        self._shares = self._meeting.pool.size  # of the learners that were saved, once loaded
         self._told_at = time.monotonic()
 
     @property
@@ -223,7 +220,7 @@ class LearnerWorker:
         The learners are the same to the bit, so the leader alone puts them, and each what is its own.
         """
         to.put(self._share() | (self._replicated() if self._leads else {}))
-        to.put(self._queue.state(), share("experience", self._meeting.pool.rank))
+        to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:
             to.put_weights(self.params())
         late = [one for line in self.lines.values() if (one := line.experience.save(to)) is not None]
@@ -233,7 +230,7 @@ class LearnerWorker:
         """Go on where the learner was saved. The queue is loaded already, where its memory was laid out."""
         self._load(source)
         for line in self.lines.values():
-            line.experience.restore(source)
+            line.experience.restore(source, self._shares)
 
     def close(self) -> None:
         for line in self.lines.values():
@@ -263,8 +260,9 @@ class LearnerWorker:
             line.learner.load(state["learners"][name])
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
-        for rank in range(pool.rank, state["shares"], pool.size):  # where there were more learners, some have several shares
-            self._absorb(source.state(share(LEADER, rank)) if rank else state)
+        self._shares = state["shares"]
+        for rank in range(pool.rank, self._shares, pool.size):  # where there were more learners, some have several shares
+            self._absorb(source.state(numbered(LEADER, rank)) if rank else state)
 
     def _absorb(self, state: Tree) -> None:
         """Add what a learner had since the last record."""

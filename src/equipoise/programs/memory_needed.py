@@ -99,13 +99,13 @@ def _pages() -> int | None:
 # -------------------------------------------------------------------------------------------------------------- the sum
 
 
-def queue_plan(blue: Blueprint, learner: int = 0) -> Plan:
-    """The queue of a learner, where the rows of the policies that learn lie side by side; all learners' are as large."""
-    block, groups = blue.program.placement.group_envs, blue.groups_of(learner)
+def queue_plan(blue: Blueprint) -> Plan:
+    """The queue of a learner, where the rows of the policies that learn lie side by side."""
+    block, groups = blue.program.placement.group_envs, blue.groups_of(0)
     return Plan(
         rows={name: role.row for name, role in blue.learns.items()}, unroll=blue.unroll, batch=blue.round // blue.learners,
         block=block, envs=max(len(groups), 1) * block, max_lag=blue.program.placement.max_lag,
-        span=block * len(blue.spec.env.agents), numbers=groups or None,
+        span=block * len(blue.spec.env.agents), learners=blue.learners,
     )  # fmt: skip
 
 
@@ -124,11 +124,12 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     for name, policy in blue.policies.items():
         if policy.replay is not None:
             window, row = policy.algorithm.item_rows or unroll, replace(blue.roles[name].row, columns=1)
-            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
+            found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))  # of all learners
         elif not plan.ordered and plan.per_batch > 1:
             found["batches"] = tree.nbytes(plan.gathered) * blue.learners
     for replay in blue.replays.values():
-        found["replay"] += replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
+        each = replay.nbytes(replay.slots) - (_rows(replay) if replay.settings.file else 0)
+        found["replay"] += each * blue.learners
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))  # whose views an agent keeps
     for role in blue.roles.values():
         row, streams = role.row, program.actors * program.placement.envs_per_actor * len(role.places)

@@ -101,7 +101,7 @@ def _learners_problems(program: Program) -> list[str]:
         return []
     if not program.actors:
         return [f"placement.learners: expected 1 without actors, whose rows are dealt to the learners, got {learners}"]
-    parts = {f"the {place.actors} actors": place.actors}
+    parts = {f"the {program.groups} groups of envs" if place.halves > 1 else f"the {place.actors} actors": program.groups}
     for policy in learning(program).values():
         if policy.replay is None:
             blocks = policy.batch // place.group_envs
@@ -281,6 +281,12 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can change: {', '.join(free)}, "
             "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train --init-from DIR'"
+        )
+    inside = [policy for policy in learning(old).values() if policy.replay is not None and policy.replay.shards == 1]
+    if inside and "placement.learners" in changes:
+        raise ValueError(
+            f"placement.learners: expected {old.placement.learners} as before, since each learner keeps the rows of its actors "
+            f"in its own process, got {new.placement.learners}; a run that is begun with more replay.shards can change it"
         )
     check_read(new, changes)
     return changes

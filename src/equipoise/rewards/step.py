@@ -46,7 +46,8 @@ class RewardStep:
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         """Let the env's rewards of a batch enter the statistics; after its last optimiser step, once."""
         if self._norm is not None:
-            returns, self._so_far = carry(data, self._gamma, self._so_far)
+            returns, mine = carry(data, self._gamma, self._so_far)
+            self._so_far = of_all(mine, data.context["stream"], pool)
             self._norm.absorb(returns.unsqueeze(-1), data.mask, pool)
 
     def state(self) -> Tree:
@@ -72,6 +73,17 @@ class RewardStep:
             for name, buffer in self._norm.named_buffers():
                 buffer.copy_(state["statistics"][name])
             self._so_far = tree.to(state["return"], self._norm.mean.device) if "return" in state else None
+
+
+def of_all(carried: Tensor, stream: Tensor, pool: Pool) -> Tensor:
+    """The running returns [streams] of the streams of all learners, each of which is in the batch of one learner or of none."""
+    count = int(pool.max(torch.tensor(len(carried), device=carried.device)))
+    mine = carried.new_zeros(2, count)
+    mine[0, stream], mine[1, stream] = carried[stream], 1.0
+    total = pool.sum(mine)
+    found = total[0]
+    found[: len(carried)] = torch.where(total[1, : len(carried)] > 0, found[: len(carried)], carried)
+    return found
 
 
 def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded import offline
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.experience.replay import codec
-from equipoise.experience.replay.plan import ReplayPlan, first_round
+from equipoise.experience.replay.plan import ReplayPlan, first_round, share
 from equipoise.experience.replay.row_layout import Layout
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
@@ -48,7 +48,7 @@ class Blueprint:
     spec: RunSpec
     roles: Mapping[str, Role]  # by policy; those that learn come first
     pace: Pace
-    replays: Mapping[str, ReplayPlan]  # by policy, of those that keep live rows
+    replays: Mapping[str, ReplayPlan]  # by policy, of those that keep live rows: the share of the first learner
     updates: int
     schedule_updates: int
     record_every: int  # updates
@@ -136,12 +136,12 @@ class Blueprint:
         return self.program.placement.learners
 
     def learner_of(self, group: int) -> int:
-        """The learner that a group of envs writes its rows for: the groups of one actor have the same one."""
-        return group // self.program.placement.halves % self.learners
+        """The learner that a group of envs writes its rows for."""
+        return group % self.learners
 
-    def groups_of(self, learner: int) -> tuple[int, ...]:
+    def groups_of(self, learner: int) -> range:
         """The groups of envs that write their rows for a learner."""
-        return tuple(group for group in range(self.program.groups) if self.learner_of(group) == learner)
+        return range(learner, self.program.groups, self.learners)
 
     @property
     def learns(self) -> dict[str, Role]:
@@ -186,10 +186,17 @@ class Blueprint:
         """The inference worker of a group."""
         return next(i for i in range(self.inferences) if group in self.served(i))
 
+    def replay(self, name: str, learner: int) -> ReplayPlan:
+        """A learner's share of the replay of a policy."""
+        return replace(self.replays[name], learner=learner)
+
     @property
     def shards(self) -> list[tuple[str, int]]:
-        """(policy, number) of each worker that keeps rows of a replay; none where the learner's process keeps them."""
-        kept = {name: replay.settings.shards for name, replay in self.replays.items()}
+        """(policy, number) of each worker that keeps rows of a replay; none where the learners' processes keep them.
+
+        Shard k is learner k % learners'.
+        """
+        kept = {name: replay.shards for name in self.replays if (replay := self.policies[name].replay) is not None}
         return [(name, number) for name, shards in kept.items() if shards > 1 for number in range(shards)]
 
 
@@ -351,15 +358,16 @@ def _room(program: Program, name: str) -> str:
 
 def _replays(program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace) -> dict[str, ReplayPlan]:
     """The replays of the policies that learn; ValueError where one could hold too little."""
-    envs, plans = program.placement.group_envs, {}
+    envs, learners, plans = program.placement.group_envs, program.placement.learners, {}
     for name, policy in learning(program).items() if program.actors else ():
         if policy.replay is None:
             continue
         role = roles[name]
         try:
             plans[name] = ReplayPlan(
-                settings=policy.replay, row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
-                window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places), actors=program.groups,
+                settings=share(policy.replay, learners), row=role.row, stacks=role.spec.stacks, unroll=policy.unroll,
+                window=policy.algorithm.item_rows or policy.unroll, block=envs * len(role.places),
+                actors=program.groups // learners, learners=learners,
                 span=envs * len(spec.env.agents), offsets=tuple(role.streams(np.arange(envs)).tolist()),
                 rounds=-(-(program.schedule.schedule_steps or program.schedule.steps) // pace.rows),
             )  # fmt: skip
@@ -383,7 +391,8 @@ def _small(plan: ReplayPlan, policy: Policy) -> list[str]:
     """List what a replay is too small for."""
     settings = plan.settings
     held = (plan.slots - plan.unroll) * plan.streams
-    live = policy.batch - (settings.recorded(policy.batch) if settings.dataset else 0)
+    batch = policy.batch // plan.learners
+    live = batch - (settings.recorded(batch) if settings.dataset else 0)
     if live <= held:
         return []
     what = f"replay.memory={settings.memory}" if settings.memory else f"replay.capacity={settings.capacity}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from equipoise.actors.forward.rounding import Rounding
 from equipoise.actors.inference.exchange import Exchange
 from equipoise.errors import CannotResume
 from equipoise.experience.queue.queue import Queue
+from equipoise.experience.queue.redeal import dealt_anew
 from equipoise.experience.queue.tokens import Channel
 from equipoise.experience.replay.mailbox import ShardMailbox
-from equipoise.learners.worker import share
+from equipoise.files import numbered
+from equipoise.programs.fields import alter
 from equipoise.programs.memory_needed import exchange_sizes, queue_plan
 from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint
@@ -30,24 +33,25 @@ from equipoise.workers.shared import Own, PolicyMemory, Shared
 
 def lay_out(
     blue: Blueprint, kinds: Sequence[Kind], memory: Callable[[str, int], Any], channel: Callable[[], Channel],
-    share: Share | None = None,
+    share: Share | None = None, note: Callable[[str], object] = lambda text: None,
 ) -> tuple[Shared, Board, Any]:  # fmt: skip
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
+    ``note`` is told what a person has to know.
     """
-    program, titles = blue.program, [member.title for member in crew(blue, kinds)]
-    plans = [queue_plan(blue, learner) for learner in range(blue.learners)]
+    program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(titles)), *[plan.nbytes for plan in plans]]
+    sizes = [tree.nbytes(Board.specs(titles)), *[plan.nbytes] * blue.learners]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
     sharded = {name: blue.replays[name] for name, _ in blue.shards}
-    sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name))) for name, replay in sharded.items()]
+    for name, replay in sharded.items():
+        sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name)))] * blue.learners
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
@@ -57,7 +61,9 @@ def lay_out(
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
     board = Board(titles, next(parts))
-    queues = [Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()) for plan in plans]
+    queues = [
+        Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()) for _ in range(blue.learners)
+    ]
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
@@ -68,15 +74,18 @@ def lay_out(
         policies[name] = PolicyMemory(
             weights=weights, episodes=episodes, learns=role.frozen is None, rounding=rounding, device=device
         )  # fmt: skip
-    posts = {name: ShardMailbox(replay, blue.batch(name), next(parts)) for name, replay in sharded.items()}
+    posts = {
+        name: [ShardMailbox(blue.replay(name, learner), blue.batch(name), next(parts)) for learner in range(blue.learners)]
+        for name in sharded
+    }
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
     shared = Shared(queues=queues, policies=policies, posts=posts, exchange=exchange, own=owned)
-    _fill(blue, shared, initial)
+    _fill(blue, shared, initial, note)
     return shared, board, whole
 
 
-def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]]) -> None:
+def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]], note: Callable[[str], object]) -> None:
     """The queue and every weight store, as the run begins or goes on."""
     if blue.resume is None:
         for queue in shared.queues:
@@ -84,13 +93,18 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
         for name, policy in shared.policies.items():
             policy.weights.publish(0, initial[name])
         return
-    source = blue.resume
-    for learner, queue in enumerate(shared.queues):
-        file = f"{share('experience', learner)}.safetensors"
-        state = statefile.parse(source.read(file), source.path / file)
-        try:
+    source, states = blue.resume, list[Any]()
+    while (file := f"{numbered('experience', len(states))}.safetensors") in source.files or not states:
+        states.append(statefile.parse(source.read(file), source.path / file))
+    try:
+        if len(states) != len(shared.queues):
+            before = replace(blue, program=alter(blue.program, learners=len(states)))
+            states, dropped = dealt_anew(states, queue_plan(before), queue_plan(blue), len(shared.queues))
+            rows = dropped * blue.unroll * queue_plan(blue).block * queue_plan(blue).columns
+            note(f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} rows were dropped")
+        for queue, state in zip(shared.queues, states, strict=True):
             queue.load(state)
-        except (KeyError, ValueError, TypeError) as error:
-            raise CannotResume.of(source.path / file, error) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise CannotResume.of(source.path / file, error) from error
     for name, mine in tree.parted(source.params(), shared.policies).items():
         shared.policies[name].weights.publish(source.version, mine)

@@ -19,7 +19,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.ipc import Heap
-from equipoise.runtime.messages import Cut, CutBegun, Message, Saved, Written
+from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.stats import RunStats, joiner, stats
 from equipoise.runtime.workerfiles import Reader, Saver
@@ -72,10 +72,10 @@ class SerialRuntime:
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
         self._blue, self._members = blue, crew(blue, kinds)
-        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel)
+        self._out: list[Message] = []
+        self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note)
         self.done = self._shared.version >= blue.updates
         self._join = joiner(blue, self._shared)
-        self._out: list[Message] = []
         self._at_once = Threads(blue.program.placement.threads)
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
@@ -98,6 +98,9 @@ class SerialRuntime:
             )
             for worker, member in zip(self._workers, self._members, strict=True)
         ]  # fmt: skip
+
+    def _note(self, text: str) -> None:
+        self._out.append(Note(text=text))
 
     def _build(self, member: Member) -> Worker:
         blue, kind = self._blue, member.kind

@@ -80,7 +80,7 @@ def _rows_of_queues(shared: Shared) -> dict[str, int]:
 def _rows_of_shards(shared: Shared) -> dict[str, int]:
     """What became of the rows that shards took, of all policies."""
     found: dict[str, int] = {}
-    for post in shared.posts.values():
+    for post in (post for posts in shared.posts.values() for post in posts):
         found = {name: found.get(name, 0) + rows for name, rows in post.stats().items()}
     return found
 

@@ -200,7 +200,7 @@ class Placement:
         ),
         Flag(WHERE, "K|none"),
     ] = 0
-    learners: Annotated[Count, Help("Learners that share each batch, with their own actors each."), Live, Flag(WHERE)] = 1
+    learners: Annotated[Count, Help("Learners that share each batch, with their own actors each."), Live, Flag(WHERE), FREE] = 1
     inference: Annotated[
         Inference,
         Help(

@@ -87,7 +87,7 @@ class Experience(Protocol):
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
     def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
-    def restore(self, source: StateReader) -> None: ...
+    def restore(self, source: StateReader, learners: int) -> None: ...  # what so many learners saved
     def close(self) -> None: ...
 
 

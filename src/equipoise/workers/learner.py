@@ -30,13 +30,11 @@ from equipoise.workers.shared import Shared
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
 
-LEARNER = "learner"
-
 
 class LearnerKind(Kind):
     """Kind of the learner. Where one fails all workers begin again, since no other worker knows its optimiser's state."""
 
-    name = LEARNER
+    name = "learner"
     numbered = False
     side = "learning"
     vital = True
@@ -80,7 +78,7 @@ class LearnerKind(Kind):
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
         others = [Member(self, other).title for other in range(blue.learners) if other != index]
-        return (*others, *(_shard(k) for k in range(len(blue.shards))))
+        return (*others, *(_shard(k) for k, (_, number) in enumerate(blue.shards) if number % blue.learners == index))
 
     def threads(self, blue: Blueprint) -> int:
         return blue.program.placement.threads
@@ -117,15 +115,16 @@ def _line(blue: Blueprint, name: str, net: nn.Module, shared: Shared, experience
 def _experiences(blue: Blueprint, shared: Shared, site: Site, rank: int) -> dict[str, Experience]:
     """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a data set alone."""
     rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
-    return {name: _experience(blue, name, shared, rounds, site) for name in blue.learns}
+    return {name: _experience(blue, name, shared, rounds, site, rank) for name in blue.learns}
 
 
-def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site) -> Experience:
-    """The experience of one policy."""
+def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, site: Site, rank: int) -> Experience:
+    """The experience of one policy, of learner ``rank``."""
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
         return Fresh(rounds, name)
-    seed, gpu, several = replay_seed(blue, "replay", name), program.placement.device != "cpu", len(blue.learns) > 1
+    gpu, several = program.placement.device != "cpu", len(blue.learns) > 1
+    seed = replay_seed(blue, f"replay of learner {rank}" if rank else "replay", name)
     window, shelf = policy.algorithm.item_rows or policy.unroll, None
     file, room = (f"replay_{name}", f"policy_{name}") if several else ("replay", "")
     if blue.dataset is not None:
@@ -137,15 +136,15 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, 
         assert shelf is not None
         return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)
     if name in shared.posts:
-        first = blue.shards.index((name, 0))
-        bells = [site.bell(_shard(first + k)) for k in range(blue.replays[name].settings.shards)]
+        plan, first = blue.replay(name, rank), blue.shards.index((name, rank))
+        bells = [site.bell(_shard(first + k * blue.learners)) for k in range(plan.settings.shards)]
         return Sharded(
-            blue.replays[name], rounds, name, post=shared.posts[name], seed=seed, ring=lambda shard: bells[shard](), file=file
+            plan, rounds, name, post=shared.posts[name][rank], seed=seed, ring=lambda shard: bells[shard](), file=file
         )
+    folder = Path(blue.segments) / Member(LearnerKind(), rank).folder / room
     return Replay(
-        blue.replays[name], rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file, room=room,
-        folder=Path(blue.segments) / room, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name),
-        wrote=site.wrote,
+        blue.replay(name, rank), rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file,
+        room=room, folder=folder, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name), wrote=site.wrote,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from equipoise.experience.replay.shard import Shard
 from equipoise.experience.replay.store import Store
 from equipoise.workers.kind import Job, Kind, Member, Queue, Site
-from equipoise.workers.learner import LEARNER, first_priority, replay_seed
+from equipoise.workers.learner import LearnerKind, first_priority, replay_seed
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -31,29 +31,38 @@ class ShardKind(Kind):
     def build(self, job: Job, site: Site) -> Shard:
         blue = job.blueprint
         policy, number = blue.shards[job.index]
-        plan, purpose = blue.replays[policy], f"replay shard {number}" + (f" incarnation {job.life}" if job.life else "")
+        learner, mine = number % blue.learners, number // blue.learners
+        plan, purpose = (
+            blue.replay(policy, learner),
+            f"replay shard {number}" + (f" incarnation {job.life}" if job.life else ""),
+        )
         store = Store(
-            plan, seed=replay_seed(blue, purpose, policy), shard=number, goals=blue.goals(policy),
+            plan, seed=replay_seed(blue, purpose, policy), shard=mine, goals=blue.goals(policy),
             folder=Path(blue.segments) / Member(self, job.index).folder, priority=first_priority(blue, policy),
         )  # fmt: skip
         worker = Shard(
-            plan, store, job.shared.posts[policy], number, block=lambda place: site.queues[0].block(place)[policy],
-            ring=site.bell(LEARNER),
+            plan, store, job.shared.posts[policy][learner], mine,
+            block=lambda place: site.queues[learner].block(place)[policy], ring=site.bell(_learner(blue, number)),
         )  # fmt: skip
         site.load(worker)
         return worker
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
         policy, number = blue.shards[index]
-        return shared.posts[policy].inserted(number)
+        return shared.posts[policy][number % blue.learners].inserted(number // blue.learners)
 
     def stride(self, blue: Blueprint) -> int:
         return 2
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         policy, number = blue.shards[index]
-        shared.posts[policy].lost(number)
+        shared.posts[policy][number % blue.learners].lost(number // blue.learners)
         return "its rows are lost"
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return (LEARNER,)
+        return (_learner(blue, blue.shards[index][1]),)
+
+
+def _learner(blue: Blueprint, number: int) -> str:
+    """The title of the learner that a policy's shard keeps rows for."""
+    return Member(LearnerKind(), number % blue.learners).title

@@ -51,7 +51,9 @@ class Shared:
 
     queues: Sequence[Queue]  # one a learner
     policies: Mapping[str, PolicyMemory]  # those that learn come first
-    posts: Mapping[str, ShardMailbox] = field(default_factory=dict)  # by policy, of those whose replay has shards
+    posts: Mapping[str, Sequence[ShardMailbox]] = field(
+        default_factory=dict
+    )  # by policy, of those whose replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
     own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
 

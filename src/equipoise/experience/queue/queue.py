@@ -42,12 +42,12 @@ class Plan:
 
     ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor; ``batch``: the envs of one learner
     step. ``span``: the streams of an actor are numbered from a multiple of it on; it is not ``block`` where an env has several
-    agents. ``numbers``: of the actors in the run, where another learner has a queue for the others; None: all.
+    agents. ``learners``: how many have a queue; of so many actors that follow each other one writes here.
     """
 
     def __init__(
         self, *, rows: Mapping[str, RowSpec], unroll: int, batch: int, block: int, envs: int, max_lag: int | None,
-        span: int | None = None, numbers: Sequence[int] | None = None,
+        span: int | None = None, learners: int = 1,
     ) -> None:  # fmt: skip
         if batch % block:
             raise ValueError(f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it could deadlock")
@@ -56,7 +56,7 @@ class Plan:
         self.first, *_ = self.rows  # the policy whose keys stand for those of all
         self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
         self.actors = envs // block
-        self._number = {number: actor for actor, number in enumerate(range(self.actors) if numbers is None else numbers)}
+        self._apart = self.span * learners  # from an actor's streams to those of the next one that writes here
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
         self.blocks = self.per_batch * (max_lag + 1) if max_lag is not None else 2 * max(self.actors, self.per_batch)
@@ -81,7 +81,7 @@ class Plan:
 
     def actor(self, streams: Array) -> int:
         """The actor of these streams, counted among those that write here."""
-        return self._number[int(streams[0]) // self.span]
+        return int(streams[0]) // self._apart
 
     def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
         """The specs of the rows of so many envs, by policy."""

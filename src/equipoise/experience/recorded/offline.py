@@ -122,7 +122,7 @@ class Offline:
     def save(self, to: StateWriter) -> None:
         to.put(self.state(), self._file)
 
-    def restore(self, source: StateReader) -> None:
+    def restore(self, source: StateReader, learners: int) -> None:
         self.load(source.state(self._file))
 
     def close(self) -> None:

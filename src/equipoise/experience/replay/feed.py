@@ -189,8 +189,8 @@ class Branch(ABC):
         """Put what is kept besides the queue."""
 
     @abstractmethod
-    def restore(self, source: StateReader) -> None:
-        """Load what ``save`` put; the queue is loaded already."""
+    def restore(self, source: StateReader, learners: int) -> None:
+        """Load what ``save`` put by each of so many ``learners``; the queue is loaded already."""
 
     @abstractmethod
     def close(self) -> None:
@@ -217,7 +217,7 @@ class Fresh(Branch):
     def save(self, to: StateWriter) -> None:
         """Nothing: the rows are the queue's."""
 
-    def restore(self, source: StateReader) -> None: ...
+    def restore(self, source: StateReader, learners: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -244,4 +244,6 @@ class Replayed(Branch):
                 self._ones = torch.ones(len(probability))
             return self._ones
         beta = settings.beta + (1.0 - settings.beta) * self._done
-        return torch.from_numpy(importance_weights(probability, beta).astype(np.float32))
+        # Of several learners the largest weight of all their items becomes 1, which the learner does.
+        weight = importance_weights(probability, beta) if self._plan.learners == 1 else probability**-beta
+        return torch.from_numpy(weight.astype(np.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,19 @@ from equipoise.types import Stack
 PER_PLACE = {"uniform": 1, "fifo": 24, "prioritized": 17}  # bytes a place of a selector, about
 
 
+def share(settings: Settings, learners: int) -> Settings:
+    """The settings of each of several learners' replays, which are one of these together."""
+    if learners == 1:
+        return settings
+    return replace(
+        settings, capacity=settings.capacity // learners, memory=settings.memory // learners,
+        starts_at=-(-settings.starts_at // learners), shards=max(settings.shards // learners, 1),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """The sizes of a replay."""
+    """The sizes of a replay, of one learner's share where several have one; the settings are the share's own."""
 
     settings: Settings
     row: RowSpec
@@ -32,6 +42,8 @@ class ReplayPlan:
     rounds: int  # rounds of the run, which annealing follows
     offsets: tuple[int, ...] = ()  # of a block's streams from the actor's first number; (): they follow each other
     stacks: Mapping[str, Stack] = field(default_factory=dict)
+    learner: int = 0  # whose share it is
+    learners: int = 1  # it keeps the rows of one of so many actors that follow each other
 
     def __post_init__(self) -> None:
         """Raise ValueError where the settings ask for too little."""
@@ -57,9 +69,13 @@ class ReplayPlan:
 
     def numbers(self, shard: int = 0) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """The number of each stream whose rows a shard keeps, column by column; None where it is that of the column."""
-        actors = np.arange(shard, self.actors, self.settings.shards)
+        actors = np.arange(shard, self.actors, self.settings.shards) * self.learners + self.learner
         found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(-1)
         return None if np.array_equal(found, np.arange(len(found))) else found
+
+    def actor(self, stream: int) -> int:
+        """The actor of a stream, counted among those whose rows are kept here."""
+        return stream // (self.span * self.learners)
 
     def of_shard(self, shard: int) -> int:
         """The actors of one shard: every ``shards``-th."""

@@ -22,6 +22,7 @@ from equipoise.experience.replay.hindsight import Goals
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.selectors import Fifo
 from equipoise.experience.replay.store import Store
+from equipoise.files import numbered
 from equipoise.types import Array, Batch, LateSave, StateReader, StateWriter, Trajectory, Tree
 
 
@@ -43,7 +44,10 @@ class Replay(Replayed, Store):
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority)
         self.shelf, self._wrote = shelf, wrote
-        self._file, self._room = file, room  # in a checkpoint: the file of all but the rows, and the folder of the rows
+        self._file, self._room = (
+            numbered(file, plan.learner),
+            room,
+        )  # in a checkpoint: the file of all but the rows, and the folder of the rows
         self._thread = ThreadPoolExecutor(1, "replay") if prefetch else None
         self._next: Future[Batch] | Batch | None = None
         self._buffer = 0
@@ -137,7 +141,8 @@ class Replay(Replayed, Store):
         assert self.journal is not None
         return self.journal.save(to, self.state(), self._file, self._room)
 
-    def restore(self, source: StateReader) -> None:
+    def restore(self, source: StateReader, learners: int) -> None:
+        """As many learners as before: a resume with others is refused, since each has the rows of its actors."""
         assert self.journal is not None
         self.journal.restore(source, self.load, self._file, self._room)
 

@@ -1,4 +1,4 @@
-"""A replay with its rows in several workers, the shards: shard ``a % shards`` keeps the rows of actor ``a``.
+"""A replay with its rows in workers of their own, the shards: shard ``a % shards`` keeps the rows of actor ``a``.
 
 An item is drawn with the probability that it would have in one replay of all: each shard's number of items in a batch is drawn
 in proportion to the shards' masses, and within a shard an item is drawn in proportion to its own (its p^alpha, or 1). Weights
@@ -25,6 +25,7 @@ from equipoise.envs.restore.snapshot import generator, generator_state
 from equipoise.experience.replay.feed import Replayed, ReplayFeed
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.files import numbered
 from equipoise.types import Array, Batch, StateReader, StateWriter, Trajectory, Tree
 
 
@@ -121,7 +122,7 @@ class Sharded(Replayed):
     def bring(self, keys: Array) -> None:
         inbox = self._rounds.inbox
         for place in inbox.places(keys):
-            actor = int(inbox.block(place)[self.policy].context["stream"][0]) // self._plan.span
+            actor = self._plan.actor(int(inbox.block(place)[self.policy].context["stream"][0]))
             self._insert(actor % self._plan.settings.shards, place, actor)
 
     def _insert(self, shard: int, place: int, actor: int) -> None:
@@ -202,9 +203,20 @@ class Sharded(Replayed):
 
     def save(self, to: StateWriter) -> None:
         """Put what is drawn next; the shards save the rows."""
-        to.put(self.state(), self._file)
+        to.put(self.state(), numbered(self._file, self._plan.learner))
 
-    def restore(self, source: StateReader) -> None:
-        self.load(source.state(self._file))
+    def restore(self, source: StateReader, learners: int) -> None:
+        """Where there were other learners their shards come whole, with the counts of their actors' blocks."""
+        mine, now = self._plan.learner, self._plan.learners
+        if learners == now:
+            self.load(source.state(numbered(self._file, mine)))
+            return
+        states: list[Any] = [source.state(numbered(self._file, learner)) for learner in range(learners)]
+        actors = range(mine, self._plan.actors * now, now)
+        self.load({
+            "rounds": min(state["rounds"] for state in states), "rng": generator_state(self._rng),
+            "blocks": np.array([states[actor % learners]["blocks"][actor // learners] for actor in actors]),
+            **{name: 0 if mine else sum(state[name] for state in states) for name in ("overwritten", "lost")},
+        })  # fmt: skip
 
     def close(self) -> None: ...

@@ -32,10 +32,6 @@ class Store:
         ``priority``: computes the first priority of items from their rows; None: the highest so far.
         """
         self._plan, self._first_priority = plan, priority
-        self._block, self._apart = (
-            plan.block,
-            plan.span * plan.settings.shards,
-        )  # streams of an actor; distance to the shard's next actor
         self.ring = RowBuffer(
             plan.layout, slots=plan.slots, block=plan.block, actors=plan.of_shard(shard), unroll=plan.unroll,
             window=plan.window, folder=plan.settings.file, codecs=plan.codecs, threads=plan.settings.decode_threads,
@@ -50,7 +46,7 @@ class Store:
 
     def insert(self, data: Trajectory) -> None:
         """Insert rows of whole blocks [T, k * block], numpy arrays, in any order of streams."""
-        block, streams = self._block, data.context["stream"]
+        block, streams = self._plan.block, data.context["stream"]
         if len(streams) == block:
             self._insert(data, self._column(int(streams[0])))
             return
@@ -61,7 +57,7 @@ class Store:
 
     def _column(self, stream: int) -> int:
         """The ring's column at which the streams of an actor begin; ``stream`` is the actor's first."""
-        return stream // self._apart * self._block
+        return self._plan.actor(stream) // self._plan.settings.shards * self._plan.block
 
     def _insert(self, data: Trajectory, column: int) -> None:
         for where, there in self.ring.insert(data, column):

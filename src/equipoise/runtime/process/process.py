@@ -90,7 +90,9 @@ class ProcessRuntime:
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
         self._channels: list[PipeChannel] = []
-        self._shared, self._board, self._segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue))
+        self._shared, self._board, self._segment = build.lay_out(
+            blue, kinds, Segment, self._channel, shared_device(blue), self._note
+        )
         board, names = self._board, [member.title for member in self._members]
         # True once learned to the end and saved; at the start, if the run was killed before its last message.
         self.done = self._shared.version >= blue.updates
@@ -126,6 +128,9 @@ class ProcessRuntime:
         readers = [one for one in self._members if one.kind.side == "learning" and one.index == learner]
         bells = [[self._bells[one.title] for one in some] for some in (writers, readers)]
         return SharedQueue(self._shared.queues[learner], actors=bells[0], learners=bells[1])
+
+    def _note(self, text: str) -> None:
+        self._out.append(Note(text=text))
 
     def _channel(self) -> PipeChannel:
         self._channels.append(PipeChannel())

@@ -1,0 +1,107 @@
+"""Several learners: one computation on serial and process, which goes on from a checkpoint with as many learners or with others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.record.directory import RunDirectory
+from tests.runtime.resuming import finish, kill_after, told
+
+CASES: dict[str, tuple[str, list[str]]] = {
+    "ppo": ("ppo", ["algorithm.normalize_obs=true", "rewards.normalize=true", "algorithm.epochs=2", "algorithm.minibatches=2"]),
+    "impala": ("impala", ["algorithm.core=lstm", "algorithm.core_size=16"]),
+    "dqn": ("dqn", ["replay.starts_at=256", "replay.selector=prioritized"]),
+    "shards": ("dqn", ["replay.starts_at=256", "replay.selector=prioritized", "replay.shards=4"]),
+}
+STEPS = 2048
+
+
+def program(case: str, learners: int = 2, **options: Any) -> Any:
+    algorithm, settings = CASES[case]
+    given: dict[str, Any] = {
+        "actors": 4, "envs_per_actor": 2, "unroll": 8, "steps": STEPS, "evaluate_episodes": 0, "max_lag": 0, "learners": learners,
+    } | ({"batch": 32} if algorithm == "dqn" else {})  # fmt: skip
+    return api.program("CartPole-v1", algorithm, recipe=False, settings=settings, **{**given, **options})
+
+
+def end(run: Any) -> Any:
+    reports = list(run)
+    assert run.summary is not None and run.summary["status"] == "completed"
+    return run.summary | {"reports": reports}
+
+
+def train(made: Any, out: Path, on: Any = "serial") -> Any:
+    return end(api.train(made, on=on, out=out))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) -> None:
+    made = program(case, seed=seed)
+    serial, process = (train(made, tmp_path / on, on) for on in ("serial", "process"))
+    assert serial["params_sha256"] == process["params_sha256"]
+    assert told(tmp_path / "serial") == told(tmp_path / "process")
+    one, two = (train(program(case, learners, seed=seed), tmp_path / f"{learners}") for learners in (1, 2))
+    assert two["params_sha256"] == serial["params_sha256"] != one["params_sha256"], "the second learner was not there"
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_goes_on_to_the_same_bits(case: str, tmp_path: Path) -> None:
+    train(program(case, checkpoint_every=STEPS // 2), tmp_path / "whole")
+    train(program(case, steps=STEPS // 2, schedule_steps=STEPS), tmp_path / "half")
+    end(api.resume(tmp_path / "half", steps=STEPS, on="process"))
+    assert told(tmp_path / "half")["params_sha256"] == told(tmp_path / "whole")["params_sha256"]
+
+
+@pytest.mark.parametrize("case", ["ppo", "shards"])
+@pytest.mark.thorough
+def test_a_killed_run_goes_on_to_the_same_bits(case: str, tmp_path: Path, deadline: Any) -> None:
+    algorithm, settings = CASES[case]
+    words = "CartPole-v1 --no-recipe --actors 4 --envs-per-actor 2 --unroll 8 --max-lag 0 --evaluate-episodes 0 --learners 2"
+    sizes = ["--steps", "8192", "--checkpoint-every", "4096", *(["--batch", "32"] if algorithm == "dqn" else [])]
+    command = ["train", *words.split(), *sizes, "--algorithm", algorithm, *(w for s in settings for w in ("--set", s))]
+    finish([*command, "--quiet", "--out", str(tmp_path / "whole")])
+    there = tmp_path / "killed" / "checkpoints" / "step_4096" / "manifest.json"
+    kill_after([*command, "--out", str(tmp_path / "killed")], there.exists, deadline, 0.05)
+    finish(["resume", str(tmp_path / "killed")])
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("max_lag", [0, 2, None])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2), (4, 2)])
+@pytest.mark.few(4)
+def test_a_run_goes_on_with_other_learners(before: int, after: int, max_lag: int | None, tmp_path: Path) -> None:
+    """Parameters, optimiser and statistics are exact; every row of the queues is accounted for."""
+    train(program("ppo", before, max_lag=max_lag, steps=STEPS // 2), tmp_path / "run", "process")
+    source = RunDirectory.open(tmp_path / "run").whole_checkpoint()
+    run = api.resume(tmp_path / "run", steps=STEPS, learners=after)
+    going = iter(run)
+    first = next(going)
+    assert any("dealt to" in note for note in first.notes), first.notes
+    summary = end(run)
+    assert summary["env_steps"] == STEPS and summary["lag"]["max"] <= (STEPS if max_lag is None else max_lag)
+    rows = summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"], rows
+    assert source.version == STEPS // 2 // 64
+
+
+def test_shards_are_dealt_anew_whole(tmp_path: Path) -> None:
+    train(program("shards", steps=STEPS // 2), tmp_path / "two")
+    for learners in (1, 4):
+        shutil.copytree(tmp_path / "two", tmp_path / f"{learners}")
+        summary = end(api.resume(tmp_path / f"{learners}", steps=STEPS, learners=learners))
+        kept = summary["rows"]
+        assert kept["kept"] == kept["sampled"] == STEPS, kept
+
+
+def test_a_replay_in_the_learners_own_processes_keeps_its_learners(tmp_path: Path) -> None:
+    train(program("dqn", steps=STEPS // 2), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"placement.learners: expected 2 as before, .* got 1; .* more replay.shards"):
+        api.resume(tmp_path / "run", steps=STEPS, learners=1)
