@@ -16,10 +16,14 @@ from equipoise.learners import learner as learners
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Together
 from equipoise.learners.minibatch import minibatches
+from equipoise.record import statefile
 from equipoise.seeds import share_seed
 from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory
 
 SEED = 7
+
+
+def _nothing() -> None: ...
 
 
 def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
@@ -29,7 +33,8 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(rank, Together(words, rank, size, ring=lambda: None, pulse=lambda: None).pool)
+            made = Together(words, rank, size, ring=_nothing, pulse=_nothing, dump=statefile.dump, parse=statefile.parse)
+            results[rank] = work(rank, made.pool)
         except Exception as error:
             errors.append((rank, error))
 

@@ -18,7 +18,6 @@ from equipoise import api
 from equipoise.chaos.ledger import COUNTS
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
-from equipoise.learners.worker import LearnerWorker
 from equipoise.programs.fields import alter
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import params_sha256
@@ -171,15 +170,15 @@ def test_weights_on_a_device_are_those_of_the_host(device: list[Shared], tmp_pat
 def test_no_more_versions_are_acted_with_than_are_published(laid_out: list[Shared], tmp_path: Path, monkeypatch: Any) -> None:
     """Those that the host gets for records and cuts are not: they are the same as where there is no device."""
     acted: dict[str, list[list[int]]] = {"host": [], "device": []}  # versions of each batch
-    lay_out, real_note, updates = build.lay_out, LearnerWorker._note_lag, 61
+    lay_out, real_step, updates = build.lay_out, Learner.step, 61
     made = cartpole("impala", envs_per_actor=4, unroll=4, max_lag=None, settings=["policy.publish_every=4"])
     for name, share in (("host", None), ("device", Memfd())):
 
-        def note(self: LearnerWorker, learner: Learner, batch: Batch, name: str = name) -> None:
+        def step(self: Learner, batch: Batch, name: str = name) -> Any:
             acted[name].append(batch.data.version.flatten().tolist())
-            real_note(self, learner, batch)
+            return real_step(self, batch)
 
-        monkeypatch.setattr(LearnerWorker, "_note_lag", note)
+        monkeypatch.setattr(Learner, "step", step)
         monkeypatch.setattr(build, "lay_out", partial(lay_out, share=share))
         train(central(alter(made, steps=updates * 32, checkpoint_every=320)), tmp_path / name, "serial")
         go_on(tmp_path / name, steps=2 * updates * 32)

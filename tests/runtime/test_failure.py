@@ -312,9 +312,9 @@ def test_a_killed_driver_leaves_no_worker(script: Any, deadline: Any) -> None:
     )
 
 
-def test_workers_carry_names(tmp_path: Path) -> None:
+def test_workers_carry_names(tmp_path: Path, deadline: Any) -> None:
     run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
     next(run)
-    names = {d.split(" ", 1)[1] for d in descendants()}
+    wanted = {"equipoise learner", "equipoise actor 0", "equipoise actor 1"}
+    deadline(lambda: wanted <= {d.split(" ", 1)[1] for d in descendants()}, 60.0, "all workers")
     run.close()
-    assert {"equipoise learner", "equipoise actor 0", "equipoise actor 1"} <= names

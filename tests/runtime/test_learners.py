@@ -1,7 +1,8 @@
-"""Several learners: one computation on serial and process, which goes on from a checkpoint with as many learners or with others."""
+"""Several learners: one computation on serial and process, which goes on from a checkpoint, also with others."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from equipoise import api
 from equipoise.record.directory import RunDirectory
+from tests.runtime.killing import killing_some
 from tests.runtime.resuming import finish, kill_after, told
 
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -24,7 +26,8 @@ STEPS = 2048
 def program(case: str, learners: int = 2, **options: Any) -> Any:
     algorithm, settings = CASES[case]
     given: dict[str, Any] = {
-        "actors": 4, "envs_per_actor": 2, "unroll": 8, "steps": STEPS, "evaluate_episodes": 0, "max_lag": 0, "learners": learners,
+        "actors": 4, "envs_per_actor": 2, "unroll": 8, "steps": STEPS, "evaluate_episodes": 0, "max_lag": 0,
+        "learners": learners,
     } | ({"batch": 32} if algorithm == "dqn" else {})  # fmt: skip
     return api.program("CartPole-v1", algorithm, recipe=False, settings=settings, **{**given, **options})
 
@@ -105,3 +108,38 @@ def test_a_replay_in_the_learners_own_processes_keeps_its_learners(tmp_path: Pat
     train(program("dqn", steps=STEPS // 2), tmp_path / "run")
     with pytest.raises(ValueError, match=r"placement.learners: expected 2 as before, .* got 1; .* more replay.shards"):
         api.resume(tmp_path / "run", steps=STEPS, learners=1)
+
+
+# ---------------------------------------------------------------------------------------------------------- a lost learner
+
+
+def survive(case: str, learners: int, kills: int, path: Path, seed: int) -> None:
+    """A run whose learners are killed at random moments, a few seconds long, ends with the bits of one that nobody touched."""
+    made = program(case, learners, steps=20 * STEPS if case == "impala" else 5 * STEPS)
+    whole = train(made, path / "whole")
+    run = api.train(made, on="process", out=path / "killed")
+    killed, notes, names = list[str](), list[str](), ["learner", *(f"learner {k}" for k in range(1, learners))]
+    first = next(iter(run))  # from then on every learner knows a version
+    with killing_some(names, killed, times=kills, draw=random.Random(seed), most_s=0.8):
+        for report in run:
+            notes += report.notes
+    assert run.summary is not None and killed, first
+    assert run.summary["params_sha256"] == whole["params_sha256"], (killed, notes)
+    rows = run.summary["rows"]
+    assert rows["sampled"] == made.schedule.steps and not rows["dropped"], rows
+    assert rows["inserted"] == rows["sampled"] + rows["held"], rows  # one that is lost after the end lets actors go on
+    assert not any(note.startswith("warning: actor") for note in notes), notes
+    assert any("replaced" in note or "the run goes on" in note for note in notes), notes
+
+
+@pytest.mark.parametrize(("case", "learners"), [("impala", 2), ("ppo", 2), ("impala", 4)])
+@pytest.mark.few(1)
+def test_a_lost_learner_changes_nothing(case: str, learners: int, tmp_path: Path, seed: int) -> None:
+    survive(case, learners, 3, tmp_path, seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", range(20))
+def test_a_learner_that_is_killed_at_a_random_moment(moment: int, tmp_path: Path, seed: int) -> None:
+    survive("impala", 2, 1, tmp_path, seed + moment)

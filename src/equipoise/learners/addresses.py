@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,33 +10,34 @@ from torch import distributed
 
 from equipoise.learners.meeting import ADDRESS
 
-LOOK_S = 0.001  # how often a learner looks for the addresses of the others
-
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
-    """The part of torch's store that gloo asks: what a learner says is ready for the others, by their numbers."""
+    """The part of torch's store that gloo asks: what a learner says is ready for the others, by their numbers.
 
-    def __init__(self, words: Any, pulse: Callable[[], object]) -> None:
+    An address holds in one life of the meeting: after a learner was lost, all say theirs anew.
+    """
+
+    def __init__(self, words: Any, wait_for: Callable[[Callable[[], bool]], None]) -> None:
         super().__init__()
-        self._words, self._pulse = words, pulse
+        self._words, self._wait_for = words, wait_for
 
     def set(self, key: str, value: bytes) -> None:
-        rank = _rank(key)
+        rank, words = _rank(key), self._words
         if len(value) > ADDRESS:
             raise ValueError(f"expected an address of at most {ADDRESS} bytes, got {len(value)}")
-        self._words["address"][rank, : len(value)] = bytearray(value)
-        self._words["size"][rank] = len(value)
+        words["address"][rank, : len(value)] = bytearray(value)
+        words["bytes"][rank] = len(value)
+        words["met"][rank] = 1 + words["seen"][rank]
 
     def get(self, key: str) -> bytes:
         self.wait([key])
         rank = _rank(key)
-        return bytes(self._words["address"][rank, : self._words["size"][rank]])
+        return bytes(self._words["address"][rank, : self._words["bytes"][rank]])
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        for key in keys:
-            while not self._words["size"][_rank(key)]:
-                self._pulse()
-                time.sleep(LOOK_S)
+        words = self._words
+        for rank in map(_rank, keys):
+            self._wait_for(lambda rank=rank: bool(words["met"][rank] == 1 + words["life"][0]))  # type: ignore[misc]
 
 
 def _rank(key: str) -> int:

@@ -1,29 +1,49 @@
 """Where the learners of a run meet: nobody begins a step before all have a batch, and nobody frees a batch before the leader.
 
-The words, in memory that all learners map:
+The words, in memory that all learners and the driver map:
 
-==========  ===========  =====================================================================
-word        written by   when
-==========  ===========  =====================================================================
-ready[r]    learner r    the version that it can make next, once it has the batches for that
-passed      the leader   a version whose batches may be freed: it is recorded, and no cut holds it
-size[r]     learner r    bytes of its address, after those
-address[r]  learner r    where gloo finds it
-==========  ===========  =====================================================================
+==========  =====================  ===========================================================
+word        written by             when
+==========  =====================  ===========================================================
+ready[r]    learner r              the version that it can make next, once it has the batches
+..          the driver, r dead     0
+done[r]     learner r              1 + the version that it has made; 0: it never had one
+freed[r]    learner r              the version whose batches it has freed
+passed      the leader             a version whose batches may be freed: no cut holds it
+life        the driver             counted up when a learner is verified dead
+seen[r]     learner r              = ``life``, once it stands still; its other words do, too
+fresh[r]    the driver, r dead     1: the successor knows nothing yet
+..          learner r              0, once it does
+address[r]  learner r              where gloo finds it, in this life
+==========  =====================  ===========================================================
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.
+
+**A version is made by all or by none.** A learner that has made one waits until all have (``agree``), and only then is anything
+of it seen outside: published, recorded, freed. Until then each keeps the state that it began with.
+
+**A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up. Each of them, and the
+successor, stands still and says so. Then no word of theirs changes, so all of them see the same: the version that all have made
+is the smallest in ``done``. Who is ahead of it goes back to the state that it began with; the successor takes the state of the
+first who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from equipoise.learners.pool import ALONE, Group, Learners
+import torch
+
+from equipoise.learners.pool import ALONE, Group, LearnerLost, Learners
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
 ADDRESS = 512  # bytes, at most
+LOOK_S = 0.0001  # how often a learner that waits for another looks
+GIVE_UP_S = 600.0  # the driver finds a dead learner sooner
+PULSE_S = 0.5  # how often it tells the driver that it waits
 
 
 class Meeting(Protocol):
@@ -31,25 +51,59 @@ class Meeting(Protocol):
 
     @property
     def pool(self) -> Learners: ...
+    @property
+    def broken(self) -> bool: ...  # is a learner lost, so that ``rejoin`` is due?
+
+    def begin(self, version: int) -> None:
+        """The learner begins or goes on with this version; a successor does not say so."""
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
-        """Do ``work``, which makes this version, together with all others -> False: not done yet, call again."""
+        """Do ``work``, which makes this version, together with all others -> False: not done, call again."""
+
+    def agree(self, version: int) -> None:
+        """In ``work``: this version is made here; wait until it is everywhere. May raise ``LearnerLost``."""
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         """Are the batches of this version to be withheld still? The leader asks the ``gate``, the others the leader."""
+
+    def freed(self, version: int) -> None:
+        """The batches of this version are freed."""
+
+    def rejoin(self) -> int:
+        """Stand still with the others until nobody is missing -> the version that all have made."""
+
+    def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
+        """After ``rejoin``: give successors the state -> it, in a successor. May raise ``LearnerLost``."""
+
+    @property
+    def last_freed(self) -> int: ...  # the version whose batches this learner, or the one before it, has freed
 
 
 class Solo:
     """The meeting of a learner alone."""
 
     pool: Learners = ALONE
+    broken = False
+    last_freed = 0
+
+    def begin(self, version: int) -> None: ...
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
         work()
         return True
 
+    def agree(self, version: int) -> None: ...
+
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         return gate(version)
+
+    def freed(self, version: int) -> None: ...
+
+    def rejoin(self) -> int:
+        raise RuntimeError("a learner alone has nobody to meet again")
+
+    def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
+        raise RuntimeError("a learner alone has no successor")
 
 
 class Together:
@@ -57,33 +111,60 @@ class Together:
 
     def __init__(
         self, words: Any, rank: int, size: int, *, ring: Callable[[], object], pulse: Callable[[], object],
-        at_once: Callable[[int, int, Callable[[], object]], bool] | None = None,
+        at_once: Callable[[int, int, Callable[[], object]], bool] | None = None, fresh: bool = False,
+        dump: Callable[[Tree], bytes], parse: Callable[[bytes], Tree],
     ) -> None:  # fmt: skip
-        """``words``: views of ``specs``. ``ring`` wakes the other learners. ``at_once`` runs the works of workers that take
-        turns in one thread; None: each learner has a process of its own.
+        """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the driver that this one lives.
+
+        ``at_once`` runs the works of workers that take turns in one thread; None: each learner has a process of its own.
+        ``fresh``: this is the successor of a learner that died. ``dump``, ``parse``: a state as bytes, and back.
         """
-        self._words, self._rank, self._size, self._ring, self._at_once = words, rank, size, ring, at_once
         from equipoise.learners.addresses import Addresses  # not every build of torch has what it needs
 
-        self.pool: Learners = Group(Addresses(words, pulse), rank, size, pulse=pulse)
+        self._words, self._rank, self._size, self._ring, self._pulse = words, rank, size, ring, pulse
+        self._at_once, self._dump, self._parse = at_once, dump, parse
+        self._told = time.monotonic()
+        # Where a learner was lost before this one began, it meets the others as they meet again.
+        self._life, self._lost = (-1, True) if fresh or words["life"][0] else (0, False)
+        self.pool: Learners = Group(Addresses(words, self._wait_for), rank, size, look=self._look)
 
     @staticmethod
     def specs(size: int) -> Tree:
-        return {
-            "ready": ArraySpec((size,), "int64"), "passed": ArraySpec((1,), "int64"),
-            "size": ArraySpec((size,), "int64"), "address": ArraySpec((size, ADDRESS), "uint8"),
-        }  # fmt: skip
+        each = dict.fromkeys(("ready", "done", "freed", "seen", "fresh", "bytes", "met"), ArraySpec((size,), "int64"))
+        one = dict.fromkeys(("passed", "life"), ArraySpec((1,), "int64"))
+        return each | one | {"address": ArraySpec((size, ADDRESS), "uint8")}
+
+    @property
+    def broken(self) -> bool:
+        return self._lost or bool(self._words["life"][0] != self._life)
+
+    @property
+    def last_freed(self) -> int:
+        return int(self._words["freed"][self._rank])
+
+    def begin(self, version: int) -> None:
+        self._words["done"][self._rank], self._words["freed"][self._rank] = version + 1, version
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
-        ready = self._words["ready"]
         if self._at_once is not None:
             return self._at_once(self._rank, self._size, work)
+        ready = self._words["ready"]
         ready[self._rank] = version
         if (ready < version).any():
             return False
         self._ring()
-        work()
+        try:
+            work()
+        except LearnerLost:
+            self._lost = True
+            return False
         return True
+
+    def agree(self, version: int) -> None:
+        done = self._words["done"]
+        done[self._rank] = version + 1
+        if self._at_once is None:
+            self._wait_for(lambda: bool((done > version).all()))
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         passed = self._words["passed"]
@@ -95,3 +176,58 @@ class Together:
             passed[0] = version
             self._ring()
         return False
+
+    def freed(self, version: int) -> None:
+        self._words["freed"][self._rank] = version
+
+    def rejoin(self) -> int:
+        words, give_up = self._words, time.monotonic() + GIVE_UP_S
+        self.pool.leave()
+        while True:
+            life = int(words["life"][0])
+            if life == self._life:  # gloo said so before the driver does
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"expected that the driver finds a dead learner within {GIVE_UP_S:.0f} s, got none")
+                self._pulse()
+                time.sleep(LOOK_S)
+                continue
+            self._life, self._lost = life, False
+            words["seen"][self._rank] = life
+            try:
+                self._wait_for(lambda: bool((words["seen"] == self._life).all()))
+            except LearnerLost:
+                continue
+            made = words["done"]
+            version = int(made[made > 0].min()) - 1
+            made[self._rank] = version + 1
+            return version
+
+    def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
+        fresh = self._words["fresh"].copy()
+        self.pool.sum(torch.zeros(1))  # all have looked
+        if not fresh.any():
+            return None
+        source = int((fresh == 0).argmax())
+        data = bytearray(self._dump(state()) if self._rank == source else b"")
+        size = self.pool.max(torch.tensor(len(data)))
+        sent = torch.zeros(int(size), dtype=torch.uint8)
+        sent[: len(data)] = torch.frombuffer(data, dtype=torch.uint8) if data else 0
+        sent = self.pool.max(sent)  # of zeros and the state
+        if not fresh[self._rank]:
+            return None
+        self._words["fresh"][self._rank] = 0
+        return self._parse(sent.numpy().tobytes())
+
+    def _wait_for(self, there: Callable[[], bool]) -> None:
+        """Look until it is there; ``LearnerLost`` where a learner is lost meanwhile."""
+        while not there():
+            self._look()
+            time.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        """Tell the driver now and then that this learner waits; ``LearnerLost`` where the driver says that one is lost."""
+        if self._words["life"][0] != self._life:
+            raise LearnerLost("another learner is lost")
+        if time.monotonic() - self._told > PULSE_S:
+            self._told = time.monotonic()
+            self._pulse()

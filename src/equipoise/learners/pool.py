@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from torch import Tensor
 from equipoise.types import Pool
 
 LONGEST_S = 24 * 3600.0  # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
-PULSE_S = 0.5  # a learner that waits for another tells the driver so often that it does
+LOOK_S = 0.05  # how often a learner that waits for others looks whether they are there
 
 
 class Learners(Pool, Protocol):
@@ -23,6 +24,7 @@ class Learners(Pool, Protocol):
     @property
     def size(self) -> int: ...  # how many learners there are
     def add_up(self, x: Tensor) -> Callable[[], object]: ...  # begin to put the sum in the place of x; the result waits for it
+    def leave(self) -> None: ...  # part from the others; the next sum meets them again
 
 
 class Alone:
@@ -38,6 +40,8 @@ class Alone:
 
     def add_up(self, x: Tensor) -> Callable[[], object]:
         return _nothing
+
+    def leave(self) -> None: ...
 
 
 def _nothing() -> None: ...
@@ -56,27 +60,33 @@ class Group:
     Every rank gets the same bits, since each element is added up in one place and then sent to all.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, *, pulse: Callable[[], object] = _nothing) -> None:
-        """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``pulse`` is called now and then
-        while this learner waits for others.
+    def __init__(self, store: Any, rank: int, size: int, *, look: Callable[[], object] = _nothing) -> None:
+        """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look`` is called now and then
+        while this learner waits for others; it raises ``LearnerLost`` where one of them will not come.
         """
-        self._store, self.rank, self.size, self._pulse = store, rank, size, pulse
+        self._store, self.rank, self.size, self._look = store, rank, size, look
         self._group: Any = None
+        self._works: dict[int, Any] = {}  # sums on their way
+        self._begun = 0
 
-    def join(self) -> None:
-        """Meet the other learners, if that has not been done; waits until all of them are there."""
-        if self._group is not None:
-            return
+    def _join(self) -> None:
+        """Meet the other learners; waits until all of them are there."""
         from torch.distributed import ProcessGroupGloo  # not in every build of torch, and a learner alone needs none
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=LONGEST_S)
         options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
+        try:
+            self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
+        except RuntimeError as error:
+            raise LearnerLost(str(error)) from error
 
     def leave(self) -> None:
         """Part from the others; the next sum meets them again."""
-        self._group = None
+        held: list[Any] = [self._group, self._works]
+        self._group, self._works = None, {}
+        # gloo lets go of a sum on its way only once that has ended, which may be never: nobody waits for that here.
+        threading.Thread(target=held.clear, daemon=True).start()
 
     def sum(self, x: Tensor) -> Tensor:
         return self._reduced(x, "SUM")
@@ -86,31 +96,36 @@ class Group:
 
     def add_up(self, x: Tensor) -> Callable[[], object]:
         """Begin to replace ``x`` by its sum over all learners; the result waits until that is done."""
-        work = self._started(x, "SUM")
-        return lambda: self._wait(work)
+        number = self._start(x, "SUM")
+        return lambda: self._wait(number)
 
     def _reduced(self, x: Tensor, how: str) -> Tensor:
         mine = x.detach().clone(memory_format=torch.contiguous_format)
-        self._wait(self._started(mine, how))
+        self._wait(self._start(mine, how))
         return mine
 
-    def _started(self, x: Tensor, how: str) -> Any:
+    def _start(self, x: Tensor, how: str) -> int:
         from torch.distributed import AllreduceOptions, ReduceOp
 
-        self.join()
+        if self._group is None:
+            self._join()
         options = AllreduceOptions()
         options.reduceOp = getattr(ReduceOp, how)
+        self._begun += 1
         try:
-            return self._group.allreduce([x], options)
+            self._works[self._begun] = self._group.allreduce([x], options)
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
+        return self._begun
 
-    def _wait(self, work: Any) -> None:
+    def _wait(self, number: int) -> None:
+        work = self._works[number]
         while True:
             try:
-                work.wait(timedelta(seconds=PULSE_S))
+                work.wait(timedelta(seconds=LOOK_S))
+                del self._works[number]
                 return
             except RuntimeError as error:
                 if work.is_completed():
                     raise LearnerLost(str(error)) from error
-                self._pulse()  # the sum is still to come
+            self._look()  # the sum is still to come

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from equipoise import schema, tree
@@ -15,9 +16,9 @@ from equipoise.files import numbered
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
+from equipoise.learners.pool import LearnerLost
+from equipoise.learners.sums import SCHEMA, Sums
 from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateReader, StateWriter, Tick, Tree, WeightStore
-
-Sums = tuple[float, float]  # a sum, and how many numbers are in it
 
 LEADER = "learner"  # the file with what all learners have alike, and the leader's share
 
@@ -36,18 +37,18 @@ class PolicyLearner:
     host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
 
 
-_KINDS = ("float32", "float64", "int64")
-_NUMBER = schema.Either(tuple(schema.Array((), kind, tensor=True) for kind in _KINDS))
-SHARE: dict[str, schema.Schema] = {  # of a saved state: what each learner has of its own
-    "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
-    "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
-}
-
-
-class Stateful(Protocol):
-    """A queue, as far as it is saved."""
+class Inbox(Protocol):
+    """A queue, as far as the learner itself needs it."""
 
     def state(self) -> Tree: ...
+    def take_over(self, version: int, *, freed: bool) -> Array | None: ...
+
+
+def _nothing() -> None: ...
+
+
+def _cloned(x: Any) -> Any:
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def never(version: int) -> bool:
@@ -75,7 +76,7 @@ class LearnerWorker:
         self,
         lines: Mapping[str, PolicyLearner],
         *,
-        queue: Stateful,
+        queue: Inbox,
         past: Mapping[str, OpponentPool] | None = None,
         updates: int,
         record_every: int,
@@ -94,8 +95,10 @@ class LearnerWorker:
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
         self._batches: dict[str, Batch] = {}  # those of the next step that there are
         self._unfinished: dict[str, Array] = {}  # keys of the batches learned last
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
-        self._lag_sum, self._lag_max, self._since = 0.0, 0, 0
+        self._sums = Sums()
+        # Of several learners, while a step is under way: the state that it began with, and what is left once all have made it.
+        self._before: Tree = None
+        self._commit: Callable[[], object] = _nothing
         self._on_host = -1  # the version
         self._shares = self._meeting.pool.size  # of the learners that were saved, once loaded
         self._told_at = time.monotonic()
@@ -114,15 +117,19 @@ class LearnerWorker:
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
     def begin(self) -> None:
-        """Before the first tick: publish what it begins or goes on with, where the host's versions are not for actors.
+        """Before the first tick, unless this takes the place of a learner that died: say what it begins or goes on with.
 
-        Until there is one on the device they take those, and would get every version that is written there in between.
+        It is published where the host's versions are not for actors: until there is one on the device they take those, and
+        would get every version that is written there in between.
         """
+        self._meeting.begin(self.version)
         for line in self.lines.values():
             if line.host is not None and self._leads:
                 line.weights.publish(self.version, line.learner.params())
 
     def tick(self) -> Tick:
+        if self._meeting.broken:
+            self._meet_again()
         if self._unfinished:
             return self._finish(Tick.BLOCKED)
         if self.done:
@@ -138,28 +145,81 @@ class LearnerWorker:
 
     def _learn(self) -> None:
         """Make the next version of the batches that there are."""
-        batches, self._batches = self._batches, {}
-        metrics, priority = {}, {}
+        metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
+        if pool.size > 1:
+            self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
-            self._note_lag(line.learner, batches[name])
-            out = line.learner.step(batches[name])
+            sums.note_lag(line.learner.version, self._batches[name].data.version[0])
+            out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority
+        sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
-        for line in self.lines.values() if self._leads else ():
-            if version % line.publish_every == 0 or last:
-                line.weights.publish(version, line.learner.params())
+        due = version % self._record_every == 0 or last
+        record = sums.record(pool if pool.size > 1 else None) if due else None
+        self._commit = partial(self._made, sums, record, priority)
+        self._meeting.agree(version)
+        self._commit()
+
+    def _made(self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]) -> None:
+        """The next version is made, by all learners: let others see it, and be done with the batches."""
+        self._before, version = None, self.version
+        batches, self._batches = self._batches, {}
+        self._sums = sums if record is None else Sums()
+        self._publish()
         for past in self.past.values():
             past.tick(version, self.lines[past.frozen.of].learner.params())
-        for name, (total, count) in tree.joined(metrics).items():
-            self._add(name, total, count)
-        if version % self._record_every == 0 or last:
+        if record is not None:
             self._publish_to_host()
-            self._tell(partial=False)
-        elif self._leads and time.monotonic() - self._told_at >= PARTIAL_S:
-            self._tell(partial=True)
+            self._tell(record)
+        elif time.monotonic() - self._told_at >= PARTIAL_S:
+            self._tell(sums.record(None), whole=False)
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
+
+    def _publish(self) -> None:
+        last = self.version >= self._updates
+        for line in self.lines.values() if self._leads else ():
+            if self.version % line.publish_every == 0 or last:
+                line.weights.publish(self.version, line.learner.params())
+
+    def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
+        """Record plain numbers; those that come when the leader's time is up, in between, are of its share alone."""
+        self._told_at = time.monotonic()
+        if not self._leads:
+            return
+        for name, past in self.past.items():
+            record["metrics"][f"{name}/version"] = float(past.version)
+        self._record(record | {"version": self.version, "partial": not whole})
+
+    def _meet_again(self) -> None:
+        """A learner was lost, or this one takes its place: go on from the version that all of them have made."""
+        while self._meeting.broken:
+            with contextlib.suppress(LearnerLost):  # yet another one
+                version = self._meeting.rejoin()
+                if self._before is not None and version == self.version and self._commit is not _nothing:
+                    self._commit()
+                elif self._before is not None:
+                    self._go_on_with(self._before)
+                    self._before = None
+                state = self._meeting.hand_over(self._replicated)
+                if state is not None:
+                    self._take_over(state)
+
+    def _take_over(self, state: Tree) -> None:
+        """Take the place of a learner that died, with what the others know and what lies in its queue."""
+        self._go_on_with(state)
+        if self._leads and self._one.weights.version < self.version:
+            self._publish()
+        keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
+        if keys is not None:
+            for name, line in self.lines.items():
+                line.experience.adopt(keys)
+                self._unfinished[name] = keys
+
+    def _go_on_with(self, state: Any) -> None:
+        for name, line in self.lines.items():
+            line.learner.load(state["learners"][name])
 
     def _finish(self, withheld: Tick) -> Tick:
         """Release the batches, after publish: no unroll is born stale."""
@@ -169,6 +229,7 @@ class LearnerWorker:
         for name, line in self.lines.items():
             line.experience.finish(self._unfinished[name])
         self._unfinished = {}
+        self._meeting.freed(self.version)
         return Tick.WORKED
 
     def _publish_to_host(self) -> None:
@@ -179,47 +240,12 @@ class LearnerWorker:
             if line.host is not None:
                 line.host.publish(self.version, line.learner.params())
 
-    def _note_lag(self, learner: Learner, batch: Batch) -> None:
-        lag = learner.version - batch.data.version[0]
-        if lag.max() > learner.version:  # rows that no policy of this run chose the actions of
-            lag = lag[lag <= learner.version]
-            if not len(lag):
-                lag = lag.new_zeros(1)
-        self._lag_sum += float(lag.float().mean())
-        self._lag_max = max(self._lag_max, int(lag.max()))
-        self._since += 1
-
-    def _tell(self, *, partial: bool) -> None:
-        """Record the sums since the last record as plain numbers; unless ``partial``, the next sums begin at zero.
-
-        A partial record is of the leader's share alone, since it comes when the leader's time is up.
-        """
-        sums = {name: (float(total), float(count)) for name, (total, count) in self._sums.items()}
-        lag, lag_max = (self._lag_sum, float(self._since)), self._lag_max
-        if not partial:
-            sums, lag, lag_max = self._of_all(sums, lag, lag_max)
-            self._sums, self._lag_sum, self._lag_max, self._since = {}, 0.0, 0, 0
-        if self._leads:
-            metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items()}
-            metrics |= {f"{name}/version": float(past.version) for name, past in self.past.items()}
-            record = {"version": self.version, "lag_mean": lag[0] / lag[1], "lag_max": lag_max, "partial": partial}
-            self._record(record | {"metrics": metrics})
-        self._told_at = time.monotonic()
-
-    def _of_all(self, sums: dict[str, Sums], lag: Sums, lag_max: int) -> tuple[dict[str, Sums], Sums, int]:
-        """The sums of all learners, and the largest lag."""
-        pool = self._meeting.pool
-        if pool.size == 1:
-            return sums, lag, lag_max
-        *totals, lag = pool.sum(torch.tensor([*sums.values(), lag], dtype=torch.float64)).tolist()
-        return dict(zip(sums, totals, strict=True)), lag, int(pool.max(torch.tensor(lag_max)))
-
     def save(self, to: StateWriter) -> LateSave | None:
         """Put everything that the learner's process keeps, while the gate withholds the batches.
 
         The learners are the same to the bit, so the leader alone puts them, and each what is its own.
         """
-        to.put(self._share() | (self._replicated() if self._leads else {}))
+        to.put(self._sums.state() | (self._replicated() if self._leads else {}))
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:
             to.put_weights(self.params())
@@ -244,38 +270,18 @@ class LearnerWorker:
             "shares": self._meeting.pool.size,
         }
 
-    def _share(self) -> dict[str, Tree]:
-        """What came together since the last record, of this learner's batches."""
-        return {
-            "lag": {"sum": self._lag_sum, "max": self._lag_max, "updates": self._since},
-            "sums": {name: {"total": total, "count": count} for name, (total, count) in self._sums.items()},
-        }
-
     def _load(self, source: StateReader) -> None:
         state, pool = source.state(LEADER), self._meeting.pool
         past = {name: schema.Anything() for name in self.past} if self._leads else schema.Anything()
         wanted = {"learners": {name: schema.Anything() for name in self.lines}, "past": past, "shares": schema.count(1)}
-        schema.check(state, wanted | SHARE, "")
+        schema.check(state, wanted | SCHEMA, "")
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
         self._shares = state["shares"]
         for rank in range(pool.rank, self._shares, pool.size):  # where there were more learners, some have several shares
-            self._absorb(source.state(numbered(LEADER, rank)) if rank else state)
-
-    def _absorb(self, state: Tree) -> None:
-        """Add what a learner had since the last record."""
-        schema.check({name: state[name] for name in SHARE}, SHARE, "")
-        lag, device = state["lag"], self._one.learner.device
-        self._lag_sum, self._since = self._lag_sum + lag["sum"], self._since + lag["updates"]
-        self._lag_max = max(self._lag_max, lag["max"])
-        for name, one in state["sums"].items():
-            self._add(name, one["total"].to(device), one["count"].to(device))
-
-    def _add(self, name: str, total: Tensor, count: Tensor) -> None:
-        old = self._sums.get(name)
-        self._sums[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
+            self._sums.absorb(source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device)
 
 
 class _Together:

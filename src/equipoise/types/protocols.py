@@ -85,6 +85,7 @@ class Experience(Protocol):
 
     def sample(self, n: int) -> Batch | None: ...
     def learned(self, keys: Array, priority: Array | None) -> None: ...  # new priorities [n] of the items of a batch
+    def adopt(self, keys: Array) -> None: ...  # a batch that a learner had learned from when it died is still to be finished
     def finish(self, keys: Array) -> None: ...  # after publish: what the batch held may be written over
     def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
     def restore(self, source: StateReader, learners: int) -> None: ...  # what so many learners saved
@@ -92,6 +93,8 @@ class Experience(Protocol):
 
 
 class WeightStore(Protocol):
+    @property
+    def version(self) -> int: ...  # the newest; -1 before the first
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
 

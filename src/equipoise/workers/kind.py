@@ -35,6 +35,7 @@ class Queue(Protocol):
     """A learner's queue, as far as the driver takes something back."""
 
     def cancel(self, streams: Array) -> None: ...  # the owner of these envs is verified dead; its open block counts as dropped
+    def orphaned(self) -> None: ...  # the learner is verified dead
 
 
 class Site(Protocol):
@@ -68,7 +69,6 @@ class Kind(ABC):
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
     torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
     writes: ClassVar[bool] = False  # reserves blocks of the queue for the groups of ``groups``
-    vital: ClassVar[bool] = False  # a worker is not replaced: the whole ring begins again from the newest checkpoint
     reloads: ClassVar[bool] = True  # a successor loads the state again if its predecessor died before it made progress
     final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a successor would come to the same
 
@@ -103,6 +103,10 @@ class Kind(ABC):
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         """Take back what a worker had, which is verified dead; the driver calls it. Returns what is lost for good, or ""."""
         return ""
+
+    def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
+        """Is a worker that is verified dead not replaced, but the whole ring begins again from the newest checkpoint?"""
+        return False
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
         """Titles of the workers that this one wakes itself, besides those that the queue wakes; also woken when it is lost."""

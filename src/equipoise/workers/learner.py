@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,12 @@ from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import Learners
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
+from equipoise.record import statefile
 from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
 from equipoise.workers.agents import compile_torso
-from equipoise.workers.kind import Job, Kind, Member, Site
+from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
 
 
 class LearnerKind(Kind):
-    """Kind of the learner. Where one fails all workers begin again, since no other worker knows its optimiser's state."""
+    """Kind of the learner. A learner that is lost is replaced where another one knows its state.
+
+    Else all workers begin again from the newest checkpoint: where there is one learner alone, where a replay's rows are lost
+    with it, or the past of a policy, or where no learner is left.
+    """
 
     name = "learner"
     numbered = False
     side = "learning"
-    vital = True
+    reloads = False
     final = (*Kind.final, NonFiniteUpdate, Faulty)
 
     def count(self, blue: Blueprint) -> int:
@@ -64,8 +69,9 @@ class LearnerKind(Kind):
             lines, queue=site.queues[rank], meeting=meeting, past=past, updates=blue.updates, record_every=blue.record_every,
             record=site.record, gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
-        site.load(worker)
-        worker.begin()
+        if not job.life:
+            site.load(worker)
+            worker.begin()
         for name, line in worker.lines.items():
             line.learner.pulse = site.pulse  # a tick may last for minutes
             policy = learning(blue.program)[name]
@@ -75,6 +81,22 @@ class LearnerKind(Kind):
             if said is not None:
                 site.note(said)
         return worker
+
+    def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
+        if blue.learners == 1 or blue.replays or any(role.frozen is not None for role in blue.roles.values()):
+            return True
+        fresh = shared.own[self.name].views["fresh"]
+        return all(fresh[other] for other in range(blue.learners) if other != index)
+
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        return 0 if blue.learners == 1 else int(shared.own[self.name].views["done"][index])
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        words = shared.own[self.name].views
+        words["fresh"][index], words["ready"][index] = 1, 0
+        queues[index].orphaned()
+        words["life"][0] += 1
+        return ""
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
         others = [Member(self, other).title for other in range(blue.learners) if other != index]
@@ -94,8 +116,10 @@ class LearnerKind(Kind):
             for bell in bells:
                 bell()
 
-        words = job.shared.own[self.name].views
-        return Together(words, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once)
+        return Together(
+            job.shared.own[self.name].views, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once,
+            fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
+        )  # fmt: skip
 
 
 def _shard(number: int) -> str:

@@ -163,20 +163,44 @@ class Queue:
         """Deal again the blocks that dying actors lost -> False: not certain yet, call again (in the thread that cancels)."""
         return self._tokens.reconcile()
 
+    def orphaned(self) -> None:
+        """The learner is verified dead; its successor begins with ``take_over``. Call ``reconcile`` until it returns True."""
+        self._tokens.orphaned()
+
     # ----------------------------------------------------------------------------------------------- the learner's side
+
+    def take_over(self, version: int, *, freed: bool) -> Array | None:
+        """Go on in the place of a learner that died; the next version is ``version`` + 1.
+
+        ``freed``: had it freed the batch of ``version``? Then what it had taken is learned from again -> None. Else -> the keys
+        of what is left of that batch, which is to be finished; None where nothing is.
+        """
+        read = np.flatnonzero(self._word % 4 == READ)
+        if freed:
+            self._word[read] += FULL - READ
+            read = read[:0]
+        sequences, status = np.divmod(self._word, 4)
+        self._sampled[0] = (sequences // self._plan.blocks).sum() + (status == READ).sum()
+        if self._plan.ordered:
+            self._next[0] = self._sampled[0]
+        self._ready = []
+        return self._keys(np.sort(sequences[read]).tolist()) if len(read) else None
 
     def take(self) -> Array | None:
         """The keys [n, 2] of the next batch, one an env; None while one of its blocks is not complete."""
         sequences = self._ordered() if self._plan.ordered else self._completed()
         if sequences is None:
             return None
-        places = [s % self._plan.blocks for s in sequences]
-        for sequence, place in zip(sequences, places, strict=True):
-            self._word[place] = sequence * 4 + READ
-        self._sampled[0] += len(places)
+        for sequence in sequences:
+            self._word[sequence % self._plan.blocks] = sequence * 4 + READ
+        self._sampled[0] += len(sequences)
+        return self._keys(sequences)
+
+    def _keys(self, sequences: Sequence[int]) -> Array:
+        """The keys [n, 2] of the envs of these blocks."""
         block = self._plan.block
-        keys = np.empty((self._plan.batch, 2), np.int64)
-        keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in places])
+        keys = np.empty((len(sequences) * block, 2), np.int64)
+        keys[:, 0] = np.concatenate([np.arange(p * block, (p + 1) * block) for p in (s % self._plan.blocks for s in sequences)])
         keys[:, 1] = np.repeat(sequences, block)
         return keys
 

@@ -13,14 +13,19 @@ word[place]    the actor that took its token          FREE to OPEN, OPEN to FULL
 owner[place]   the actor that took its token          before OPEN; meant only while OPEN
 claiming[a]    actor a; the driver when it is dead    1 before it takes a token, 0 after OPEN
 dealing        the learner                            1 before it writes FREE, 0 after it put the token
+..             the driver, the learner dead           0
 =============  =====================================  ==============================================
 
-An actor can be killed at any instruction (the learner and the driver cannot: their death ends the run). Killed
+An actor can be killed at any instruction, and so can one of several learners (the driver cannot, nor can a learner alone:
+their death ends the run). An actor killed
 
 - before it took a token: nothing happened;
 - while it held the token: the block is FREE and in no channel. ``claiming`` says so, ``reconcile`` finds it;
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
+
+A learner that is killed amid dealing leaves blocks that are FREE and in no channel; ``reconcile`` finds those, too. What it had
+READ its successor learns from again, or frees (``Queue.take_over``).
 
 ``reconcile`` deals a token again only when it is certain that no actor holds it. A block is suspected if it was FREE, the
 learner not amid dealing (so its token was in the channel before), and the channel, emptied afterwards, did not contain it.
@@ -133,6 +138,11 @@ class Tokens:
             self._searches[channel] = None
         self._searches = dict.fromkeys(self._searches)  # the blocks that were just dealt may include a suspect
         return len(places)
+
+    def orphaned(self) -> None:
+        """The learner is verified dead (called by the driver): it may have died amid dealing."""
+        self._dealing[0] = 0
+        self._searches = dict.fromkeys(range(len(self._channels)))
 
     def reconcile(self) -> bool:
         """Find the tokens that died with their actors and deal them again (called by the driver) -> False: not certain yet."""

@@ -122,6 +122,9 @@ class Offline:
     def save(self, to: StateWriter) -> None:
         to.put(self.state(), self._file)
 
+    def adopt(self, keys: Array) -> None:
+        """Nothing: recorded rows are finished with at once."""
+
     def restore(self, source: StateReader, learners: int) -> None:
         self.load(source.state(self._file))
 

@@ -66,6 +66,10 @@ class ReplayFeed:
                 return False
         return True
 
+    def adopt(self, keys: Array) -> None:
+        """A round that was learned from, by a learner that died, is still to be finished."""
+        self._current, self.owed, self.taken = keys, 1, max(self.taken, 1)
+
     def finish(self) -> None:
         """A branch is done with this update; after the round's last the actors may write over the round."""
         self._finished += 1
@@ -175,6 +179,9 @@ class Branch(ABC):
 
     @abstractmethod
     def learned(self, keys: Array, priority: Array | None) -> None: ...
+
+    def adopt(self, keys: Array) -> None:
+        self._rounds.adopt(keys)
 
     def finish(self, keys: Array) -> None:
         """The learner is done with this update."""

@@ -31,6 +31,12 @@ class SharedQueue:
         self._queue.cancel(streams)
         self._ring_actors()
 
+    def orphaned(self) -> None:
+        self._queue.orphaned()
+
+    def take_over(self, version: int, *, freed: bool) -> Array | None:
+        return self._queue.take_over(version, freed=freed)
+
     def reconcile(self) -> bool:
         """The driver's, after every ``cancel`` until it returns True."""
         done = self._queue.reconcile()

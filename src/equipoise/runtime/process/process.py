@@ -83,7 +83,8 @@ class _Child:
 class ProcessRuntime:
     """Starts the workers, hands out what they say, replaces those that fail, and ends with all of them or none.
 
-    A failure of a worker that is vital, or of another that dies again and again (``deaths.py``), raises ``WorkerFailed``.
+    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again (``deaths.py``), raises
+    ``WorkerFailed``.
     """
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
@@ -274,11 +275,12 @@ class ProcessRuntime:
         how = death.how
         if not child.said and (last := self._logs.tail(child.name, child.log_from)):
             child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
-        if kind.vital or child.final:
-            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=kind.vital, cause=child.cause)
+        vital = kind.vital(self._blue, self._shared, index)
+        if vital or child.final:
+            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=vital, cause=child.cause)
         self._cuts.lost(child.name, how)
         lost = kind.lost(self._blue, self._shared, self._queues, index)
-        self._reconciling |= kind.writes
+        self._reconciling = True
         _ring(self._bells, kind.wakes(self._blue, index))
         if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)

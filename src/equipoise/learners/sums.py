@@ -1,0 +1,73 @@
+"""What came together since the last record of a learner: sums of its metrics, and how old its experience was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise import schema
+from equipoise.types import Pool, Tree
+
+_NUMBER = schema.Either(tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64")))
+SCHEMA: dict[str, schema.Schema] = {
+    "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
+    "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
+}
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums and counts on the learner's device, by metric, and the lag in versions."""
+
+    metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    lag_sum: float = 0.0
+    lag_max: int = 0
+    updates: int = 0
+
+    def copy(self) -> Sums:
+        """The same sums, which grow on their own."""
+        return replace(self, metrics=dict(self.metrics))
+
+    def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        for name, (total, count) in metrics.items():
+            old = self.metrics.get(name)
+            self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
+
+    def note_lag(self, version: int, acted: Tensor) -> None:
+        """``acted``: the versions that chose the first action of each window that ``version`` learns from."""
+        lag = version - acted
+        if lag.max() > version:  # rows that no policy of this run chose the actions of
+            lag = lag[lag <= version]
+            if not len(lag):
+                lag = lag.new_zeros(1)
+        self.lag_sum += float(lag.float().mean())
+        self.lag_max = max(self.lag_max, int(lag.max()))
+        self.updates += 1
+
+    def record(self, pool: Pool | None) -> dict[str, Any]:
+        """The metrics and the lag as plain numbers: those of all learners, which ask at once; without a ``pool`` its own."""
+        sums = {name: (float(total), float(count)) for name, (total, count) in self.metrics.items()}
+        lag, lag_max = (self.lag_sum, float(self.updates)), self.lag_max
+        if pool is not None:
+            *totals, lag = pool.sum(torch.tensor([*sums.values(), lag], dtype=torch.float64)).tolist()
+            sums, lag_max = dict(zip(sums, totals, strict=True)), int(pool.max(torch.tensor(lag_max)))
+        metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items()}
+        return {"metrics": metrics, "lag_mean": lag[0] / lag[1], "lag_max": lag_max}
+
+    def state(self) -> dict[str, Tree]:
+        return {
+            "lag": {"sum": self.lag_sum, "max": self.lag_max, "updates": self.updates},
+            "sums": {name: {"total": total, "count": count} for name, (total, count) in self.metrics.items()},
+        }
+
+    def absorb(self, state: Any, device: torch.device) -> None:
+        """Add what a learner had when it was saved."""
+        schema.check({name: state[name] for name in SCHEMA}, SCHEMA, "")
+        lag = state["lag"]
+        self.lag_sum, self.updates = self.lag_sum + lag["sum"], self.updates + lag["updates"]
+        self.lag_max = max(self.lag_max, lag["max"])
+        self.add({name: (one["total"].to(device), one["count"].to(device)) for name, one in state["sums"].items()})
