@@ -31,9 +31,14 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
     words: Any = tree.zeros(Together.specs(size))
     results, errors = [None] * size, list[tuple[int, Exception]]()
 
+    def go_on() -> None:
+        """Nobody waits for a learner whose work failed."""
+        if errors:
+            raise RuntimeError(f"learner {errors[0][0]} failed")
+
     def run(rank: int) -> None:
         try:
-            made = Together(words, rank, size, ring=_nothing, pulse=_nothing, dump=statefile.dump, parse=statefile.parse)
+            made = Together(words, rank, size, ring=_nothing, pulse=go_on, dump=statefile.dump, parse=statefile.parse)
             results[rank] = work(rank, made.pool)
         except Exception as error:
             errors.append((rank, error))

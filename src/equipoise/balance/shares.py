@@ -20,6 +20,7 @@ class Shares:
     blocked: float = 0.0  # waited for downstream
     asleep: float = 0.0  # part of worked: on no core and waiting for none, as an env that waits for something outside
     writing: float = 0.0  # part of worked: writing rows into a replay
+    summing: float = 0.0  # part of worked: waiting for what other learners add to a sum
     resetting: float = 0.0  # part of worked and preempted: resets of envs
     resets: float = 0.0  # their number
     kind: str = ""  # the worker's kind

@@ -63,6 +63,8 @@ def verdict(
     if waits >= WAIT:
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
+    if held >= WAIT and len(learners) > 1 and learning.share("summing") >= WAIT:
+        return _summing(balance)
     if held >= WAIT:
         faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
         return _learning_bound(held, faster) if paid is None else _held_by_a_replay(held, learning, paid, faster)
@@ -89,6 +91,22 @@ def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) 
     if cores is not None and count >= cores:
         return f"{sentence}, on all {_count(cores, 'core')}; make resets cheaper, or episodes longer."
     return f"{sentence}; {more}."
+
+
+def _summing(balance: Mapping[str, Shares]) -> str:
+    """Where the learners wait for each other in their steps: for one of them, or for the sums themselves."""
+    waits = {name: one.share("summing") for name, one in balance.items() if one.side == "learning"}
+    behind, most = min(waits, key=lambda name: waits[name]), max(waits.values())
+    if waits[behind] < most / 2:
+        return (
+            f"Learning-bound: {behind} is behind, the others wait up to {_percent(most)} of the time for it; give it a core as "
+            "fast as theirs, or use fewer learners."
+        )
+    mean = sum(waits.values()) / len(waits)
+    return (
+        f"All-reduce-bound: the learners wait {_percent(mean)} of the time for sums over all of them; use fewer learners, "
+        "larger batches or fewer minibatches."
+    )
 
 
 def _seconds(x: float) -> str:

@@ -72,6 +72,19 @@ def kill_learner(attack: Attack, seconds: float) -> None:
     need(attack.noted("learner was killed by SIGKILL; the run goes on"), "no note of a learner that was killed")
 
 
+def kill_one_of_two_learners(attack: Attack, seconds: float) -> None:
+    attack.train("placement.learners=2")
+    until, n = time.monotonic() + seconds, 0
+    while time.monotonic() < until or n < 2:
+        worker = ("learner", "learner 1")[n % 2]
+        attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
+        n += 1
+        attack.updates(20)
+    attack.end()
+    need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} learners were killed, and fewer replaced")
+    need(not attack.noted("warning: actor"), "an actor was lost as well")
+
+
 def stop_learner(attack: Attack, seconds: float) -> None:
     attack.train()
     attack.replaced("learner", attack.signal("learner", signal.SIGSTOP))
@@ -183,6 +196,7 @@ FAULTS = (
     Fault(name="stop-actor", what="an actor is stopped (SIGSTOP) for good", do=stop_actor),
     Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
     Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
+    Fault(name="kill-one-learner", what="one of 2 learners is killed, again and again", do=kill_one_of_two_learners),
     Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
     Fault(name="kill-shard", what=f"a replay's {SHARDS} shards are killed, in turn and then all at once", do=kill_shard),
     Fault(name="kill-inference", what="one of 2 inference workers is killed, again and again", do=kill_inference),

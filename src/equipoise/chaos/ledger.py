@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.envs.toys import ruler
-from equipoise.types import Trajectory
+from equipoise.types import Pool, Trajectory
 
 RECENT = 16  # windows that are remembered for each stream
 COUNTS = ("rows", "torn", "duplicated", "missing", "orphans", "aborted")
@@ -53,6 +53,17 @@ class Ledger(nn.Module):
             wrong += self._window(data, b, count, replayed)
         self.counts += torch.tensor([count[name] for name in COUNTS])
         return wrong
+
+    def merge(self, data: Trajectory, before: Tensor, pool: Pool) -> None:
+        """Enter what other learners entered of their streams; ``before``: the counts before this one's batch."""
+        mine = torch.zeros(len(self.due), dtype=torch.bool)
+        mine[data.context["stream"]] = True
+        there = pool.sum(mine.long()) > 0
+        for kept in (self.due, self.start, self.begin, self.end, self.version):
+            shape = (-1, *[1] * (kept.dim() - 1))
+            entered = pool.sum(torch.where(mine.view(shape), kept, torch.zeros_like(kept)))
+            kept.copy_(torch.where(there.view(shape), entered, kept))
+        self.counts.copy_(before + pool.sum(self.counts - before))
 
     def _window(self, data: Trajectory, b: int, count: dict[str, int], replayed: bool) -> list[str]:
         """Enter a window if it goes on where its stream was."""

@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing and checks everything: its loss proves every row that reaches the learner.
+"""An algorithm that learns nothing and checks everything: it proves every row that reaches the learner.
 
 The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of the episode it has seen,
 and its one parameter is the number of updates, so state and version prove themselves, too.
@@ -16,7 +16,7 @@ from torch import nn
 from equipoise.chaos import beats
 from equipoise.chaos.ledger import Ledger, T
 from equipoise.envs.toys.ruler import ACTIONS
-from equipoise.types import Algorithm, Batch, LossOutput, Optimizer
+from equipoise.types import Algorithm, Batch, LossOutput, Optimizer, Pool, Trajectory
 
 
 class Counter(nn.Module):
@@ -56,12 +56,16 @@ class Ruling(Algorithm):
         return torch.zeros(len(first), dtype=torch.int64), net.step(obs, first, state)[1]
 
     def loss(self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: Any) -> LossOutput:
-        for said in net.ledger.enter(batch.data, aborts=self.aborts, replayed=self.needs_replay)[:3]:
-            print(f"chaos: {said}", file=sys.stderr, flush=True)
         if self.beats:
             beats.opened(self.beats).beat()
         count = torch.tensor(float(batch.data.mask.numel()))
         return LossOutput(loss=-net.updates.sum() * count, count=count)
+
+    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
+        before = net.ledger.counts.clone()
+        for said in net.ledger.enter(data, aborts=self.aborts, replayed=self.needs_replay)[:3]:
+            print(f"chaos: {said}", file=sys.stderr, flush=True)
+        net.ledger.merge(data, before, pool)
 
 
 @dataclass(frozen=True, kw_only=True)

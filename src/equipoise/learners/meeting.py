@@ -1,4 +1,4 @@
-"""Where the learners of a run meet: nobody begins a step before all have a batch, and nobody frees a batch before the leader.
+"""The meeting of several learners: none begins a step before all have a batch, and none frees a batch before the leader.
 
 The words, in memory that all learners and the driver map:
 
@@ -24,8 +24,8 @@ of it seen outside: published, recorded, freed. Until then each keeps the state 
 
 **A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up. Each of them, and the
 successor, stands still and says so. Then no word of theirs changes, so all of them see the same: the version that all have made
-is the smallest in ``done``. Who is ahead of it goes back to the state that it began with; the successor takes the state of the
-first who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned again.
+is the smallest in ``done``. A learner that is ahead of it goes back to the state that it began with; the successor takes the
+state of the first who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned again.
 """
 
 from __future__ import annotations
@@ -112,12 +112,13 @@ class Together:
     def __init__(
         self, words: Any, rank: int, size: int, *, ring: Callable[[], object], pulse: Callable[[], object],
         at_once: Callable[[int, int, Callable[[], object]], bool] | None = None, fresh: bool = False,
-        dump: Callable[[Tree], bytes], parse: Callable[[bytes], Tree],
+        dump: Callable[[Tree], bytes], parse: Callable[[bytes], Tree], summed: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
         """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the driver that this one lives.
 
         ``at_once`` runs the works of workers that take turns in one thread; None: each learner has a process of its own.
-        ``fresh``: this is the successor of a learner that died. ``dump``, ``parse``: a state as bytes, and back.
+        ``summed`` is called with the seconds that the others kept a sum waiting. ``fresh``: this is the successor of a learner
+        that died. ``dump``, ``parse``: a state as bytes, and back.
         """
         from equipoise.learners.addresses import Addresses  # not every build of torch has what it needs
 
@@ -126,7 +127,7 @@ class Together:
         self._told = time.monotonic()
         # Where a learner was lost before this one began, it meets the others as they meet again.
         self._life, self._lost = (-1, True) if fresh or words["life"][0] else (0, False)
-        self.pool: Learners = Group(Addresses(words, self._wait_for), rank, size, look=self._look)
+        self.pool: Learners = Group(Addresses(words, self._wait_for), rank, size, look=self._look, summed=summed)
 
     @staticmethod
     def specs(size: int) -> Tree:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -60,11 +62,16 @@ class Group:
     Every rank gets the same bits, since each element is added up in one place and then sent to all.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, *, look: Callable[[], object] = _nothing) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, *, look: Callable[[], object] = _nothing,
+        summed: Callable[[float], object] = lambda seconds: None,
+    ) -> None:  # fmt: skip
         """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look`` is called now and then
-        while this learner waits for others; it raises ``LearnerLost`` where one of them will not come.
+        while this learner waits for others; it raises ``LearnerLost`` where one of them will not come. ``summed`` is called
+        with the seconds of each wait.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
+        self._summed = summed
         self._group: Any = None
         self._works: dict[int, Any] = {}  # sums on their way
         self._begun = 0
@@ -119,13 +126,16 @@ class Group:
         return self._begun
 
     def _wait(self, number: int) -> None:
-        work = self._works[number]
+        work, began = self._works[number], time.perf_counter()
         while True:
-            try:
+            with suppress(RuntimeError):  # the short wait is over, or the sum failed: what happened is asked below
                 work.wait(timedelta(seconds=LOOK_S))
-                del self._works[number]
-                return
-            except RuntimeError as error:
-                if work.is_completed():
-                    raise LearnerLost(str(error)) from error
-            self._look()  # the sum is still to come
+            if work.is_completed():
+                break
+            self._look()
+        del self._works[number]
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise LearnerLost(str(error)) from error
+        self._summed(time.perf_counter() - began)

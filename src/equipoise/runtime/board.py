@@ -24,6 +24,7 @@ _WORKER = {
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
     "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
     "writing_s": ArraySpec((1,), "float64"),  # part of worked_s: writing rows into a replay
+    "summing_s": ArraySpec((1,), "float64"),  # part of worked_s: waiting for what other learners add to a sum
     "resetting_s": ArraySpec((1,), "float64"),  # part of worked_s and of delay_s: resets of envs
     "resets": ArraySpec((1,), "float64"),  # their number
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
@@ -76,6 +77,10 @@ class Board:
         """Note that the worker spent so much time on writing rows into a replay."""
         self._workers[name]["writing_s"][0] += seconds
 
+    def summed(self, name: str, seconds: float) -> None:
+        """Note that the worker waited so long for what other learners add to a sum."""
+        self._workers[name]["summing_s"][0] += seconds
+
     def say(self, name: str, text: str) -> None:
         """Note what the worker's start is at; "" once it works."""
         data = text.encode()[:PHASE]
@@ -114,6 +119,7 @@ class Board:
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
                 asleep=min(w["asleep_s"], w["worked_s"] - preempted), writing=min(w["writing_s"], w["worked_s"] - preempted),
                 resetting=min(w["resetting_s"], w["worked_s"]), resets=w["resets"],
+                summing=min(w["summing_s"], w["worked_s"] - preempted),
             )  # fmt: skip
         return out
 

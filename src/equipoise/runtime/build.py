@@ -93,17 +93,21 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
         for name, policy in shared.policies.items():
             policy.weights.publish(0, initial[name])
         return
-    source, states = blue.resume, list[Any]()
-    while (file := f"{numbered('experience', len(states))}.safetensors") in source.files or not states:
-        states.append(statefile.parse(source.read(file), source.path / file))
+    source, files = blue.resume, list[str]()
+    while (file := f"{numbered('experience', len(files))}.safetensors") in source.files or not files:
+        files.append(file)
+    states: list[Any] = [statefile.parse(source.read(file), source.path / file) for file in files]
+    file = files[0]
     try:
         if len(states) != len(shared.queues):
             before = replace(blue, program=alter(blue.program, learners=len(states)))
             states, dropped = dealt_anew(states, queue_plan(before), queue_plan(blue), len(shared.queues))
             rows = dropped * blue.unroll * queue_plan(blue).block * queue_plan(blue).columns
             note(f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} rows were dropped")
-        for queue, state in zip(shared.queues, states, strict=True):
-            queue.load(state)
+            files = files[:1] * blue.learners  # what is dealt is of all files: an error names the first
+        for at, queue in enumerate(shared.queues):
+            file = files[at]
+            queue.load(states[at])
     except (KeyError, ValueError, TypeError) as error:
         raise CannotResume.of(source.path / file, error) from error
     for name, mine in tree.parted(source.params(), shared.policies).items():

@@ -54,6 +54,9 @@ class LocalSite:
     def wrote(self, seconds: float) -> None:
         self._board.wrote(self.title, seconds)
 
+    def summed(self, seconds: float) -> None:
+        self._board.summed(self.title, seconds)
+
     def resetting(self, seconds: float) -> None:
         self._board.resetting(self.title, seconds)
 

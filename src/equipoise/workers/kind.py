@@ -49,6 +49,7 @@ class Site(Protocol):
     def note(self, text: str) -> None: ...  # tell the person
     def pulse(self) -> None: ...  # "at work": now and then in a build or a tick that may take minutes
     def wrote(self, seconds: float) -> None: ...  # so much of this worker's time went into writing a replay's rows
+    def summed(self, seconds: float) -> None: ...  # so much of a learner's time went into waiting for the others' part of a sum
     def resetting(self, seconds: float) -> None: ...  # one reset of an env took so long
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none

@@ -118,7 +118,7 @@ class LearnerKind(Kind):
 
         return Together(
             job.shared.own[self.name].views, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once,
-            fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
+            summed=site.summed, fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
         )  # fmt: skip
 
 
