@@ -19,6 +19,7 @@ from typing import NoReturn
 import numpy as np
 
 from equipoise import phases, recipes
+from equipoise.cores import run_delay_s
 from equipoise.envs import make
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.families.joint import Joint
@@ -26,7 +27,6 @@ from equipoise.envs.loop import LoopEnv
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
-from equipoise.runtime.board import run_delay_s
 from equipoise.types import Policy, Program, learning
 
 SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.balance.shares import Shares
+from equipoise.cores import run_delay_s
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
 
@@ -174,18 +173,3 @@ class Meter:
         self._fields["worked_s"][0] += now - self._at
         self._fields["delay_s"][0] += now - self._at
         self._at = now
-
-
-def run_delay_s() -> float:
-    """The seconds that this thread was runnable without a core, from Linux's scheduler statistics; 0 elsewhere."""
-    file = _schedstat(os.getpid())
-    return 0.0 if file is None else int(os.pread(file, 64, 0).split()[1]) * 1e-9
-
-
-@functools.cache
-def _schedstat(pid: int) -> int | None:
-    """The statistics file, open as long as the process lives: it is read around every wait."""
-    try:
-        return os.open(f"/proc/self/task/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None

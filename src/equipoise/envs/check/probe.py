@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from equipoise import tree
+from equipoise.cores import run_delay_s
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.clock import Clock
 from equipoise.envs.check.findings import STOPS, Broken, Findings, Flat, as_array, bounds, flatten
@@ -140,10 +141,10 @@ class Probe:
         raise Broken
 
     def _call(self, where: str, call: Any, action: Any = None) -> tuple[Any, float]:
-        """Return what the call returns, and its seconds. An exception of the env is a finding."""
+        """Return what the call returns, and its seconds without those that it waited for a core. An exception is a finding."""
         self.clock.call(where)
         before = global_generators() if self.watch and not self.touched else None
-        began = time.perf_counter()
+        began, late = time.perf_counter(), run_delay_s()
         try:
             result = call()
         except (Exception, SystemExit) as error:
@@ -151,7 +152,8 @@ class Probe:
                 self._judge_form(where, self.env.unwrapped.step(action))
             self._raised(where, "reset" if action is None else "step", error)
             raise Broken from error
-        seconds = time.perf_counter() - began
+        late = run_delay_s() - late
+        seconds = max(time.perf_counter() - began - late, 0.0)
         if before is not None and changed(before, global_generators()):
             self.touched = where
         return result, seconds
