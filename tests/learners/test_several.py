@@ -64,6 +64,7 @@ def of(learner: Learner) -> dict[str, Tensor]:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1200)  # four threads and the four of gloo, on however few cores
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_several_learn_what_one_learns_of_the_whole_batch(name: str, size: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from equipoise.learners.pool import Learners
 
+MORE = 2  # the loss and its count, which lie after the gradient and are sent with it
 BUCKET = 1 << 20  # bytes: what is sent takes long enough to be worth a message, and short enough to hide behind backward
 
 
@@ -19,16 +20,18 @@ class Buckets:
     """
 
     def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:
-        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it one after the other."""
+        """``flat``, ``params``: what ``flatten`` made of the parameters, with ``MORE`` numbers of room; they lie in it in order."""
         assert flat.grad is not None
+        gradient = flat.grad.as_strided((flat.numel() + MORE,), (1,))
+        self.more = gradient[flat.numel() :]
         self._pool, self._waits = pool, list[Callable[[], object]]()
         self._parts, of = list[Tensor](), list[int]()
-        end = at = flat.numel()
+        at, end = flat.numel(), flat.numel() + MORE
         for param in reversed(params):
             at -= param.numel()
             of.append(len(self._parts))
             if (end - at) * flat.element_size() >= BUCKET or at == 0:
-                self._parts.append(flat.grad[at:end])
+                self._parts.append(gradient[at:end])
                 end = at
         self._counts = [of.count(part) for part in range(len(self._parts))]
         self._left, self._on = list(self._counts), 0
@@ -36,8 +39,9 @@ class Buckets:
         for param, part in zip(reversed(params), of, strict=True):
             param.register_post_accumulate_grad_hook(self._leaver(part))  # type: ignore[no-untyped-call]
 
-    def begin(self) -> None:
-        """Before backward."""
+    def begin(self, loss: Tensor, count: Tensor) -> None:
+        """Before backward: what is to be added up beside the gradient. ``more`` has the sums after ``finish``."""
+        self.more[0], self.more[1] = loss.detach(), count
         self._left, self._on, self._open = list(self._counts), 0, True
 
     def _leaver(self, part: int) -> Callable[[Tensor], None]:

@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 
-def flatten(params: Sequence[nn.Parameter]) -> nn.Parameter:
+def flatten(params: Sequence[nn.Parameter], room: int = 0) -> nn.Parameter:
     """Move ``params`` into one new leaf ``[n]`` whose ``grad`` is flat too; they and their gradients become views of it.
 
+    ``room``: numbers that lie after the gradient in the same memory, so that they are sent with it.
     All must share one dtype and device. The module goes on working as before; an in-place step on the flat leaf moves it.
     """
     if len({(p.dtype, p.device) for p in params}) != 1:
         kinds = sorted({f"{p.dtype} on {p.device}" for p in params})
         raise ValueError(f"expected an optimiser group of one dtype and device, got {kinds or 'no parameters'}")
     flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in params]))
-    flat.grad = torch.zeros_like(flat)
+    flat.grad = flat.detach().new_zeros(flat.numel() + room)[: flat.numel()]
     at = 0
     for p in params:
         part = slice(at, at + p.numel())

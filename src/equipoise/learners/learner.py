@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
-from equipoise.learners.buckets import Buckets
+from equipoise.learners.buckets import MORE, Buckets
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.optimizers import descent
@@ -87,8 +87,8 @@ class Learner:
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         groups = algorithm.groups(net)
-        self._flat = {name: flatten(params) for name, params in groups.items()}
         alone = pool.size == 1
+        self._flat = {name: flatten(params, 0 if alone else MORE) for name, params in groups.items()}
         self._buckets = {} if alone else {name: Buckets(pool, self._flat[name], params) for name, params in groups.items()}
         self._optimizers = {name: descent(self.optimizer, flat) for name, flat in self._flat.items()}
         self._seed, self._rng = seed, torch.Generator(self.device).manual_seed(seed)
@@ -231,16 +231,14 @@ class Learner:
             with self._backward:
                 loss.backward()  # type: ignore[no-untyped-call]
             return loss
-        sums = torch.stack([out.loss.detach().float(), out.count.float()])
-        wait, buckets = self.pool.add_up(sums), self._buckets[group]
-        buckets.begin()
+        buckets = self._buckets[group]
+        buckets.begin(out.loss, out.count)
         with self._backward:
             out.loss.backward()  # type: ignore[no-untyped-call]
         buckets.finish()
-        wait()
-        count = sums[1].clamp(min=1)
+        loss, count = buckets.more[0], buckets.more[1].clamp(min=1)
         flat.grad.div_(count)
-        return sums[0] / count
+        return loss / count
 
     def _descend(self, group: str, out: LossOutput, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
