@@ -20,7 +20,7 @@ class Buckets:
     """
 
     def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:
-        """``flat``, ``params``: what ``flatten`` made of the parameters, with ``MORE`` numbers of room; they lie in it in order."""
+        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it in order, with room for ``MORE``."""
         assert flat.grad is not None
         gradient = flat.grad.as_strided((flat.numel() + MORE,), (1,))
         self.more = gradient[flat.numel() :]
