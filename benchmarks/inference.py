@@ -48,6 +48,8 @@ how fast that is, of the faster one. IMPALA at no bound of lag; two actors, Cart
 """
 ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
 
+KINDS = ("local", "central")
+
 
 def program(net: str, streams: int) -> Program:
     env, torso, precision, actors = NETS[net]
@@ -63,12 +65,12 @@ def program(net: str, streams: int) -> Program:
 def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any]:
     made = program(net, streams)
     with Interrupt() as interrupt:
-        rates, failed = measure.measured(made, interrupt, seconds=seconds, turns=turns)
+        rates, failed = measure.measured(made, "inference", KINDS, interrupt, turn_s=seconds / turns, turns=turns // len(KINDS))
     if failed:
         raise SystemExit(f"{net}, {streams} streams: {failed}")
     true = {kind: statistics.median(found) for kind, found in rates.items()}
     told: list[str] = []
-    chosen, record = measure.choose(made, on="process", tell=told.append)
+    chosen, record = measure.choose(made, "inference", on="process", tell=told.append)
     better = max(true.values())
     return {
         "net": net, "streams": streams, **true, "rates": rates,

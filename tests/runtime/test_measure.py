@@ -1,4 +1,4 @@
-"""``--inference auto``: what is measured leaves nothing, however it ends."""
+"""``--inference auto`` and ``--learners auto``: what is measured leaves nothing, however it ends."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
     forkserver.prepare(central=True)  # as the command line does, before it knows
     server = forkserver.pid_of_envs()
     assert server in children(os.getpid())
-    made, _ = measure.choose(program(max_lag=max_lag), on="process")
+    made, _ = measure.choose(program(max_lag=max_lag), "inference", on="process")
     assert made.placement.inference == inference
     assert (server in children(os.getpid())) == (inference == "central")
     assert others <= forkserver.pids() <= set(children(os.getpid()))
@@ -80,8 +80,42 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
 def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: str) -> None:
     failed = WorkerFailed("learner", "was killed", "")
     other = "central" if gone == "local" else "local"
-    choice = measure._faster({gone: [], other: [0.0, 0.0]}, {gone: failed})
-    assert choice.inference == other and choice.why.startswith(f"{gone} failed: ")
+    choice = measure.fastest({gone: [], other: [0.0, 0.0]}, {gone: failed})
+    assert choice.value == other and choice.why.startswith(f"{gone} failed: ")
+
+
+@pytest.mark.parametrize(
+    ("rates", "taken"),
+    [
+        ({1: 100.0, 2: 104.0}, 1),
+        ({1: 100.0, 2: 106.0}, 2),
+        ({1: 100.0, 2: 150.0, 4: 155.0}, 2),
+        ({1: 100.0, 2: 90.0, 4: 130.0}, 4),
+        ({1: 0.0, 2: 90.0}, 2),
+    ],
+)
+def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: int) -> None:
+    choice = measure.fastest({value: [0.0, rate] for value, rate in rates.items()}, {}, gain=measure.MORE)
+    assert choice.value == taken and choice.steps_per_s == {str(value): rate for value, rate in rates.items()}
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "max_lag", "on", "values", "why"),
+    [
+        (4, 4, 1, "process", [1, 2, 4], ""),
+        (3, 4, 1, "process", [1, 2], ""),
+        (4, 3, 1, "process", [1], "4 cannot be: placement.learners: expected a divisor of"),
+        (1, 4, 1, "process", [1], "no cores for more"),
+        (4, 4, 0, "process", [1], "max_lag=0"),
+        (4, 4, 1, "serial", [1], "one thread"),
+    ],
+)
+def test_only_numbers_of_learners_that_work_are_measured(
+    cores: int, actors: int, max_lag: int, on: str, values: list[int], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "usable", lambda: cores)
+    found, said = measure.candidates(program(actors=actors, max_lag=max_lag), "learners", on)
+    assert found == values and why in said
 
 
 class Turns:

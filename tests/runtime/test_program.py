@@ -434,12 +434,19 @@ BAD: Any = {
     "threads": ({"threads": 0}, "threads: expected at least 1"),
     "lag": ({"max_lag": -1}, "max_lag: expected at least 0, got -1"),
     "seed": ({"seed": -1}, "seed: expected at least 0, got -1"),
-    "learners and actors": ({"learners": 2}, r"learners: expected a divisor of the 1 actors.* got 2; 1 would work"),
+    "learners and actors": (
+        {"learners": 2},
+        r"learners: expected a divisor of the 1 actors.* got 2; 1 would work, or --actors 2",
+    ),
     "learners and blocks": (
         {"learners": 3, "actors": 6, "batch": 64, "max_lag": 2},
         r"a divisor of the 4 blocks of a batch of 64 \(16 envs each\), .*, got 3; 2 would work",
     ),
-    "learners, between": ({"learners": 3, "actors": 8, "batch": 128}, "got 3; 2 and 4 would work"),
+    "learners, between": ({"learners": 3, "actors": 8, "batch": 128}, "got 3; 2 and 4 would work, or --actors 9"),
+    "learners on one device": (
+        {"learners": 2, "actors": 2, "batch": 32, "device": "cuda:1"},
+        "placement.device: expected cuda with 2 learners, which take cuda:0 and so on, got 'cuda:1'",
+    ),
     "device": ({"device": "gpu"}, "device: expected cpu, cuda or cuda:N, got 'gpu'"),
     "epochs": ({"algorithm": Toy(epochs=0)}, "algorithm.epochs: expected at least 1"),
     "gamma": ({"algorithm": PPO(gamma=7.0)}, "algorithm.gamma: expected 0 to 1, got 7.0"),
@@ -641,3 +648,10 @@ def test_no_algorithm_loses_the_range_of_a_field(name):
 def test_a_target_network_that_nobody_reads_is_refused():
     with pytest.raises(ValueError, match=r"algorithm.target_every: expected 0, since Toy has no target network, got 10"):
         check(apply_settings(program(), ["algorithm.target_every=10"]))
+
+
+def test_each_learner_has_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ValueError, match="placement.learners: expected at most 1, as many as CUDA devices, .* got 2"):
+        blueprint(program(learners=2, actors=2, batch=32, device="cuda"))

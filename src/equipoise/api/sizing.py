@@ -19,7 +19,7 @@ from typing import NoReturn
 import numpy as np
 
 from equipoise import phases, recipes
-from equipoise.cores import run_delay_s
+from equipoise.cores import run_delay_s, usable
 from equipoise.envs import make
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.families.joint import Joint
@@ -146,7 +146,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
     place = program.placement
     actors, envs = place.actors, place.envs_per_actor
     if pace.slow and "actors" not in named:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable()
         actors = min(MOST_WAITING, max(cores, 4)) if pace.computes < WAITS else cores
     if "envs_per_actor" not in named:
         if pace.slow:  # the envs of one actor are stepped and reset one after the other: more of them make nothing faster

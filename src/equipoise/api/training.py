@@ -43,6 +43,7 @@ def train(
     tensorboard: bool = True,
     wandb: str | None = None,
     inference: str | None = None,
+    learners: int | str | None = None,
     tell: Callable[[str], object] = lambda text: None,
     **options: Any,
 ) -> Run:
@@ -53,11 +54,13 @@ def train(
     one of its checkpoints, whose weights are the first ones; with ``init_what`` "learner" the optimisers, target networks,
     statistics and the share of the schedule go on from there, too, and versions are counted from 0 again.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
-    ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``.
+    ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``; ``learners``:
+    how many there are, or "auto", which measures 1, 2, 4, ... of them.
     """
     asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
-    if asked is not None and asked != "auto":
-        options["inference"] = asked
+    said = {"inference": asked, "learners": learners}
+    auto = [name for name, value in said.items() if value == "auto"]
+    options |= {name: value for name, value in said.items() if value not in (None, "auto")}
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
@@ -66,16 +69,19 @@ def train(
     else:
         made = (measurable if asked == "auto" else program)(env, algorithm, **options)
         given = [*options, *(key for key, _ in pairs(options.get("settings", ())))]
-        made, said = fitted(made, given, recipe=options.get("recipe", True))
-        if said:
-            tell(said)
+        made, sizes = fitted(made, given, recipe=options.get("recipe", True))
+        if sizes:
+            tell(sizes)
     what: InitWhat = convert(init_what, InitWhat, "init_what")
     if init_from is None and what != "weights":
         raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
-    made, chosen = choose(made, on=on, tell=tell) if asked == "auto" else (made, {})
+    chosen: dict[str, Any] = {}
+    for setting in auto:
+        made, record = choose(made, setting, on=on, tell=tell)
+        chosen |= record
     return Run(
         made,
         on=on,

@@ -143,8 +143,8 @@ def train(
             from equipoise.programs.settings import at_least_one, convert
 
             where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-            measured = options["inference"] == "auto"
-            given, more = read(options | {"inference": None} if measured else options)
+            measured = [name for name in ("inference", "learners") if options[name] == "auto"]
+            given, more = read(options | dict.fromkeys(measured))
             if where == "process":
                 from equipoise.runtime.process.forkserver import prepare
 
@@ -157,7 +157,8 @@ def train(
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
-                besides = {"ENV": env, "--algorithm": algorithm, "--policy": policies, "--inference auto": measured or None}
+                besides: dict[str, Any] = {"ENV": env, "--algorithm": algorithm, "--policy": policies}
+                besides |= {f"--{name} auto": name for name in measured}
                 if said := ", ".join(name for name, value in besides.items() if value is not None):
                     raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {said}")
                 program = api.configured(config, settings=all_settings, trust=trust or (), **given)
@@ -166,13 +167,16 @@ def train(
             else:
                 if policies:
                     given["policies"] = policies
-                made = api.measurable if measured else api.program
+                made = api.measurable if "inference" in measured else api.program
                 program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
                 named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
                 with unheard():  # an env that is measured prints what it will print into logs/
                     program, sizes = fitted(program, named, recipe=recipe)
                 if sizes and not quiet:
                     say(sizes, file=sys.stderr)
+            for other, wanted in {"--save-config": save_config, "--seeds": seeds}.items():
+                if measured and wanted is not None:
+                    raise ValueError(f"{other}: expected a value for --{measured[0]}, since nothing is measured here, got auto")
             if save_config is not None:
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
@@ -190,7 +194,9 @@ def train(
                 and (why := recipes.falls_back(env, algorithm or "ppo"))
             ):
                 say(why, file=sys.stderr)
-            auto: dict[str, Any] = {"inference": "auto", "tell": lambda text: say(text, file=sys.stderr)} if measured else {}
+            auto: dict[str, Any] = dict.fromkeys(measured, "auto")
+            if measured:
+                auto["tell"] = lambda text: say(text, file=sys.stderr)
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
             view = View(run.program, on=run.on, quiet=quiet)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from equipoise.cores import usable
+
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
@@ -17,3 +19,13 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def crowded(learners: int, threads: int) -> list[str]:
+    """A warning where learners compute with more threads than there are cores, so that they take cores from each other."""
+    if (wanted := learners * threads) <= (there := usable()):
+        return []
+    fits = max(there // learners, 1)
+    who = "the learner computes" if learners == 1 else f"{learners} learners compute"
+    remedy = f"--threads {fits}" if fits < threads else f"--learners {max(there // threads, 1)}"
+    return [f"warning: {who} with {wanted} threads in all, and this machine has {there} cores for them: use {remedy}"]

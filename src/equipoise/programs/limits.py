@@ -6,8 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from equipoise.experience.queue.tokens import MOST_BLOCKS
-from equipoise.types import Policy, Program, learning
+from equipoise.types import Placement, Policy, Program, learning
 
 if sys.platform != "win32":
     import resource
@@ -18,7 +20,7 @@ FILES, WORKER_FILES = 18, 6  # that a run opens in the driver: besides workers (
 
 def check_processes(program: Program) -> None:
     """ValueError where workers of their own would need more descriptors than a process can be given, or may open."""
-    place = program.placement
+    place, learners = program.placement, program.placement.learners
     bell = 1 if hasattr(os, "eventfd") else 2
     servers = place.inference_workers if place.inference == "central" else 0
     shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
@@ -26,9 +28,10 @@ def check_processes(program: Program) -> None:
 
     def given(actors: int) -> int:
         """Descriptors of the worker that is given most: all pipes, the doorbells of all that write, and those that it rings."""
-        if servers:  # an inference worker rings its env workers, the learner the shards
-            return pipes * actors + bell * (servers + max(-(-actors // servers), shards))
-        return pipes * actors + bell * (actors + shards)
+        rung = shards + learners - 1  # a learner rings the others and its shards
+        if servers:  # an inference worker rings its env workers
+            return pipes * actors + bell * (servers + max(-(-actors // servers), rung))
+        return pipes * actors + bell * (actors + rung)
 
     if (needed := given(program.actors)) > DESCRIPTORS:
         most = next((n for n in range(program.actors - 1, 0, -1) if given(n) <= DESCRIPTORS), 0)
@@ -38,13 +41,26 @@ def check_processes(program: Program) -> None:
             f"{place.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
             f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
         )
-    opened = (pipes + bell) * program.actors + bell * (servers + shards)
-    workers = 1 + program.actors + servers + shards
+    opened = (pipes + bell) * program.actors + bell * (servers + shards + learners - 1)
+    workers = learners + program.actors + servers + shards
     files = _files_open() + FILES + opened + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(
             f"expected a limit of at least {files} open files for {workers} worker processes, got {allowed} (ulimit -n); "
             f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens none for workers"
+        )
+
+
+def check_devices(place: Placement) -> None:
+    """ValueError where this machine has not the devices that the learners are to compute on."""
+    if place.device == "cpu":
+        return
+    if not torch.cuda.is_available():
+        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {place.device!r}")
+    if place.learners > (devices := torch.cuda.device_count()):
+        raise ValueError(
+            f"placement.learners: expected at most {devices}, as many as CUDA devices, since each learner has one of its own, "
+            f"got {place.learners}"
         )
 
 

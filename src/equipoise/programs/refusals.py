@@ -101,6 +101,8 @@ def _learners_problems(program: Program) -> list[str]:
         return []
     if not program.actors:
         return [f"placement.learners: expected 1 without actors, whose rows are dealt to the learners, got {learners}"]
+    if place.device not in ("cpu", "cuda"):
+        return [f"placement.device: expected cuda with {learners} learners, which take cuda:0 and so on, got {place.device!r}"]
     parts = {f"the {program.groups} groups of envs" if place.halves > 1 else f"the {place.actors} actors": program.groups}
     for policy in learning(program).values():
         if policy.replay is None:
@@ -121,9 +123,10 @@ def _learners_problems(program: Program) -> list[str]:
     fits = [n for n in range(1, math.gcd(*parts.values()) + 1) if not any(count % n for count in parts.values())]
     below = max(n for n in fits if n <= learners)
     near = sorted({below, min((n for n in fits if n > learners), default=below)})
+    more = f", or --actors {-(-place.actors // learners) * learners}" if program.groups % learners else ""
     return [
         f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner has its share of them, got "
-        f"{learners}; {' and '.join(map(str, near))} would work"
+        f"{learners}; {' and '.join(map(str, near))} would work{more}"
     ]
 
 

@@ -29,10 +29,15 @@ def new_learner(
     program: Program, name: str, net: nn.Module, *, schedule_updates: int = 1, seed: int = 0, batch: int = MANY,
     pool: Learners = ALONE,
 ) -> Learner:  # fmt: skip
-    """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``: those that it learns with."""
-    policy = learning(program)[name]
+    """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``: those that it learns with.
+
+    Several learners on CUDA have a device each.
+    """
+    policy, device = learning(program)[name], program.placement.device
+    if pool.size > 1 and device != "cpu":
+        device = f"{device}:{pool.rank}"
     return Learner(
-        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=program.placement.device,
+        policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates, seed=seed, batch=batch, pool=pool,
     )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 from importlib import metadata
 from typing import Any
+
+from equipoise.cores import usable
 
 PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
@@ -25,5 +26,5 @@ def _version(package: str) -> str | None:
 
 def host() -> dict[str, Any]:
     """The machine: its name, its platform and the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine(), "cores": cores}
+    named = {"name": socket.gethostname(), "platform": platform.platform(), "machine": platform.machine()}
+    return named | {"cores": usable()}

@@ -1,19 +1,22 @@
-"""``--inference auto``: measure both kinds of inference for some seconds with the run's envs, networks and learner; take the
-faster.
+"""``--inference auto`` and ``--learners auto``: measure a setting's values for some seconds with the run's envs, networks and
+learners; take the fastest.
 
-The measure is the rows a second that the envs give while the learner learns from them. The figures and the reason are
-written into ``run.json``, and its program holds the choice: a resume does not measure again.
+The measure is the rows a second that the envs give while they are learned from. The figures and the reason are written into
+``run.json``, and its program holds the choice: a resume does not measure again.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
+from equipoise.cores import usable
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
 from equipoise.programs.limits import check_processes
@@ -26,99 +29,126 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.types import Inference, Program
 
-MEASURE_S = 5.0  # seconds in all
-TURNS = 4  # local, central, local, central: changing load of the machine should not decide
+TURN_S, TURNS = 1.25, 2  # seconds of a turn, and turns of each value, in turn: changing load should not decide
 WARM_S = 60.0  # most seconds until the first two updates, and for the two that a turn needs at least
 UPDATES, LONGEST_S = 4, 10.0  # a turn lasts at least so many updates, or so many seconds
+MORE = 1.05  # more learners are taken where they make so many times the rows of fewer
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    inference: Inference
+    value: Any
     why: str
-    steps_per_s: dict[str, float]  # by kind of inference; empty where nothing was measured
+    steps_per_s: dict[str, float]  # by value; empty where nothing was measured
 
 
-def choose(program: Program, *, on: str, tell: Callable[[str], object] = lambda text: None) -> tuple[Program, dict[str, Any]]:
-    """Choose the faster inference -> the program with it, and the record of the choice. Takes seconds; ``tell`` says so.
+def choose(
+    program: Program, setting: str, *, on: str, tell: Callable[[str], object] = lambda text: None
+) -> tuple[Program, dict[str, Any]]:
+    """Choose the fastest value of ``setting`` -> the program with it, and the record of the choice.
 
-    WorkerFailed where neither works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
+    It takes seconds; ``tell`` says so. ``setting`` is one of ``MEASURED``. WorkerFailed where no value works;
+    KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
     """
-    choice = _fixed(program, on)
-    if choice is None:
-        tell(f"inference: local and central are measured for {MEASURE_S:.0f} s in {TURNS} turns, besides their starts")
+    values, why = candidates(program, setting, on)
+    choice = Choice(value=values[0], why=why, steps_per_s={})
+    if len(values) > 1:
+        turns, names = TURNS * len(values), ", ".join(map(str, values))
+        tell(f"{setting}: {names} are measured for {turns * TURN_S:.0f} s in {turns} turns, besides their starts")
         with Interrupt() as interrupt:
-            choice = _faster(*measured(program, interrupt, tell=tell))
+            rates, failed = measured(program, setting, values, interrupt, tell=tell)
+            choice = fastest(rates, failed, gain=MORE if setting == "learners" else 1.0)
         interrupt.check()
-    if choice.inference == "local":
+    made = alter(program, **{setting: choice.value})
+    if made.placement.inference == "local":
         forkserver.release()
-    tell(f"inference: {choice.inference}, since {choice.why}")
-    made = alter(program, inference=choice.inference)
-    return made, {"inference": {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
+    tell(f"{setting}: {choice.value}, since {choice.why}")
+    return made, {setting: {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
 
 
-def _fixed(program: Program, on: str) -> Choice | None:
-    """The choice where there is nothing to measure."""
-    why = None
+def candidates(program: Program, setting: str, on: str) -> tuple[list[Any], str]:
+    """The values that can be, the usual one first, and why there is no other."""
+    wanted: list[Any] = list(MEASURED[setting](program))
     if on == "serial":
-        why = "in one thread both do the same work"
-    elif program.placement.max_lag == 0:
-        why = "with max_lag=0 nothing that is measured may decide what is computed"
-    else:
+        return wanted[:1], "in one thread all do the same work"
+    if program.placement.max_lag == 0:
+        return wanted[:1], "with max_lag=0 nothing that is measured may decide what is computed"
+    found, why = wanted[:1], "this machine has no cores for more"
+    for value in wanted[1:]:
         try:
-            check(central := alter(program, inference="central"))
-            check_processes(central)
+            check(made := alter(program, **{setting: value}))
+            check_processes(made)
         except ValueError as error:
-            why = f"central cannot be: {error}"
-    return None if why is None else Choice(inference="local", why=why, steps_per_s={})
+            why = f"{value} cannot be: {error}"
+        else:
+            found.append(value)
+    return found, why
+
+
+def _numbers_of_learners(program: Program) -> list[int]:
+    """1, 2, 4, ... up to the number of cores, or of CUDA devices."""
+    most = usable() if program.placement.device == "cpu" else torch.cuda.device_count()
+    return [1 << n for n in range(most.bit_length())]
+
+
+MEASURED: dict[str, Callable[[Program], Sequence[Any]]] = {
+    "inference": lambda program: get_args(Inference),
+    "learners": _numbers_of_learners,
+}
 
 
 def measured(
     program: Program,
+    setting: str,
+    values: Sequence[Any],
     interrupt: Interrupt,
     *,
-    seconds: float = MEASURE_S,
+    turn_s: float = TURN_S,
     turns: int = TURNS,
     tell: Callable[[str], object] = lambda text: None,
-) -> tuple[dict[str, list[float]], dict[str, WorkerFailed]]:
-    """Measure steps/s of each kind in each turn, 0 where it learned nothing; and the kinds that failed."""
-    rates: dict[str, list[float]] = {kind: [] for kind in get_args(Inference)}
-    failed: dict[str, WorkerFailed] = {}
-    forkserver.prepare(central=True)
+) -> tuple[dict[Any, list[float]], dict[Any, WorkerFailed]]:
+    """Measure steps/s of each value in each turn, 0 where it learned nothing; and the values that failed."""
+    rates: dict[Any, list[float]] = {value: [] for value in values}
+    failed: dict[Any, WorkerFailed] = {}
+    forkserver.prepare(central="central" in (*values, program.placement.inference))
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         blues = {}
-        for kind in get_args(Inference):
-            blues[kind] = _blueprint(alter(program, inference=kind), Path(place) / kind)
+        for value in values:
+            blues[value] = _blueprint(alter(program, **{setting: value}), Path(place) / str(value))
             interrupt.check()
-        for _ in range(turns // len(rates)):
-            for kind, blue in blues.items():
-                if kind not in failed:
+        for _ in range(turns):
+            for value, blue in blues.items():
+                if value not in failed:
                     try:
-                        rates[kind].append(_rate(blue, interrupt, seconds / turns))
-                        tell(f"inference: {kind} makes {rates[kind][-1]:,.0f} steps/s")
+                        rates[value].append(_rate(blue, interrupt, turn_s))
+                        tell(f"{setting}: {value} makes {rates[value][-1]:,.0f} steps/s")
                     except WorkerFailed as error:
                         interrupt.check()  # an interrupt may have ended a worker before it began
-                        failed[kind] = error
+                        failed[value] = error
     return rates, failed
 
 
-def _faster(rates: dict[str, list[float]], failed: dict[str, WorkerFailed]) -> Choice:
+def fastest(rates: dict[Any, list[float]], failed: dict[Any, WorkerFailed], *, gain: float = 1.0) -> Choice:
+    """The value of the highest rate; a later one is taken where it has more than ``gain`` times that of the one before."""
+    usual = next(iter(rates))
     if len(failed) == len(rates):
-        raise failed["local"]
-    # The better turn of each kind: other load can only have slowed the others.
-    best = {kind: 0.0 if kind in failed else max(found) for kind, found in rates.items()}
+        raise failed[usual]
+    # The better turn of each value: other load can only have slowed the others.
+    best = {value: 0.0 if value in failed else max(found) for value, found in rates.items()}
+    said = {str(value): round(rate, 1) for value, rate in best.items()}
+    late = f"did not come to two updates within {WARM_S:.0f} s"
     if not any(best.values()) and not failed:
-        return Choice(inference="local", why=f"neither came to two updates within {WARM_S:.0f} s", steps_per_s=best)
-    for kind in (*failed, "central", "local"):
-        if not best[kind]:
-            gone = f"failed: {failed[kind].reason}" if kind in failed else f"did not come to two updates within {WARM_S:.0f} s"
-            other: Inference = "local" if kind == "central" else "central"
-            return Choice(inference=other, why=f"{kind} {gone}", steps_per_s=best)
-    inference: Inference = "central" if best["central"] > best["local"] else "local"
-    why = f"central made {best['central']:,.0f} steps/s and local {best['local']:,.0f}"
-    return Choice(inference=inference, why=why, steps_per_s={kind: round(rate, 1) for kind, rate in best.items()})
+        return Choice(value=usual, why=f"each of them {late}", steps_per_s=said)
+    gone = [f"{value} failed: {error.reason}" for value, error in failed.items()]
+    gone += [f"{value} {late}" for value, rate in best.items() if not rate and value not in failed]
+    taken = next((value for value, rate in best.items() if rate), next(value for value in rates if value not in failed))
+    for value, rate in best.items():
+        if rate > gain * best[taken]:
+            taken = value
+    made = [f"{value} made {rate:,.0f} steps/s" for value, rate in best.items() if rate]
+    return Choice(value=taken, why=", ".join(gone or made), steps_per_s=said)
 
 
 def _blueprint(program: Program, place: Path) -> Blueprint:

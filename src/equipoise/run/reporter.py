@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
+from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run.evaluation_schedule import gave_up
@@ -224,7 +224,7 @@ class Reporter:
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(
-            balance, max_lag=self._blue.program.placement.max_lag, cores=_cores(), one_thread=self._on == "serial",
+            balance, max_lag=self._blue.program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
             paid=None if not self._blue.replays else self._blue.pace.updates, envs=self._blue.program.placement.envs_per_actor,
         )  # fmt: skip
@@ -285,10 +285,6 @@ def _aborted(stats: RunStats) -> int:
 
 def _without_time(record: Record) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name not in ("at", "partial")}
-
-
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _less(now: Shares, then: Shares) -> Shares:

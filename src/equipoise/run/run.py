@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import platform
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -12,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import phases
+from equipoise.cores import order_of_stores
 from equipoise.deaths import Streak
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.files import parse_json
 from equipoise.nets.precision import emulated
+from equipoise.nets.threads import crowded
 from equipoise.programs.limits import check_processes
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check
@@ -39,7 +40,6 @@ from equipoise.types import Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
 
-X86 = ("x86_64", "AMD64", "i686")
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
@@ -82,11 +82,8 @@ class Run:
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []
-        if on == "process" and platform.machine() not in X86:
-            self._warnings.append(
-                f"warning: --on process counts on x86's order of stores, which {platform.machine()} does not promise; "
-                "--on serial does not (docs/platforms.md)"
-            )
+        if on == "process":
+            self._warnings += [*order_of_stores(), *crowded(program.placement.learners, program.placement.threads)]
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         if resume is None:

@@ -28,6 +28,7 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.nets.threads import one_thread
 from equipoise.programs import memory_needed as memory
+from equipoise.programs.limits import check_devices
 from equipoise.programs.refusals import refuse
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
@@ -227,8 +228,7 @@ def blueprint(
     program: Program, *, weights: Path | None = None, learner: bool = False, resume: Source | None = None
 ) -> Blueprint:
     """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
-    if program.placement.device != "cpu" and not torch.cuda.is_available():
-        raise ValueError(f"device: expected cpu, since this torch sees no GPU, got {program.placement.device!r}")
+    check_devices(program.placement)
     dataset = _dataset(program)
     spec = _spec(program, dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))

@@ -200,7 +200,13 @@ class Placement:
         ),
         Flag(WHERE, "K|none"),
     ] = 0
-    learners: Annotated[Count, Help("Learners that share each batch, with their own actors each."), Live, Flag(WHERE), FREE] = 1
+    learners: Annotated[
+        Count,
+        Help("Learners that share each batch, with actors of their own. auto measures 1, 2, 4, ... for some seconds."),
+        Live,
+        Flag(WHERE, "L|auto"),
+        FREE,
+    ] = 1
     inference: Annotated[
         Inference,
         Help(

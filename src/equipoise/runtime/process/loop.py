@@ -22,6 +22,7 @@ from typing import Any
 from setproctitle import setproctitle
 
 from equipoise import memory
+from equipoise.cores import usable
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
 from equipoise.runtime.messages import Failed, Note, to_json
@@ -35,7 +36,7 @@ RECHECK_S, LONGEST_RECHECK_S = (
     0.16,
 )  # the most that a lost ring can cost; the second for a worker that has not been rung for long
 SPIN_S = 1e-4
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = usable()
 PACKAGE = str(Path(__file__).parents[2])
 LOG_S = 1.0  # how often a process looks how large its log is
 LIFELINE_S = 0.5  # how often a busy worker looks whether the driver is alive
