@@ -314,3 +314,56 @@ def test_resets_that_hold_the_run_back_are_named_under_central_inference_too():
         "learner": shares(worked=2, starved=98),
     }
     assert verdict(balance, cores=4).startswith("Resetting: 50 % of the actors' time goes into resets of 5.0 s each")
+
+
+BEHIND = "Learning-bound: learner 1 is behind, the others wait up to 40 % of the time for it; give it a core as fast as theirs"
+SUMS = "All-reduce-bound: the learners wait 30 % of the time for sums over all of them; use fewer learners"
+WAITS = "Learning-bound: the actors wait 50 % of the time for the learner"
+
+
+@pytest.mark.parametrize(
+    ("summing", "said"),
+    [
+        ((40, 0), BEHIND),
+        ((40, 19), BEHIND),
+        ((40, 20), SUMS),  # it waits half as long as the other one
+        ((30, 30), SUMS),
+        ((0, 0), WAITS),
+        ((14, 14), WAITS),
+        ((15, 15), SUMS.replace("30", "15")),
+        ((30, 0), BEHIND.replace("40", "30")),  # on average the least that is said
+        ((28, 0), WAITS),
+    ],
+    ids=lambda value: "and".join(map(str, value)) if isinstance(value, tuple) else value.partition(":")[0],
+)
+def test_learners_that_wait_for_each_other_name_the_one_that_is_behind_or_the_sums(summing, said):
+    ring = {"actor 0": shares(worked=50, blocked=50), "actor 1": shares(worked=50, blocked=50)}
+    one, other = (shares(worked=100, summing=share) for share in summing)
+    sentence = verdict(ring | {"learner": one, "learner 1": other})
+    assert sentence.startswith(said), sentence
+    assert sentence.endswith("."), sentence
+    turned = verdict(ring | {"learner": other, "learner 1": one})
+    assert turned == sentence.replace("learner 1 is", "learner is")
+
+
+def test_the_learner_that_is_behind_is_the_one_that_waits_least():
+    ring = {"actor 0": shares(worked=50, blocked=50)}
+    of = {"learner": 30, "learner 1": 30, "learner 2": 10, "learner 3": 30}
+    balance = ring | {name: shares(worked=100, summing=share) for name, share in of.items()}
+    assert verdict(balance).startswith("Learning-bound: learner 2 is behind, the others wait up to 30 % of the time")
+    even = balance | {"learner 2": shares(worked=100, summing=30)}
+    assert verdict(even).startswith("All-reduce-bound: the learners wait 30 % of the time")
+
+
+def test_sums_are_not_named_where_they_hold_nobody_up():
+    """The actors have to wait for the learners, there have to be several, and a wait for cores comes first."""
+    slow = shares(worked=100, summing=60)
+    two = {"learner": slow, "learner 1": slow}
+    ring = {"actor 0": shares(worked=85, blocked=15)}
+    assert verdict(ring | two).startswith("All-reduce-bound")
+    assert verdict({"actor 0": shares(worked=86, blocked=14)} | two).startswith("Balanced")
+    assert verdict(ring | {"learner": slow}).startswith("Learning-bound: the actors wait")
+    starved = shares(worked=50, starved=50, summing=40)
+    assert verdict({"actor 0": BUSY, "learner": starved, "learner 1": starved}).startswith("Sampling-bound")
+    preempted = shares(worked=60, preempted=40, summing=40)
+    assert verdict(ring | {"learner": preempted, "learner 1": preempted}).startswith("CPU-bound")

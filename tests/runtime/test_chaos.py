@@ -94,8 +94,8 @@ def after(*entered: Any, replayed: bool = False) -> dict[str, int]:
 
 def following(data: Any, start: int) -> Any:
     """The window that goes on where ``data`` ends."""
-    _, number, t, _ = data.obs[-1, 0].tolist()
-    return windows(start, number=int(number), t=int(t))
+    stream, number, t, _ = data.obs[-1, 0].tolist()
+    return windows(start, number=int(number), t=int(t), stream=int(stream))
 
 
 def test_the_ledger_sees_what_is_wrong() -> None:
@@ -125,6 +125,51 @@ def test_the_ledger_of_a_replay_sees_a_window_that_came_with_other_rows() -> Non
     assert after(third, first, third, second, first, replayed=True) == fine | {"rows": 20}
     assert after(first, windows(0, number=7), replayed=True)["torn"] == 1, "the same row number, and another episode"
     assert after(first, windows(4, number=7), replayed=True)["torn"] == 1, "it goes on elsewhere"
+
+
+def entered(ledger: Any, batches: list[list[Any]], pool: Any) -> Any:
+    """The ledger, into which one of several learners, or one alone, entered its windows, a batch at a time."""
+    from equipoise import tree
+    from equipoise.types import TRAJECTORY_STREAMS, Trajectory
+
+    def joined(windows: list[Any]) -> Any:
+        import torch
+
+        def together(name: str) -> Any:
+            axis = 0 if name in TRAJECTORY_STREAMS else 1
+            return tree.map(lambda *xs: torch.cat(xs, axis), *[getattr(data, name) for data in windows])
+
+        return Trajectory(**{name: together(name) for name in Trajectory.__slots__})
+
+    for windows_ in batches:
+        data, before = joined(windows_), ledger.counts.clone()
+        ledger.enter(data, aborts=False)
+        ledger.merge(data, before, pool)
+    return ledger
+
+
+def test_learners_that_enter_their_streams_have_one_ledger() -> None:
+    """Also where a stream is not in every batch, and where one learner sees what is wrong."""
+    import torch
+
+    from equipoise.learners.pool import ALONE
+    from tests.learners.several import together
+
+    first = [windows(0, stream=stream) for stream in range(4)]
+    second = [following(data, 4) for data in first]
+    for data in second:
+        data.version[:], data.behaviour["updates"][:] = 1, 1
+    gap = windows(9, stream=3)
+    shares = [
+        [[first[0], first[1]], [second[1]], [second[0], second[1]]],  # a window of stream 1 comes twice
+        [[first[2]], [first[3], second[2]], [gap]],
+    ]
+    whole = entered(Ledger(5), [one + other for one, other in zip(*shares, strict=True)], ALONE)
+    counts = dict(zip(COUNTS, whole.counts.tolist(), strict=True))
+    assert counts["rows"] == 36 and counts["duplicated"] == 4 and counts["missing"] == 4, counts
+    for part in together(2, lambda rank, pool: entered(Ledger(5), shares[rank], pool)):
+        for name, buffer in whole.named_buffers():
+            assert torch.equal(dict(part.named_buffers())[name], buffer), name
 
 
 # ------------------------------------------------------------------------------------------------------------- acceptance
