@@ -92,7 +92,7 @@ def ours(directory: Path) -> dict[str, Any]:
     """The work of a finished run, from its directory."""
     import equipoise
     from equipoise.record.directory import RunDirectory
-    from equipoise.runtime.blueprint import network
+    from equipoise.runtime.roles import network
     from equipoise.types import RunSpec, learning
 
     player = equipoise.load(directory)

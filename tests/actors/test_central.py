@@ -10,7 +10,7 @@ import torch
 
 from equipoise import api, tree
 from equipoise.actors.inference.joint import Asked, JointForward
-from equipoise.runtime import blueprint
+from equipoise.runtime import blueprint, roles
 
 GROUPS, STREAMS, ROUNDS = 13, 5, 20
 CASES = [
@@ -35,7 +35,7 @@ def some(specs: Any, rng: np.random.Generator, *shape: int) -> Any:
 def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, settings: list[str], seed: int) -> None:
     blue = blueprint.blueprint(api.program(env, algorithm, recipe=False, settings=settings, steps=100_000))
     role, rng = blue.roles["main"], np.random.default_rng(seed)
-    forward = JointForward(role.algorithm, blueprint.network(blue.program, blue.spec, "main"))
+    forward = JointForward(role.algorithm, roles.network(blue.program, blue.spec, "main"))
 
     def asked(group: int) -> Asked:
         rows: Any = forward.rows(

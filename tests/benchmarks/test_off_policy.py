@@ -40,7 +40,8 @@ def test_every_row_can_be_run_and_each_side_has_both_numbers_of_threads() -> Non
 @pytest.mark.parametrize("case", CASES)
 def test_parameters_are_those_of_our_networks(case: str) -> None:
     import equipoise
-    from equipoise.runtime.blueprint import blueprint, network
+    from equipoise.runtime.blueprint import blueprint
+    from equipoise.runtime.roles import network
     from equipoise.types import learning
 
     words = next(row.command for row in ROWS.values() if row.case == case and row.kind == "ours").split()

@@ -242,7 +242,7 @@ def test_more_minibatches_than_windows_of_a_recurrent_net_are_refused() -> None:
         def initial_state(self, n: int) -> dict[str, Any]:
             return {"h": torch.zeros(n)}
 
-    with pytest.raises(ValueError, match="at most 6 minibatches"):
+    with pytest.raises(ValueError, match="minibatches: expected at most 6"):
         Learner(Quadratic(minibatches=7), Recurrent(), schedule_updates=1, seed=0, batch=6)
 
 

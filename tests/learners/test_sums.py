@@ -71,3 +71,10 @@ def test_a_saved_lag_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     state: Any = ONE.state()
     with pytest.raises(ValueError, match=rf"^lag\.{next(iter(wrong))}: expected"):
         Sums().absorb(state | {"lag": state["lag"] | wrong}, CPU)
+
+
+def test_a_learner_that_has_not_met_a_metric_yet_adds_nothing_to_it() -> None:
+    """As the successor of one that died, or where more learners go on than there were."""
+    whole, part = of(({"loss": (6.0, 2.0), "actor": (1.0, 4.0)}, 5, [5, 3])), of(({"loss": (2.0, 2.0)}, 5, [5, 3]))
+    for record in together(3, lambda rank, pool: (whole, part, Sums())[rank].record(pool)):
+        assert record["metrics"] == {"actor": 0.25, "loss": 2.0}

@@ -18,7 +18,7 @@ from equipoise import api, tree
 from equipoise.actors.inference.exchange import Exchange
 from equipoise.programs import memory_needed as memory
 from equipoise.programs.memory_needed import Machine
-from equipoise.runtime import blueprint, build
+from equipoise.runtime import blueprint, build, roles
 from equipoise.runtime.ipc import Heap, PipeChannel
 from equipoise.workers.kinds import KINDS
 
@@ -27,7 +27,7 @@ ADDRESSES = 8 * GIB  # of the subprocesses: torch maps 3, and a queue of 10^12 e
 
 
 def sizes(blue: blueprint.Blueprint) -> dict[str, int]:
-    return {name: memory.nbytes(blueprint.network(blue.program, blue.spec, name)) for name in blue.roles}
+    return {name: memory.nbytes(roles.network(blue.program, blue.spec, name)) for name in blue.roles}
 
 
 @pytest.mark.parametrize(

@@ -655,3 +655,17 @@ def test_each_learner_has_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(ValueError, match="placement.learners: expected at most 1, as many as CUDA devices, .* got 2"):
         blueprint(program(learners=2, actors=2, batch=32, device="cuda"))
+
+
+@pytest.mark.parametrize(("learners", "most"), [(1, 8), (2, 4)])
+def test_a_recurrent_network_has_as_many_windows_as_minibatches(learners: int, most: int) -> None:
+    """It is said before a worker begins."""
+    made = program(PPO(core="lstm", minibatches=2 * most), learners=learners, actors=2, envs_per_actor=4, batch=8, unroll=16)
+    with pytest.raises(ValueError, match=f"algorithm.minibatches: expected at most {most}, .* got {2 * most}"):
+        blueprint(made)
+
+
+def test_weights_of_a_data_set_beside_the_rows_of_several_learners_are_refused() -> None:
+    settings = ["replay.selector=prioritized", "replay.dataset=a-data-set"]
+    with pytest.raises(ValueError, match="replay.selector: expected uniform for a replay with a data set that 2 learners"):
+        api.program("CartPole-v1", "dqn", recipe=False, learners=2, actors=2, settings=settings)

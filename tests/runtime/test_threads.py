@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from equipoise import api
-from equipoise.runtime import blueprint
+from equipoise.runtime import blueprint, roles
 
 SCRIPT = """
 import json, sys
@@ -65,7 +65,7 @@ def test_a_network_is_built_with_one_thread_and_the_caller_keeps_those_it_has(mo
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        blueprint.network(made, spec, "main")
+        roles.network(made, spec, "main")
         assert seen and set(seen) == {1} and torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

@@ -9,7 +9,7 @@ import torch
 
 from equipoise import api
 from equipoise.nets.vision import Vision
-from equipoise.runtime.blueprint import network
+from equipoise.runtime.roles import network
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Program, RunSpec, Schedule
 from tests.runtime.brooding import BROODS_S, Brooding
 

@@ -56,8 +56,23 @@ class NonFiniteUpdate(RuntimeError):
     """The error of a loss or gradient that is nan or infinite; no weight was changed by it."""
 
 
+def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
+    """Whether minibatches are made of rows; else they are whole windows, and ValueError where there are not as many.
+
+    Rows can be torn from their windows only where all sums along time are done in ``targets``.
+    """
+    if type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1)):
+        return True
+    if algorithm.minibatches > windows:
+        raise ValueError(
+            f"algorithm.minibatches: expected at most {windows}, the windows of a learner's batch, which stay whole since the "
+            f"network is recurrent or the loss runs along time, got {algorithm.minibatches}"
+        )
+    return False
+
+
 class Learner:
-    """Gradients, one optimiser per group, and the count of versions. Device-side sums only: nothing here waits for a GPU."""
+    """Gradients, one optimiser per group, and the count of versions. A learner alone never waits for a GPU."""
 
     def __init__(
         self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
@@ -76,14 +91,7 @@ class Learner:
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
-        # Rows can be torn from their windows only where all sums along time are done in ``targets``.
-        along_time = type(algorithm).targets is Learns.targets or bool(tree.leaves(self.net.initial_state(1)))
-        self.by_rows = not along_time
-        if not self.by_rows and algorithm.minibatches > batch:
-            raise ValueError(
-                f"expected at most {batch} minibatches, got {algorithm.minibatches}: they are made of the {batch} windows of a "
-                "batch, since the network is recurrent or the loss runs along time"
-            )
+        self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.target_every
         self._target = Target(algorithm.followed(self.net), every=every, tau=algorithm.tau) if every > 0 else None
         groups = algorithm.groups(net)

@@ -14,7 +14,8 @@ life        the driver             counted up when a learner is verified dead
 seen[r]     learner r              = ``life``, once it stands still; its other words do, too
 fresh[r]    the driver, r dead     1: the successor knows nothing yet
 ..          learner r              0, once it does
-address[r]  learner r              where gloo finds it, in this life
+address[r]  learner r              where gloo finds it, in this life: so many ``bytes[r]``
+met[r]      learner r              1 + ``life``, once its address holds in that life
 ==========  =====================  ===========================================================
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from equipoise import schema
-from equipoise.types import Pool, Tree
+from equipoise.learners.pool import Learners
+from equipoise.types import Tree
 
 _NUMBER = schema.Either(tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64")))
 SCHEMA: dict[str, schema.Schema] = {
@@ -48,13 +50,17 @@ class Sums:
         self.lag_max = max(self.lag_max, int(lag.max()))
         self.updates += 1
 
-    def record(self, pool: Pool | None) -> dict[str, Any]:
+    def record(self, pool: Learners | None) -> dict[str, Any]:
         """The metrics and the lag as plain numbers: those of all learners, which ask at once; without a ``pool`` its own."""
         sums = {name: (float(total), float(count)) for name, (total, count) in self.metrics.items()}
         lag, lag_max = (self.lag_sum, float(self.updates)), self.lag_max
         if pool is not None:
+            names = zlib.crc32("\n".join(sums).encode())
+            lag_max, most, least = map(int, pool.max(torch.tensor([lag_max, names, -names])))
+            if most != -least:  # a learner that began later has not met all of them
+                sums = {name: sums.get(name, (0.0, 0.0)) for name in _of_all(list(sums), pool)}
             *totals, lag = pool.sum(torch.tensor([*sums.values(), lag], dtype=torch.float64)).tolist()
-            sums, lag_max = dict(zip(sums, totals, strict=True)), int(pool.max(torch.tensor(lag_max)))
+            sums = dict(zip(sums, totals, strict=True))
         metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items()}
         return {"metrics": metrics, "lag_mean": lag[0] / lag[1], "lag_max": lag_max}
 
@@ -71,3 +77,12 @@ class Sums:
         self.lag_sum, self.updates = self.lag_sum + lag["sum"], self.updates + lag["updates"]
         self.lag_max = max(self.lag_max, lag["max"])
         self.add({name: (one["total"].to(device), one["count"].to(device)) for name, one in state["sums"].items()})
+
+
+def _of_all(names: Sequence[str], pool: Learners) -> list[str]:
+    """The names that any learner has, in one order everywhere."""
+    mine = "\n".join(names).encode()
+    texts = torch.zeros(pool.size, int(pool.max(torch.tensor(len(mine)))), dtype=torch.uint8)
+    texts[pool.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.uint8)
+    said = [bytes(text.tolist()).rstrip(b"\0").decode() for text in pool.max(texts)]
+    return sorted({name for text in said for name in text.split("\n") if name})

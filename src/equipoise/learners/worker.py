@@ -83,13 +83,15 @@ class LearnerWorker:
         record: Callable[[dict[str, Any]], None],
         gate: Callable[[int], bool] = never,
         meeting: Meeting | None = None,
+        replaceable: bool = False,
     ) -> None:
         """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
-        the learner; ``meeting``: with the other learners, None where there are none.
+        the learner; ``meeting``: with the other learners, None where there are none; ``replaceable``: one that is lost is
+        replaced, and the others go back with it.
         """
         self.lines, self._queue = dict(lines), queue
         self._meeting: Meeting = Solo() if meeting is None else meeting
-        self._leads = self._meeting.pool.rank == 0
+        self._leads, self._replaceable = self._meeting.pool.rank == 0, replaceable
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
@@ -146,7 +148,7 @@ class LearnerWorker:
     def _learn(self) -> None:
         """Make the next version of the batches that there are."""
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
-        if pool.size > 1:
+        if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
             sums.note_lag(line.learner.version, self._batches[name].data.version[0])
@@ -212,7 +214,9 @@ class LearnerWorker:
         if self._leads and self._one.weights.version < self.version:
             self._publish()
         keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
-        if keys is not None:
+        if keys is None:
+            self._meeting.freed(self.version)  # also where the one before died before it said so
+        else:
             for name, line in self.lines.items():
                 line.experience.adopt(keys)
                 self._unfinished[name] = keys

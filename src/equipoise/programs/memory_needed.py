@@ -142,7 +142,11 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     agents = blue.inferences or program.groups  # each with a network, and a copy of the newest weights
     for name, role in blue.roles.items():
         copies = 1 + 2 + 2 * agents  # the first network, the evaluation's with its copy
-        copies += blue.learners * learner_copies(learning(program)[name]) if role.frozen is None else role.frozen.pool
+        if role.frozen is None:
+            each = learner_copies(learning(program)[name])  # and, of several that may be replaced, all but the gradients again
+            copies += blue.learners * (each + (each - 1 if blue.replaceable else 0))
+        else:
+            copies += role.frozen.pool
         found["networks"] += copies * nets[name]
         found["weights"] += 3 * nets[name]
     return found

@@ -103,6 +103,12 @@ def _learners_problems(program: Program) -> list[str]:
         return [f"placement.learners: expected 1 without actors, whose rows are dealt to the learners, got {learners}"]
     if place.device not in ("cpu", "cuda"):
         return [f"placement.device: expected cuda with {learners} learners, which take cuda:0 and so on, got {place.device!r}"]
+    for one in learning(program).values():
+        if one.replay is not None and one.replay.dataset and one.replay.selector == "prioritized":
+            return [
+                f"replay.selector: expected uniform for a replay with a data set that {learners} learners share, since weights "
+                "are divided by the largest one of all learners' live rows, got 'prioritized'"
+            ]
     parts = {f"the {program.groups} groups of envs" if place.halves > 1 else f"the {place.actors} actors": program.groups}
     for policy in learning(program).values():
         if policy.replay is None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from equipoise.actors.forward.choice import Acts, choose, is_compiled
 from equipoise.actors.forward.forward import FORWARDS, can_round
-from equipoise.runtime.blueprint import Blueprint, network
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.roles import network
 
 KEY = "forward"  # key of run.json
 ASKS_AGAIN = (

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from equipoise import phases
@@ -26,15 +25,14 @@ from equipoise.experience.replay.plan import ReplayPlan, first_round, share
 from equipoise.experience.replay.row_layout import Layout
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
-from equipoise.nets.threads import one_thread
 from equipoise.programs import memory_needed as memory
 from equipoise.programs.limits import check_devices
 from equipoise.programs.refusals import refuse
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
-from equipoise.runtime.roles import Pace, Role, learns_first, role_of, teacher
+from equipoise.runtime.roles import Pace, Role, learns_first, network, role_of, teacher
 from equipoise.seeds import policy_seed
-from equipoise.types import DealtEnv, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning, stream_ids
+from equipoise.types import DealtEnv, EnvSpec, Policy, Program, RunSpec, agent_streams, learning, stream_ids
 from equipoise.workers.env import Making
 
 RECORDS = 200  # records of a run; at least one every RECORD_STEPS
@@ -136,6 +134,16 @@ class Blueprint:
         """The number of learners, which share every batch."""
         return self.program.placement.learners
 
+    @property
+    def replaceable(self) -> bool:
+        """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a policy's past, or weights
+        on a device.
+        """
+        frozen = any(role.frozen is not None for role in self.roles.values())
+        return self.learners > 1 and not (
+            self.replays or frozen or (self.inferences and self.program.placement.device != "cpu")
+        )
+
     def learner_of(self, group: int) -> int:
         """The learner that a group of envs writes its rows for."""
         return group % self.learners
@@ -209,19 +217,6 @@ def _common(program: Program) -> Policy:
 
 def making(program: Program) -> Making:
     return Making(env=program.env, policies=tuple(program.policies), route=program.route, metrics=program.source.metrics)
-
-
-def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
-    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays.
-
-    One thread builds it, since orthogonal initialisation (a QR) rounds by the number of threads.
-    """
-    policy = program.policies[name]
-    if isinstance(policy, Frozen):
-        return network(program, spec, policy.of)
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(policy_seed(program.schedule.seed, "network", name))
-        return policy.algorithm.network(spec.policies[name])
 
 
 def blueprint(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from equipoise import tree
 from equipoise.actors.forward.noise import Noise
@@ -14,7 +15,10 @@ from equipoise.actors.playing import noise_of
 from equipoise.envs import observation_spec
 from equipoise.experience.layout import RowSpec
 from equipoise.hints import hint
+from equipoise.learners.learner import cut_by_rows
 from equipoise.learners.optimizers import unknown_group
+from equipoise.nets.threads import one_thread
+from equipoise.seeds import policy_seed
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning
 
@@ -76,6 +80,19 @@ def learns_first(program: Program) -> list[str]:
     return sorted(program.policies, key=lambda name: isinstance(program.policies[name], Frozen))
 
 
+def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
+    """The initial network of a policy: the same bits wherever it is built. A frozen one has that whose past it plays.
+
+    One thread builds it, since orthogonal initialisation (a QR) rounds by the number of threads.
+    """
+    policy = program.policies[name]
+    if isinstance(policy, Frozen):
+        return network(program, spec, policy.of)
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(policy_seed(program.schedule.seed, "network", name))
+        return policy.algorithm.network(spec.policies[name])
+
+
 def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
@@ -88,6 +105,7 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     if (unknown := unknown_group(learns.optimizer, groups)) is not None:
         where = f"policies.{name}." if len(program.policies) > 1 else ""
         raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
+    cut_by_rows(algorithm, net, learns.batch * len(spec.places) // program.placement.learners)
     noise = noise_of(algorithm, net, spec.action)
     obs_row = observation_spec(spec.observation)
     state = net.initial_state(1)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class LearnerKind(Kind):
     """Kind of the learner. A learner that is lost is replaced where another one knows its state.
 
-    Else all workers begin again from the newest checkpoint: where there is one learner alone, where a replay's rows are lost
-    with it, or the past of a policy, or where no learner is left.
+    Else all workers begin again from the newest checkpoint: where none can be (``Blueprint.replaceable``), or where no learner
+    is left.
     """
 
     name = "learner"
@@ -66,7 +66,8 @@ class LearnerKind(Kind):
         experiences = _experiences(blue, shared, site, rank)
         lines = {name: _line(blue, name, nets[name], shared, experiences[name], meeting.pool) for name in blue.learns}
         worker = LearnerWorker(
-            lines, queue=site.queues[rank], meeting=meeting, past=past, updates=blue.updates, record_every=blue.record_every,
+            lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
+            record_every=blue.record_every,
             record=site.record, gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
         if not job.life:
@@ -83,7 +84,7 @@ class LearnerKind(Kind):
         return worker
 
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
-        if blue.learners == 1 or blue.replays or any(role.frozen is not None for role in blue.roles.values()):
+        if not blue.replaceable:
             return True
         fresh = shared.own[self.name].views["fresh"]
         return all(fresh[other] for other in range(blue.learners) if other != index)
