@@ -145,7 +145,16 @@ def test_every_report_is_a_line_at_once_and_nan_is_null(tmp_path):
     assert len(lines) == 2
     first, last = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert set(first) == set(Report.__dataclass_fields__)
-    parts = {"asleep": 0.0, "writing": 0.0, "resetting": 0.0, "resets": 0.0, "kind": "", "side": "beside", "serves": False}
+    parts = {
+        "asleep": 0.0,
+        "writing": 0.0,
+        "summing": 0.0,
+        "resetting": 0.0,
+        "resets": 0.0,
+        "kind": "",
+        "side": "beside",
+        "serves": False,
+    }
     assert first["balance"]["learner"] == {"worked": 0.5, "preempted": 0.0, "starved": 0.5, "blocked": 0.0} | parts
     assert first["final"] is False
     assert last["return_mean"] is None

@@ -43,6 +43,7 @@ class Buckets:
         """Before backward: what is to be added up beside the gradient. ``more`` has the sums after ``finish``."""
         self.more[0], self.more[1] = loss.detach(), count
         self._left, self._on, self._open = list(self._counts), 0, True
+        self._waits.clear()  # of sums that ended with a lost learner
 
     def _leaver(self, part: int) -> Callable[[Tensor], None]:
         def left(param: Tensor) -> None:
