@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/learners.py [--cases sleeping pong halfcheetah cartpole] [--rounds 3]
 
-``sleeping`` is planted: a learner sleeps 50 ms for a whole batch, and less for its share of one: cores are no limit there. Real
+``sleeping`` is planted: a learner sleeps 50 ms for its share of a batch, which has as many rows with more learners: cores are
+no limit there. Real
 work has one thread a learner, and is compared with one learner of two threads. A round runs every row in turn; a figure is
 the median over rounds of the ratio to the round's first row. Rates are between the first and the last record.
 """
@@ -21,12 +22,12 @@ from harness import host, ran, table
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
-SLEEPING = "CartPole-v1 --algorithm outside.sleepy:Sleepy --actors 4 --envs-per-actor 4 --unroll 16 --max-lag 2 --steps 25600"
+SLEEPING = "CartPole-v1 --algorithm outside.sleepy:Sleepy --actors 4 --envs-per-actor 16 --unroll 16 --max-lag 3 --steps 51200"
 PONG = "ALE/Pong-v5 --algorithm ppo --actors 2 --envs-per-actor 4 --unroll 32 --max-lag 1 --steps 10240"
 CHEETAH = "HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --max-lag 1 --steps 61440"
 CARTPOLE = "CartPole-v1 --algorithm ppo --actors 2 --envs-per-actor 16 --unroll 64 --max-lag 1 --steps 400000"
 CASES: dict[str, tuple[str, dict[str, str]]] = {
-    "sleeping": (SLEEPING, {f"{n} learners": f"--learners {n}" for n in (1, 2, 4)}),
+    "sleeping": (SLEEPING, {f"{n} learners": f"--learners {n} --batch {16 * n}" for n in (1, 2, 4)}),
     "pong": (PONG, {"1 of two threads": "--threads 2", "1 of one thread": "", "2 of one thread": "--learners 2"}),
     "halfcheetah": (CHEETAH, {"1 of two threads": "--threads 2", "1 of one thread": "", "2 of one thread": "--learners 2"}),
     "cartpole": (CARTPOLE, {"1": "", "2": "--learners 2"}),

@@ -1,4 +1,4 @@
-"""IMPALA with a planted cost: its loss sleeps 50 ms for a whole batch of 256 rows, and less for a share of one."""
+"""IMPALA with a planted cost: its loss sleeps 50 ms for each 256 rows of a learner's share of a batch."""
 
 from __future__ import annotations
 

@@ -77,15 +77,16 @@ class Learner:
     def __init__(
         self, algorithm: Learns, net: Any, *, optimizer: Optimizer | None = None, rewards: Rewards | None = None,
         device: str = "cpu", precision: Precision = "fp32", schedule_updates: int, seed: int, batch: int,
-        pool: Learners = ALONE,
+        pool: Learners = ALONE, weighted: bool = True,
     ) -> None:  # fmt: skip
         """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own; ``schedule_updates``: versions
         until the schedules end; ``batch``: windows of a batch (to check the minibatches); ``pool``: the learners that share the
-        batches.
+        batches; ``weighted``: do some items have smaller weights than others?
         """
         self.algorithm, self.device = algorithm, torch.device(device)
         self.optimizer = algorithm.default_optimizer if optimizer is None else optimizer
         self.net, self.pool = net.to(self.device), pool
+        self._weighted = weighted and pool.size > 1
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
@@ -133,7 +134,7 @@ class Learner:
             raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
         batch = replace(batch, data=data, targets=targets)
-        if self.pool.size > 1:  # weights only ever make a step smaller; a learner alone has them like that
+        if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         going = _Going()

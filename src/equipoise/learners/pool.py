@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from torch import Tensor
 from equipoise.types import Pool
 
 LONGEST_S = 24 * 3600.0  # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
+SPIN_S = (
+    0.01  # a learner first yields its core again and again: one that slept takes long to wake, on virtual machines above all
+)
 LOOK_S = 0.05  # how often a learner that waits for others looks whether they are there
 
 
@@ -127,6 +131,8 @@ class Group:
 
     def _wait(self, number: int) -> None:
         work, began = self._works[number], time.perf_counter()
+        while not work.is_completed() and time.perf_counter() - began < SPIN_S:
+            os.sched_yield()
         while True:
             with suppress(RuntimeError):  # the short wait is over, or the sum failed: what happened is asked below
                 work.wait(timedelta(seconds=LOOK_S))

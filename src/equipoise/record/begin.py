@@ -40,6 +40,7 @@ def new_learner(
         policy.algorithm, net, optimizer=policy.optimizer, rewards=policy.rewards, device=device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates, seed=seed, batch=batch, pool=pool,
+        weighted=policy.replay is not None and policy.replay.selector == "prioritized",
     )  # fmt: skip
 
 
