@@ -78,6 +78,7 @@ SETTINGS = [
     Wrong("sf --rollout", f"{TRAIN} --rollout 32", "it is --unroll here"),
     Wrong("sf --worker-num-splits", f"{TRAIN} --worker-num-splits 2", "with --inference central the envs of an actor are two"),
     Wrong("sf --policy-workers", f"{TRAIN} --policy-workers-per-policy 2", "--set placement.inference_workers=..."),
+    Wrong("ours --learners aut", f"{TRAIN} --learners aut", "got 'aut'; did you mean 'auto'?"),
     Wrong("sf --async-rl", f"{TRAIN} --async-rl True", "it is --max-lag here (it is 0 where acting and learning take turns"),
     Wrong("sf --serial-mode", f"{TRAIN} --serial-mode True", "--on serial runs all in one thread"),
     Wrong("sf --with-vtrace", f"{TRAIN} --with-vtrace True", "--algorithm impala corrects by V-trace"),

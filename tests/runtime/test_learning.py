@@ -143,6 +143,24 @@ def test_central_inference_learns_what_local_does(env: str, algorithm: str, thre
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("env", "algorithm", "threshold"),
+    [
+        ("CartPole-v1", "ppo", 475.0), ("Acrobot-v1", "ppo", -95.0), ("Pendulum-v1", "sac", -200.0),
+        ("equipoise/TMaze-v0", "r2d2", 3.8),
+    ],
+)  # fmt: skip
+def test_two_learners_learn_what_one_does(env: str, algorithm: str, threshold: float, seed: int, tmp_path: Any) -> None:
+    """The thresholds and budgets are those of the tests beside it. docs/learners.md has the figures."""
+    summary = train(env, algorithm, "process", seed, tmp_path, learners=2, **two_actors(algorithm, env))
+    first, worst = after_success(tmp_path, threshold)
+    print(f"| {env} | {algorithm} | {seed} | {first:,} | {worst:.1f} | {summary['evaluation']['mean']:.1f} |")
+    assert summary["evaluation"]["mean"] >= threshold, summary
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("algorithm", ["dqn", "sac", "apex_dqn"])
 def test_a_replay_solves_cartpole(algorithm: str, seed: int, tmp_path: Any) -> None:

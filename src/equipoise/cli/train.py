@@ -16,6 +16,7 @@ from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.hints import nearest
 from equipoise.types import OUT, WHAT, WHERE
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def train(
             from equipoise.programs.settings import at_least_one, convert
 
             where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
-            measured = [name for name in ("inference", "learners") if options[name] == "auto"]
+            measured = [name for name in ("inference", "learners") if _is_auto(name, options[name])]
             given, more = read(options | dict.fromkeys(measured))
             if where == "process":
                 from equipoise.runtime.process.forkserver import prepare
@@ -202,3 +203,10 @@ def train(
             view = View(run.program, on=run.on, quiet=quiet)
         code = watch(run, view, "train", start)
     sys.exit(code)
+
+
+def _is_auto(name: str, value: str | None) -> bool:
+    """Whether this setting is to be measured; ValueError for a word that is nearly `auto`."""
+    if value is not None and value != "auto" and nearest(value, ["auto"]):
+        raise ValueError(f"--{name}: expected a value or auto, got {value!r}; did you mean 'auto'?")
+    return value == "auto"

@@ -113,6 +113,19 @@ class Weights(Versions):
         """Another reader of the same memory, with its own copy."""
         return Weights(self._plan, self._memory)
 
+    def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
+        """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch overwrites them."""
+        found = self.fetch(newer_than)
+        return None if found is None else (found[0], self._copy)
+
+    def publish_bytes(self, version: int, data: Any) -> None:
+        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the size is another."""
+        given = np.frombuffer(data, np.uint8)
+        if len(given) != len(self._copy):
+            raise ValueError(f"expected {len(self._copy):,} bytes of weights, got {len(given):,}")
+        np.copyto(self._copy, given)
+        self.publish(version, self._mine)
+
     def _read(self, i: int) -> Mapping[str, Tensor]:
         np.copyto(self._copy, self._buffers[i])
         mine: Mapping[str, Tensor] = self._mine

@@ -1,0 +1,262 @@
+"""The proxy: home's half of every line. It stands in for the actors of other machines, so that the queue does not know of them.
+
+The proxy is the one process that writes what those actors would write: it reserves a block when an actor asks for a place,
+copies the rows that come into it, and commits it. A place is granted with the newest versions of that moment, and an actor does
+not begin before its machine has them; so the bound on the lag holds as if the actor were here.
+
+**Fencing.** When a session ends, or an actor is said to be dead, the proxy forgets the blocks of those groups at once and
+counts them in ``gone``; whatever comes for them later is refused. The driver then takes the blocks back (``Queue.cancel``), and
+says so in ``cancelled``; before that the group gets no place. Each of the two words has one writer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from equipoise.experience.queue.outbound import block_bytes, copy_block
+from equipoise.experience.queue.queue import Plan
+from equipoise.runtime.cluster.line import SILENT_S, Line, Link
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
+from equipoise.tree import ArraySpec
+from equipoise.types import Array, Slot, Tick, Tree
+
+
+class Queue(Protocol):
+    """A learner's queue, as far as the proxy writes into it."""
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
+    def commit(self, slots: Mapping[str, Slot]) -> None: ...
+    def restart(self, slots: Mapping[str, Slot]) -> None: ...
+
+
+class Versions(Protocol):
+    """The weights of one policy, as bytes."""
+
+    @property
+    def version(self) -> int: ...
+    def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None: ...
+
+
+class Heard(Protocol):
+    """What is done with the messages that concern the driver alone."""
+
+    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...  # of a worker of that site
+    def file(self, site: str, title: str, name: str, data: bytes) -> None: ...  # of a checkpoint; whole
+    def joined(self, site: str) -> None: ...  # a session begins
+    def left(self, site: str, how: str) -> None: ...  # it is over
+
+
+@dataclass(slots=True)
+class Remote:
+    """One group of envs on another machine."""
+
+    group: int
+    queue: Queue
+    streams: Array
+    wanted: int = 0  # places that it waits for
+    life: int = 0  # of its actor, as the site counts
+    open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
+
+
+@dataclass(slots=True)
+class Site:
+    """One machine with actors, as home sees it."""
+
+    name: str
+    incarnation: int  # the newest that was started; messages of an older one are refused
+    line: Line
+    groups: tuple[int, ...]
+    nonce: int = 0  # of the session; 0: there is none
+    newest: int = 0  # the newest nonce so far: what asks with an older one is late
+    told: tuple[int, int] = (0, 0)  # the cut and the step that it was told
+    parts: deque[bytes] = field(default_factory=deque)  # of a file that is coming
+
+
+class Proxy:
+    """A state machine that is ticked: it waits for nothing, and knows neither sockets nor Ray."""
+
+    def __init__(
+        self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Any],
+        fences: Mapping[str, Any], cut: Mapping[str, Any], heard: Heard, digest: str, silent_s: float = SILENT_S,
+    ) -> None:  # fmt: skip
+        """``versions``: of each policy. ``parts``: memory [n] uint8 that the statistics of the sites' workers go to, by number.
+
+        ``fences``: the words of ``specs``. ``cut``: the board's counters. ``digest``: of the Program; a site's must be the
+        same. ``silent_s``: after which a site that says nothing counts as gone.
+        """
+        self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
+        self._silent_s = silent_s
+        self._remotes = {remote.group: remote for remote in remotes}
+        self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
+        self._sites: dict[str, Site] = {}
+        self._sessions = 0
+        self.refused: Counter[str] = Counter()  # messages of sessions whose numbers make no sense, by the reason
+        self.most = {
+            Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: block_bytes(plan), Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
+            Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS, Kind.BEAT: 0,
+        }  # fmt: skip
+
+    @staticmethod
+    def specs(groups: int) -> Tree:
+        """The words of fences, by group: how often the proxy let go of it, and how often the driver took its blocks back."""
+        return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64"))
+
+    def expect(self, name: str, incarnation: int, groups: Sequence[int], link: Link) -> None:
+        """A site was started: its messages come by this link; an older incarnation of it is over."""
+        if (before := self._sites.get(name)) is not None:
+            self._fence(before, "a successor was started")
+        self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s), tuple(groups))
+
+    def forget(self, name: str) -> None:
+        """The site is over for good."""
+        self._fence(self._sites.pop(name), "it was ended")
+
+    def tick(self, now: float) -> Tick:
+        worked = False
+        for site in self._sites.values():
+            worked |= self._hear(site, now)
+        for site in self._sites.values():
+            worked |= self._serve(site)
+        return Tick.WORKED if worked else Tick.STARVED
+
+    # --------------------------------------------------------------------------------------------------- what sites say
+
+    def _hear(self, site: Site, now: float) -> bool:
+        worked, line = False, site.line
+        while (frame := line.receive(now)) is not None:
+            worked = True
+            if frame.kind is Kind.HELLO:
+                self._hello(site, frame, now)
+                continue
+            try:
+                self._take(site, frame)
+            except Refused as error:  # a site that says such things is broken, whoever it is
+                self.refused[str(error)] += 1
+                line.end()
+        for session in line.late:  # the site may not know that they are over
+            line.outside(Kind.EXPELLED, session)
+        line.late.clear()
+        if site.nonce and not line.beat(now):
+            self._fence(site, "its connection closed, it said nothing for long, or a message was lost")
+        return worked
+
+    def _hello(self, site: Site, frame: Frame, now: float) -> None:
+        """Begin a session, unless this site has been replaced, or has another Program."""
+        incarnation, nonce = frame.a, frame.b
+        if incarnation != site.incarnation:
+            site.line.outside(Kind.REFUSED, nonce, body=words(why=f"this site was replaced by incarnation {site.incarnation}"))
+            return
+        if (said := frame.words().get("plan")) != self._digest:
+            site.line.outside(Kind.REFUSED, nonce, body=words(why=f"expected a site of the run {self._digest}, got {said!r}"))
+            return
+        if nonce <= site.newest:  # it asked again, before it heard that the session began
+            return
+        if site.nonce:
+            self._fence(site, "it began anew")
+        self._sessions += 1
+        site.nonce = site.newest = nonce
+        site.told = 0, 0
+        site.line.outside(Kind.WELCOME, nonce, self._sessions)
+        site.line.begin(self._sessions, now)
+        self._heard.joined(site.name)
+
+    def _take(self, site: Site, frame: Frame) -> None:
+        kind = frame.kind
+        if kind in (Kind.WANT, Kind.ROWS, Kind.LOST, Kind.RESTARTED):
+            if frame.a not in site.groups:
+                raise Refused(f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
+            self._of_group(self._remotes[frame.a], frame)
+        elif kind is Kind.STATISTICS:
+            if not 0 <= frame.a < len(self._parts) or self._parts[frame.a].nbytes != len(frame.body):
+                raise Refused(f"statistics: expected a part with its bytes, got {frame.a} with {len(frame.body):,}")
+            self._parts[frame.a][:] = np.frombuffer(frame.body, np.uint8)
+        elif kind is Kind.ASK:
+            if not 0 <= frame.a < len(self._versions):
+                raise Refused(f"ask: expected one of {len(self._versions)} policies, got {frame.a}")
+            if (found := self._versions[frame.a].fetch_bytes(frame.b)) is not None:
+                site.line.send(Kind.WEIGHTS, frame.a, found[0], body=found[1])
+        elif kind is Kind.FILE:
+            site.parts.append(bytes(frame.body))
+        elif kind is Kind.SAID:
+            said = frame.words()
+            if "name" in said:  # the parts of a file came before
+                data = b"".join(site.parts)
+                site.parts.clear()
+                self._heard.file(site.name, str(said["title"]), str(said["name"]), data)
+            else:
+                self._heard.said(site.name, str(said["title"]), said["message"])
+
+    def _of_group(self, remote: Remote, frame: Frame) -> None:
+        if frame.kind is Kind.WANT:
+            remote.wanted += 1
+            remote.life = frame.b
+        elif frame.kind is Kind.LOST:
+            remote.life = frame.b
+            self._let_go(remote)
+        elif frame.kind is Kind.RESTARTED:
+            if not remote.open:
+                raise Refused(f"restarted: expected group {remote.group} with an open block, got none")
+            remote.queue.restart(remote.open[min(remote.open)])
+        else:
+            if (slots := remote.open.pop(frame.b, None)) is None:
+                raise Refused(f"rows: expected those of a block that group {remote.group} has, got {frame.b}")
+            if len(frame.body) != self.most[Kind.ROWS]:
+                raise Refused(f"rows: expected {self.most[Kind.ROWS]:,} bytes, got {len(frame.body):,}")
+            copy_block(self._plan, slots, frame.body)
+            remote.queue.commit(slots)
+
+    # ------------------------------------------------------------------------------------------------ what home answers
+
+    def _serve(self, site: Site) -> bool:
+        """Grant what can be granted, and pass on what the site's workers are to save for."""
+        if not site.nonce:
+            return False
+        worked, line = False, site.line
+        for group in site.groups:
+            remote = self._remotes[group]
+            while remote.wanted and self._gone[group] == self._cancelled[group]:
+                if (slots := remote.queue.reserve(remote.streams)) is None:
+                    break
+                # After the block was reserved, as an actor here would look.
+                now = np.array([one.version for one in self._versions], np.int64)
+                sequence = int(slots[self._plan.first].keys[0, 1])
+                remote.wanted -= 1
+                remote.open[sequence] = slots
+                line.send(Kind.GRANT, group, sequence, remote.life, body=now.tobytes())
+                worked = True
+        if (cut := (int(self._cut["save"][0]), int(self._cut["step"][0]))) != site.told:
+            site.told = cut
+            line.send(Kind.CUT, *cut)
+        return worked
+
+    def _fence(self, site: Site, how: str) -> None:
+        """The session is over: nothing that comes from it counts from now on."""
+        if not site.nonce:
+            return
+        site.nonce = 0
+        site.line.end()
+        site.parts.clear()
+        for group in site.groups:
+            self._let_go(self._remotes[group])
+        self._heard.left(site.name, how)
+
+    def _let_go(self, remote: Remote) -> None:
+        """Forget the blocks of a group; the driver takes them back."""
+        remote.open.clear()
+        remote.wanted = 0
+        self._gone[remote.group] += 1
+
+
+def take_back(fences: Mapping[str, Any], cancel: Callable[[int], object]) -> int:
+    """The driver's: take back the blocks of the groups that the proxy let go of, by ``cancel(group)`` -> their number."""
+    gone = fences["gone"].copy()  # what the proxy lets go of from now on is for the next call
+    groups = np.flatnonzero(gone > fences["cancelled"]).tolist()
+    for group in groups:
+        cancel(group)
+        fences["cancelled"][group] = gone[group]
+    return len(groups)

@@ -1,0 +1,239 @@
+"""A site: the half of every line where the actors are. It carries their rows home, and brings grants and weights.
+
+Its actors work as those at home do, over the memory of their machine; ``experience/queue/outbound.py`` is what they have for a
+queue, and the site is the one process that publishes into their weight stores. When a session ends, the actors go on with the
+slot that they have, whose rows are dropped; they get the next one once there is a session again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from equipoise.experience.queue.outbound import VOID, Outbound
+from equipoise.runtime.cluster.line import SILENT_S, Line, Link
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, words
+from equipoise.types import Tick
+
+AGAIN_S = 1.0  # after which home is asked again to begin a session
+STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
+PART = 1 << 19  # bytes of a part of a file
+
+
+class Store(Protocol):
+    """The weights of one policy on this machine."""
+
+    @property
+    def version(self) -> int: ...
+    def publish_bytes(self, version: int, data: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the memory that home has a copy of: what a group's workers count."""
+
+    number: int  # home's
+    memory: Any  # [n] uint8
+
+
+@dataclass(slots=True)
+class _Granted:
+    """A place that home gave, which waits for weights or for a free slot."""
+
+    sequence: int
+    versions: Any  # [policies] int64
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the site knows of a group besides the words of ``Outbound``."""
+
+    told: int = 0  # of its wants, home knows of so many
+    life: int = 0  # of its actor
+    restarted: int = 0
+    pending: deque[_Granted] = field(default_factory=deque)
+    let_go: bool = False  # it gets no more places
+
+
+class SiteEnd:
+    """A state machine that is ticked: it waits for nothing, and knows neither processes, sockets nor Ray."""
+
+    def __init__(
+        self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
+        parts: Mapping[int, Sequence[Part]], *, digest: str, cut: Callable[[int, int], object], ended: Callable[[str], object],
+        silent_s: float = SILENT_S,
+    ) -> None:  # fmt: skip
+        """``outbound``: of each learner; ``stores``: of each policy; ``parts``: by group, what goes home before its rows do.
+
+        ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
+        ``ended`` with the reason why this site is of no more use.
+        """
+        self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
+        self._outbound, self._stores, self._parts = outbound, stores, parts
+        self._groups = {(o, at): _Group() for o, one in enumerate(outbound) for at in range(len(one.groups))}
+        most = {
+            Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
+            Kind.STOP: 0, Kind.BEAT: 0, Kind.WEIGHTS: 1 << 40,
+        }  # fmt: skip
+        self.line = Line(link, most, silent_s)
+        self._nonce = incarnation << 32  # no other process of this site has it
+        self._asked_at: float | None = None  # when home was asked to begin a session
+        self._asked = [False] * len(stores)  # for weights
+        self._counted_at = 0.0
+        self.dropped = 0  # slots whose rows were not sent, since their block was taken away
+
+    @property
+    def joined(self) -> bool:
+        return bool(self.line.session)
+
+    def tick(self, now: float) -> Tick:
+        worked = self._hear(now)
+        if not self.joined:
+            self._ask(now)
+        for (o, at), group in self._groups.items():
+            worked |= self._carry(self._outbound[o], at, group)
+        worked |= self._grant()
+        if self.joined and now - self._counted_at >= STATISTICS_S:
+            self._counted_at = now
+            for parts in self._parts.values():
+                self._count(parts)
+        return Tick.WORKED if worked else Tick.STARVED
+
+    def say(self, title: str, message: Mapping[str, Any]) -> None:
+        """Pass on what a worker told its driver."""
+        if self.joined:
+            self.line.send(Kind.SAID, body=words(title=title, message=message))
+
+    def file(self, title: str, name: str, data: bytes) -> None:
+        """Send a file of a checkpoint."""
+        for at in range(0, len(data), PART):
+            self.line.send(Kind.FILE, body=data[at : at + PART])
+        self.line.send(Kind.SAID, body=words(title=title, name=name))
+
+    # ------------------------------------------------------------------------------------------------------ the session
+
+    def _ask(self, now: float) -> None:
+        """Ask home to begin a session, and ask again: what is asked for may not have come."""
+        if self._asked_at is None:  # a session has ended, or this is the first
+            self._nonce += 1
+            for (o, at), group in self._groups.items():
+                self._forget(self._outbound[o], at, group)
+            self._asked = [False] * len(self._stores)
+        elif now - self._asked_at < AGAIN_S:
+            return
+        self._asked_at = now
+        said = words(site=self._name, plan=self._digest)
+        self.line.outside(Kind.HELLO, self._incarnation, self._nonce, said)
+
+    def _forget(self, outbound: Outbound, at: int, group: _Group) -> None:
+        """Home has taken the blocks of the group back, or will."""
+        outbound.void(at)
+        group.pending.clear()
+        group.told = int(outbound.words["granted"][at])
+        group.life = int(outbound.words["lives"][at])
+        group.restarted = int(outbound.words["restarted"][at])
+        group.let_go = False
+
+    def _hear(self, now: float) -> bool:
+        worked, line = False, self.line
+        while (frame := line.receive(now)) is not None:
+            worked = True
+            self._take(frame, now)
+        line.late.clear()
+        if self._asked_at is None and not line.beat(now):
+            worked = True  # the session is over: ``_ask`` is next
+        return worked
+
+    def _take(self, frame: Frame, now: float) -> None:
+        kind = frame.kind
+        if kind is Kind.WELCOME:
+            if frame.a == self._nonce and not self.joined:
+                self.line.begin(frame.b, now)
+                self._asked_at = None
+        elif kind is Kind.EXPELLED:
+            if frame.a == self.line.session:
+                self.line.end()
+        elif kind is Kind.REFUSED:
+            if frame.a == self._nonce:
+                self._ended(str(frame.words()["why"]))
+        elif kind is Kind.GRANT:
+            o, at = self._place(frame.a)
+            group = self._groups[o, at]
+            if frame.c == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
+                group.pending.append(_Granted(frame.b, np.frombuffer(frame.body, np.int64)))
+        elif kind is Kind.WEIGHTS:
+            self._asked[frame.a] = False
+            if frame.b > self._stores[frame.a].version:
+                self._stores[frame.a].publish_bytes(frame.b, frame.body)
+        elif kind is Kind.CUT:
+            self._cut(frame.a, frame.b)
+        elif kind is Kind.LET_GO:
+            for (o, at), group in self._groups.items():
+                group.let_go |= frame.a in (-1, self._outbound[o].groups[at])
+        elif kind is Kind.STOP:
+            self._ended("")
+
+    def _place(self, group: int) -> tuple[int, int]:
+        return next((o, one.at(group)) for o, one in enumerate(self._outbound) if group in one.groups)
+
+    # --------------------------------------------------------------------------------------------------- what is carried
+
+    def _carry(self, outbound: Outbound, at: int, group: _Group) -> bool:
+        """Send what a group's actor asks for and what it wrote: its next want first, so that the answer meets the rows."""
+        worked, number = False, outbound.groups[at]
+        if (life := int(outbound.words["lives"][at])) != group.life:
+            worked |= self._rows(outbound, at)  # of the dead one, which it had handed in
+            self._forget(outbound, at, group)
+            group.life = life
+            if self.joined:
+                self.line.send(Kind.LOST, number, life)
+        if self.joined:
+            while group.restarted < outbound.words["restarted"][at]:
+                group.restarted += 1
+                if outbound.sequence[at, int(outbound.words["full"][at]) % 2] != VOID:
+                    self.line.send(Kind.RESTARTED, number)
+            while group.told < outbound.words["want"][at] and not group.let_go:
+                group.told += 1
+                self.line.send(Kind.WANT, number, group.life)
+                worked = True
+        return worked | self._rows(outbound, at)
+
+    def _rows(self, outbound: Outbound, at: int) -> bool:
+        worked, number = False, outbound.groups[at]
+        while (found := outbound.complete(at)) is not None:
+            sequence, data = found
+            if sequence == VOID or not self.joined:
+                self.dropped += 1
+            else:
+                self._count(self._parts.get(number, ()))
+                self.line.send(Kind.ROWS, number, sequence, body=data)
+            outbound.sent(at)
+            worked = True
+        return worked
+
+    def _count(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self.line.send(Kind.STATISTICS, part.number, body=part.memory.tobytes())
+
+    def _grant(self) -> bool:
+        """Hand out places whose weights are here; ask for the weights of the others."""
+        worked = False
+        have = np.array([store.version for store in self._stores], np.int64)
+        wanted = np.zeros(len(have), bool)
+        for (o, at), group in self._groups.items():
+            outbound = self._outbound[o]
+            while group.pending and outbound.room(at):
+                if (missing := group.pending[0].versions > have).any():
+                    wanted |= missing
+                    break
+                outbound.grant(at, group.pending.popleft().sequence)
+                worked = True
+        for policy in np.flatnonzero(wanted).tolist():
+            if not self._asked[policy]:
+                self._asked[policy] = True
+                self.line.send(Kind.ASK, policy, int(have[policy]))
+        return worked

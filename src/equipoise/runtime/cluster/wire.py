@@ -1,0 +1,98 @@
+"""The table of what travels between a site and home: kinds of messages, their numbers, and the most bytes of each. No pickle.
+
+A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory, JSON where it is words.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import Any
+
+MAGIC = 0x45510001  # a protocol that changes gets another number
+_HEAD = struct.Struct("<IIqqqqq")  # magic, kind, session, number, a, b, c
+HEAD = _HEAD.size
+WORDS = 1 << 20  # bytes of a body of words
+
+
+@unique
+class Kind(IntEnum):
+    """``a``, ``b``, ``c`` are the numbers of a message; a group is one of the run's groups of envs."""
+
+    # the site's
+    HELLO = 1  # a: incarnation, b: nonce; {"site", "plan"}
+    WANT = 2  # a: group, b: life; a place for its next unroll
+    ROWS = 3  # a: group, b: sequence; the bytes of a block
+    STATISTICS = 4  # a: number of the part that they belong to; the bytes of that part of the memory
+    ASK = 5  # a: policy, b: version; weights that are newer
+    LOST = 6  # a: group, b: the life that begins now; its actor is verified dead
+    RESTARTED = 7  # a: group; it writes its oldest place a second time
+    SAID = 8  # {"title", "message"}: what a worker told its driver
+    FILE = 9  # {"title", "name", "more"} is said before; a part of a file of a checkpoint
+    # home's
+    WELCOME = 32  # a: nonce, b: the session that begins
+    EXPELLED = 33  # a: the session that is over
+    REFUSED = 34  # a: nonce; the words say why there is no session
+    GRANT = 35  # a: group, b: sequence, c: life; the version of each policy [n] int64 when it was given
+    WEIGHTS = 36  # a: policy, b: version; the bytes of its tensors
+    CUT = 37  # a: the cut that workers are to save for, b: its step
+    LET_GO = 38  # a: group, or -1 for all; it gets no place after the one that it has
+    STOP = 39
+    # both
+    BEAT = 64
+
+
+OUTSIDE = frozenset({Kind.HELLO, Kind.WELCOME, Kind.EXPELLED, Kind.REFUSED})  # belong to no session: its number is 0
+
+
+class Refused(ValueError):
+    """A message that is not of the protocol, or larger than its kind allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message."""
+
+    kind: Kind
+    session: int
+    number: int  # counts the sender's messages in the session
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    body: Any = b""  # of the buffer protocol
+
+    @property
+    def head(self) -> bytes:
+        return _HEAD.pack(MAGIC, self.kind, self.session, self.number, self.a, self.b, self.c)
+
+    def words(self) -> dict[str, Any]:
+        """The body as JSON; ``Refused`` where it is none."""
+        try:
+            found = json.loads(bytes(self.body))
+        except ValueError as error:
+            raise Refused(f"{self.kind.name}: expected JSON, got {bytes(self.body[:40])!r}") from error
+        if not isinstance(found, dict):
+            raise Refused(f"{self.kind.name}: expected a JSON object, got {type(found).__name__}")
+        return found
+
+
+def words(**said: Any) -> bytes:
+    return json.dumps(said).encode()
+
+
+def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
+    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those that may come."""
+    if len(head) != HEAD:
+        raise Refused(f"expected a head of {HEAD} bytes, got {len(head)}")
+    magic, kind, session, number, a, b, c = _HEAD.unpack(head)
+    if magic != MAGIC:
+        raise Refused(f"expected a message of protocol {MAGIC:#x}, got {magic:#x}")
+    if kind not in most:
+        raise Refused(f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}")
+    size = memoryview(body).nbytes
+    if size > most[kind]:
+        raise Refused(f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}")
+    return Frame(Kind(kind), session, number, a, b, c, body)

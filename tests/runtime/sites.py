@@ -1,0 +1,224 @@
+"""Home, sites and a hostile relay between them, ticked in one thread by a clock of their own."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.experience.queue.outbound import Outbound
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
+from equipoise.runtime.cluster.site import Part, SiteEnd
+from equipoise.runtime.ipc import Heap
+from equipoise.types import stream_ids
+from tests.experience import hammer
+from tests.experience.alone import POLICY, Alone
+
+SILENT = 40.0  # ticks
+DIGEST = "the program"
+
+
+class Store:
+    """The weights of one policy, whose bytes say their version."""
+
+    def __init__(self, version: int = -1) -> None:
+        self.version = version
+
+    def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None:
+        return (self.version, np.array([self.version]).tobytes()) if self.version > newer_than else None
+
+    def publish_bytes(self, version: int, data: Any) -> None:
+        assert np.frombuffer(data, np.int64).tolist() == [version]
+        self.version = version
+
+
+@dataclass
+class End:
+    """``Link`` of one end."""
+
+    inbox: deque[tuple[float, bytes, bytes]] = field(default_factory=deque)
+    broken: bool = False
+    way: Way | None = None
+    to: list[End] = field(default_factory=list)
+
+    def send(self, head: bytes, body: Any) -> bool:
+        assert self.way is not None
+        taken = [self.way.pass_on(end, head, bytes(body)) for end in self.to]
+        return all(taken)
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        assert self.way is not None
+        if not self.inbox or self.inbox[0][0] > self.way.clock.now:
+            return None
+        _, head, body = self.inbox.popleft()
+        return head, body
+
+    def closed(self) -> bool:
+        said, self.broken = self.broken, False
+        return said
+
+
+class Clock:
+    now = 0.0
+
+
+class Way:
+    """A connection that delays, drops what is under way when it is cut, and sometimes tells nobody."""
+
+    def __init__(self, clock: Clock, chance: random.Random, delay: float) -> None:
+        self.clock, self._chance, self._delay = clock, chance, delay
+        self.home = End(way=self)
+        self.down_until = 0.0
+
+    def join(self) -> End:
+        """The end of a site; a twin has one of its own, and both hear what home says."""
+        end = End(way=self, to=[self.home])
+        self.home.to.append(end)
+        return end
+
+    def pass_on(self, to: End, head: bytes, body: bytes) -> bool:
+        if self.clock.now < self.down_until:
+            return self._chance.random() < 0.5  # TCP takes what it will not deliver
+        due = self.clock.now + self._chance.random() * self._delay
+        if to.inbox:
+            due = max(due, to.inbox[-1][0])
+        to.inbox.append((due, head, body))
+        return True
+
+    def cut(self, ticks: float, *, told: bool) -> None:
+        """Everything under way is lost, and more for so many ticks."""
+        for end in (self.home, *self.home.to):
+            end.inbox.clear()
+            end.broken |= told
+        self.down_until = self.clock.now + ticks
+
+
+class Home:
+    """The queue, its learner and its driver, and the proxy."""
+
+    def __init__(self, plan: Plan, clock: Clock, proxy: type[Proxy] = Proxy, silent: float = SILENT) -> None:
+        self.plan, self.clock = plan, clock
+        self.queue = Alone(
+            plan, Heap("queue", plan.nbytes), free=[LocalChannel() for _ in range(plan.channels)], full=LocalChannel()
+        )
+        self.queue.fill()
+        self.store = Store(0)
+        self.fences = tree.zeros(Proxy.specs(plan.actors))
+        self.cut = {name: np.zeros(1, np.int64) for name in ("save", "step")}
+        self.counts = np.zeros((plan.actors, 8), np.uint8)  # the statistics of each actor: its last stamp
+        self.heard: list[tuple[str, Any]] = []
+        self.lags: list[int] = []
+        self.seen = set[int]()
+        self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
+        remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
+        self.proxy = proxy(plan, remotes, [self.store], list(self.counts), self.fences, self.cut, self, DIGEST, silent)
+        self._reconciling = False
+
+    def tick(self, *, drives: bool, learns: bool) -> None:
+        self.proxy.tick(self.clock.now)
+        if drives:
+            if take_back(self.fences, lambda a: self.queue.cancel(stream_ids(a, self.plan.block))):
+                self._reconciling = True
+            if self._reconciling:
+                self._reconciling = not self.queue.reconcile()
+        if learns and (keys := self.queue.take()) is not None:
+            batch = self.queue.batches(keys)[POLICY]
+            for _, actor, stamp in hammer.read(batch):
+                assert stamp not in self.seen, "learned from twice"
+                self.seen.add(stamp)
+                self.lags.append(self.store.version - stamp // 1_000_000)
+                assert int(self.counts[actor].view(np.int64)[0]) >= stamp, "statistics after their rows"
+            self.batches.append([(actor, stamp) for _, actor, stamp in hammer.read(batch)])
+            self.store.version += 1
+            self.queue.finish(keys)
+
+    def check(self) -> Mapping[str, float]:
+        """Every row is accounted for."""
+        found = self.queue.stats()
+        assert found["inserted"] == found["sampled"] + found["dropped"] + found["held"]
+        assert found["sampled"] == len(self.batches) * self.plan.batch * self.plan.unroll
+        return found
+
+    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
+        self.heard.append((title, message))
+
+    def file(self, site: str, title: str, name: str, data: bytes) -> None:
+        self.heard.append((title, (name, data)))
+
+    def joined(self, site: str) -> None:
+        self.heard.append((site, "joined"))
+
+    def left(self, site: str, how: str) -> None:
+        self.heard.append((site, how))
+
+
+class _Named:
+    """The queue with a mapping of slots, as the proxy takes it."""
+
+    def __init__(self, queue: Alone) -> None:
+        self._queue = queue
+
+    def reserve(self, streams: Any) -> Any:
+        slot = self._queue.reserve(streams)
+        return None if slot is None else {POLICY: slot}
+
+    def commit(self, slots: Any) -> None:
+        self._queue.commit(slots[POLICY])
+
+    def restart(self, slots: Any) -> None:
+        self._queue.restart(slots[POLICY])
+
+
+class Machine:
+    """A site with its actors. A stamp is the version that its actor began with, times a million, plus a number of its own."""
+
+    stamps = 0
+
+    def __init__(
+        self, name: str, incarnation: int, plan: Plan, groups: range, way: Way, end: type[SiteEnd] = SiteEnd,
+        silent: float = SILENT,
+    ) -> None:  # fmt: skip
+        self.plan, self.groups, self.way = plan, groups, way
+        self.outbound = Outbound(plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups))))
+        self.store = Store()
+        self.counts = {group: np.zeros(8, np.uint8) for group in groups}
+        self.ended: list[str] = []
+        self.cuts: list[tuple[int, int]] = []
+        self.done: Counter[int] = Counter()  # unrolls that each actor handed in
+        self.end = end(
+            name, incarnation, way.join(), [self.outbound], [self.store],
+            {group: [Part(group, self.counts[group])] for group in groups}, digest=DIGEST,
+            cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, silent_s=silent,
+        )  # fmt: skip
+        self.writing: dict[int, tuple[Any, int]] = {}
+
+    def act(self, group: int) -> None:
+        """One step of an actor: it begins an unroll, or hands it in."""
+        streams = stream_ids(group, self.plan.block)
+        if group not in self.writing:
+            slots = self.outbound.reserve(streams)
+            if slots is not None:
+                Machine.stamps += 1
+                self.writing[group] = slots, self.store.version * 1_000_000 + Machine.stamps
+            return
+        slots, stamp = self.writing.pop(group)
+        hammer.write(slots[POLICY], group, stamp)
+        self.counts[group].view(np.int64)[0] = stamp
+        self.outbound.commit(slots)
+        self.done[group] += 1
+
+    def restart(self, group: int) -> None:
+        if group in self.writing:
+            self.outbound.restart(self.writing[group][0])
+
+    def kill(self, group: int) -> None:
+        """The actor dies, at any moment."""
+        self.writing.pop(group, None)
+        self.outbound.cancel(stream_ids(group, self.plan.block))

@@ -1,0 +1,241 @@
+"""The protocol of sites and home under a relay that delays, cuts and lies: the lag keeps its bound, no row is lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise.experience.queue.queue import Plan
+from equipoise.runtime.cluster.line import Line
+from equipoise.runtime.cluster.proxy import Proxy
+from equipoise.runtime.cluster.site import SiteEnd
+from equipoise.runtime.cluster.wire import Kind, parse
+from tests.experience.alone import POLICY
+from tests.experience.hammer import BLOCK, ROW, UNROLL
+from tests.runtime.sites import SILENT, Clock, Home, Machine, Way
+
+
+def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Plan:
+    return Plan(rows={POLICY: ROW}, unroll=UNROLL, batch=per_batch * BLOCK, block=BLOCK, envs=actors * BLOCK, max_lag=max_lag)
+
+
+class World:
+    """Home and two sites, by one chance."""
+
+    def __init__(
+        self, seed: int, max_lag: int | None, *, delay: float, proxy: type[Proxy] = Proxy, end: type[SiteEnd] = SiteEnd,
+        slow: int = 1, silent: float = SILENT,
+    ) -> None:  # fmt: skip
+        self.chance, self.clock, self.plan, self._end = random.Random(seed), Clock(), plan(max_lag=max_lag), end
+        self.home = Home(self.plan, self.clock, proxy, silent)
+        self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
+        self.incarnations, self.twins, self._slow, self._silent = [1, 1], list[Machine](), slow, silent
+        self.sites = [self._site(i) for i in range(2)]
+
+    def _site(self, i: int) -> Machine:
+        name, groups = f"site {i}", range(2 * i, 2 * i + 2)
+        self.home.proxy.expect(name, self.incarnations[i], groups, self.ways[i].home)
+        machine = Machine(name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent)
+        for group, counts in machine.counts.items():  # a site goes on with what home knows
+            counts[:] = self.home.counts[group]
+        return machine
+
+    def replace(self, i: int) -> None:
+        """A site is thought dead and started again; the old one lives on, with its half of the connection."""
+        self.incarnations[i] += 1
+        self.twins.append(self.sites[i])
+        self.sites[i] = self._site(i)
+
+    def tick(self, ticks: int = 1) -> None:
+        for _ in range(ticks):
+            self.clock.now += 1.0
+            for machine in (*self.sites, *self.twins[-1:]):
+                machine.end.tick(self.clock.now)
+                for group in machine.groups:
+                    if self.chance.random() < (1.0 / self._slow if group == 0 else 1.0):
+                        machine.act(group)
+            self.home.tick(drives=self.chance.random() < 0.5, learns=self.chance.random() < 0.5)
+
+    def trouble(self) -> None:
+        """One thing goes wrong."""
+        i, kind = self.chance.randrange(2), self.chance.randrange(6)
+        if kind == 0:
+            self.ways[i].cut(0, told=True)
+        elif kind == 1:
+            self.ways[i].cut(self.chance.random() * 100, told=self.chance.random() < 0.5)
+        elif kind == 2:
+            self.sites[i].kill(self.chance.choice(self.sites[i].groups))
+        elif kind == 3:
+            self.sites[i].restart(self.chance.choice(self.sites[i].groups))
+        elif kind == 4 and len(self.twins) < 3:
+            self.replace(i)
+
+    def settle(self) -> None:
+        """Run without trouble: everything gets going again, and all rows are accounted for."""
+        before = len(self.home.batches)
+        self.tick(400)
+        assert len(self.home.batches) > before + 5, "the run does not go on"
+        self.home.check()
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2, 4])
+def test_the_lag_is_never_above_its_bound(max_lag: int) -> None:
+    """One actor is twenty times slower. Messages that take long keep the lag below the bound; short ones let it come there."""
+    for delay in (0.5, 200.0):
+        world = World(max_lag, max_lag, delay=delay, slow=20, silent=1000.0)
+        world.tick(2500)
+        assert max(world.home.lags) <= max_lag
+        assert max(world.home.lags) == max_lag or delay > 1.0
+        assert world.home.check()["dropped"] == 0
+
+
+def schedule(seed: int, max_lag: int | None, **broken: Any) -> None:
+    """Delays, cuts with and without a word, killed actors, lost envs, sites that are thought dead and live on."""
+    world = World(seed, max_lag, delay=8.0, **broken)
+    for _ in range(12):
+        world.tick(world.chance.randrange(60))
+        world.trouble()
+        world.home.check()
+        assert max_lag is None or max(world.home.lags, default=0) <= max_lag
+    world.settle()
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("max_lag", [0, 1, 4, None])
+def test_nothing_is_lost_whatever_goes_wrong(seed: int, max_lag: int | None) -> None:
+    schedule(seed, max_lag)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_lag", [0, 1, 4, None])
+def test_nothing_is_lost_in_a_thousand_schedules(max_lag: int | None) -> None:
+    for seed in range(100, 350):
+        schedule(seed, max_lag)
+
+
+class GrantsAtOnce(SiteEnd):
+    """A place is handed out before the weights of its version are here."""
+
+    def _grant(self) -> bool:
+        for group in self._groups.values():
+            for granted in group.pending:
+                granted.versions = granted.versions - 3
+        return super()._grant()
+
+
+class SkipsAVersion(SiteEnd):
+    """Weights are taken for newer than they are."""
+
+    def _take(self, frame: Any, now: float) -> None:
+        if frame.kind is Kind.GRANT:
+            frame = replace(frame, body=(np.frombuffer(frame.body, np.int64) - 1).tobytes())
+        super()._take(frame, now)
+
+
+class CountsAfterwards(SiteEnd):
+    """Statistics follow the rows that they belong to."""
+
+    def _rows(self, outbound: Any, at: int) -> bool:
+        parts, self._parts = self._parts, {}
+        worked = super()._rows(outbound, at)
+        self._parts = parts
+        return worked
+
+
+class AnySession(Line):
+    """Every message is taken, whenever it was sent."""
+
+    def receive(self, now: float) -> Any:
+        while (found := self.link.receive()) is not None:
+            frame = parse(*found, self._most)
+            self._heard_at = now
+            if frame.kind is not Kind.BEAT:
+                return frame
+        return None
+
+
+class TakesFencedRows(Proxy):
+    """What was granted before the session ended is still taken."""
+
+    def expect(self, name: str, *rest: Any) -> None:
+        super().expect(name, *rest)
+        self._sites[name].line.__class__ = AnySession
+
+    def _let_go(self, remote: Any) -> None:
+        before = dict(remote.open)
+        super()._let_go(remote)
+        remote.open.update(before)
+
+
+class SaysSoTooEarly(Proxy):
+    """The driver is told to take the blocks back while the proxy still grants them."""
+
+    def _serve(self, site: Any) -> bool:
+        cancelled, self._cancelled = self._cancelled, self._gone
+        worked = super()._serve(site)
+        self._cancelled = cancelled
+        return worked
+
+
+@pytest.mark.parametrize(
+    "broken", [GrantsAtOnce, SkipsAVersion, CountsAfterwards, TakesFencedRows, SaysSoTooEarly], ids=lambda one: one.__name__
+)
+def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
+    made = {"proxy" if issubclass(broken, Proxy) else "end": broken}
+
+    def hunt() -> None:
+        for seed in range(20):
+            schedule(seed, seed % 2, **made)
+
+    with pytest.raises(AssertionError):
+        hunt()
+
+
+def test_the_same_actors_go_on_after_a_partition() -> None:
+    world = World(0, 1, delay=2.0)
+    world.tick(100)
+    while not all(world.home.proxy._remotes[group].open for group in (0, 1)):
+        world.tick()
+    world.ways[0].cut(5 * SILENT, told=False)
+    world.tick(int(5 * SILENT))
+    said = [text for site, text in world.home.heard if site == "site 0"]
+    assert said[0] == "joined" and "said nothing for long" in said[1]
+    dropped = world.home.check()["dropped"]
+    assert dropped > 0
+    done = dict(world.sites[0].done)
+    world.settle()
+    assert [text for site, text in world.home.heard if site == "site 0"][2:] == ["joined"]
+    assert world.home.check()["dropped"] == dropped
+    assert all(world.sites[0].done[group] > done[group] + 5 for group in (0, 1))
+
+
+def test_a_twin_that_was_thought_dead_is_told_and_never_heard() -> None:
+    world = World(0, 1, delay=2.0)
+    world.tick(50)
+    world.replace(0)
+    world.settle()
+    assert world.twins[0].ended and "replaced by incarnation 2" in world.twins[0].ended[0]
+    assert world.home.proxy._sites["site 0"].line.refused["another session"] > 0
+
+
+def test_a_site_of_another_run_is_refused(monkeypatch: Any) -> None:
+    world = World(0, 1, delay=2.0)
+    monkeypatch.setattr(world.sites[0].end, "_digest", "another program")
+    world.tick(50)
+    assert "expected a site of the run" in world.sites[0].ended[0]
+    assert [text for site, text in world.home.heard if site == "site 0"] == []
+
+
+def test_a_cut_is_passed_on_to_every_site_also_to_one_that_joins_later() -> None:
+    world = World(0, 1, delay=2.0)
+    world.home.cut["save"][0], world.home.cut["step"][0] = 3, 500
+    world.tick(50)
+    assert [site.cuts for site in world.sites] == [[(3, 500)], [(3, 500)]]
+    world.replace(1)
+    world.tick(50)
+    assert world.sites[1].cuts == [(3, 500)]
