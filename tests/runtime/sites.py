@@ -14,8 +14,9 @@ from equipoise import tree
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.runtime.cluster.parts import Bytes
 from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
-from equipoise.runtime.cluster.site import Part, SiteEnd
+from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.ipc import Heap
 from equipoise.types import stream_ids
 from tests.experience import hammer
@@ -118,7 +119,9 @@ class Home:
         self.seen = set[int]()
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
-        self.proxy = proxy(plan, remotes, [self.store], list(self.counts), self.fences, self.cut, self, DIGEST, silent)
+        self.proxy = proxy(
+            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self.cut, self, DIGEST, silent
+        )
         self._reconciling = False
 
     def tick(self, *, drives: bool, learns: bool) -> None:
@@ -194,7 +197,7 @@ class Machine:
         self.done: Counter[int] = Counter()  # unrolls that each actor handed in
         self.end = end(
             name, incarnation, way.join(), [self.outbound], [self.store],
-            {group: [Part(group, self.counts[group])] for group in groups}, digest=DIGEST,
+            {group: Bytes(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
             cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, silent_s=silent,
         )  # fmt: skip
         self.writing: dict[int, tuple[Any, int]] = {}

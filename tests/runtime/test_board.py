@@ -138,7 +138,7 @@ def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(on: Any,
 
 def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.run.run.LAST_CUT_S", 1000.0)
-    monkeypatch.setattr("equipoise.runtime.process.process.GRACE_S", 0.2)
+    monkeypatch.setattr("equipoise.runtime.process.crew.GRACE_S", 0.2)
     run = api.train(program(algorithm=Held()), on="process", out=tmp_path / "run")
     report: Any = next(r for r in run if r.balance["learner"].share("worked") > 0.9)
     assert report.updates == 0 and report.verdict.startswith(("Learning-bound", "CPU-bound")), report.verdict

@@ -17,6 +17,7 @@ from equipoise.programs.limits import check_processes
 from equipoise.run.run import Run
 from equipoise.runtime import blueprint
 from equipoise.runtime.process import forkserver
+from equipoise.runtime.process.crew import Crew
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.types import Program, ReplaySettings
 from tests.runtime.ruling import Remembering, program
@@ -74,14 +75,14 @@ def test_more_actors_than_there_are_descriptors_for_are_refused(
 ) -> None:
     for kind in (context.ForkServerProcess, forkserver.EnvProcess):
         monkeypatch.setattr(kind, "start", start)
-    counted, real = list[int](), ProcessRuntime._start
+    counted, real = list[int](), Crew._start
 
-    def count(runtime: ProcessRuntime, child: Any) -> None:
+    def count(crew: Crew, child: Any) -> None:
         with pytest.raises(Counted) as told:
-            real(runtime, child)
+            real(crew, child)
         counted.append(told.value.args[0])
 
-    monkeypatch.setattr(ProcessRuntime, "_start", count)
+    monkeypatch.setattr(Crew, "_start", count)
     fits, too_many = (made(actors, inference, max_lag, workers, shards) for actors in (most, most + 1))
     check_processes(fits)
     ProcessRuntime(blueprint.blueprint(fits)).stop()

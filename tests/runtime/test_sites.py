@@ -141,9 +141,9 @@ class CountsAfterwards(SiteEnd):
     """Statistics follow the rows that they belong to."""
 
     def _rows(self, outbound: Any, at: int) -> bool:
-        parts, self._parts = self._parts, {}
+        before, self._of_group = self._of_group, dict.fromkeys(self._of_group, ())
         worked = super()._rows(outbound, at)
-        self._parts = parts
+        self._of_group = before
         return worked
 
 

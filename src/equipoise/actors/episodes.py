@@ -63,7 +63,7 @@ class Episodes:
 
     def __init__(self, streams: int, memory: Memory, metrics: Sequence[str] = ()) -> None:
         """``metrics``: the names of the columns of ``TimeStep.info``."""
-        self._memory, self._streams, self.metrics = memory, streams, tuple(metrics)
+        self.memory, self._streams, self.metrics = memory, streams, tuple(metrics)
         self._views = tree.views(self.layout(metrics), memory.buffer)
         self._running: dict[str, Any] = {"return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64)}
         self._return, self._length = self._running["return"], self._running["length"]
@@ -80,7 +80,7 @@ class Episodes:
         return cls.specs | ({"info": ArraySpec((RECENT, columns), "float64")} if columns else {})
 
     def __getstate__(self) -> tuple[int, Memory, tuple[str, ...]]:
-        return self._streams, self._memory, self.metrics
+        return self._streams, self.memory, self.metrics
 
     def __setstate__(self, state: tuple[int, Memory, tuple[str, ...]]) -> None:
         self.__init__(*state)  # type: ignore[misc]

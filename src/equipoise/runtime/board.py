@@ -54,6 +54,11 @@ class Board:
     def specs(names: Sequence[str]) -> dict[str, Any]:
         return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": dict.fromkeys(names, _WORKER)}
 
+    def row(self, name: str) -> dict[str, Any]:
+        """What a worker writes about itself, as views."""
+        found: dict[str, Any] = self._workers[name]
+        return found
+
     def flag_offset(self, name: str) -> int:
         """The offset of a worker's doorbell flag in the memory."""
         before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)

@@ -14,6 +14,7 @@ from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.rounding import Rounding
 from equipoise.actors.inference.exchange import Exchange
 from equipoise.errors import CannotResume
+from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.redeal import dealt_anew
 from equipoise.experience.queue.tokens import Channel
@@ -27,29 +28,34 @@ from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.kind import Kind, crew
+from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.shared import Own, PolicyMemory, Shared
 
 
 def lay_out(
     blue: Blueprint, kinds: Sequence[Kind], memory: Callable[[str, int], Any], channel: Callable[[], Channel],
-    share: Share | None = None, note: Callable[[str], object] = lambda text: None,
+    share: Share | None = None, note: Callable[[str], object] = lambda text: None, site: Sequence[Member] | None = None,
 ) -> tuple[Shared, Board, Any]:  # fmt: skip
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
-    ``note`` is told what a person has to know.
+    ``note`` is told what a person has to know. ``site``: the workers of a machine without learners; it has no queue, and no
+    weights yet.
     """
-    program, plan, titles = blue.program, queue_plan(blue), [member.title for member in crew(blue, kinds)]
+    program, plan = blue.program, queue_plan(blue)
+    titles = [member.title for member in (crew(blue, kinds) if site is None else site)]
+    groups = {group for one in site or () for group in one.kind.groups(blue, one.index)}
+    outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners)]
+    lanes = [plan.nbytes if site is None else tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(titles)), *[plan.nbytes] * blue.learners]
+    sizes = [tree.nbytes(Board.specs(titles)), *lanes]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
-    sharded = {name: blue.replays[name] for name, _ in blue.shards}
+    sharded = {name: blue.replays[name] for name, _ in blue.shards} if site is None else {}
     for name, replay in sharded.items():
         sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name)))] * blue.learners
     exchanged = exchange_sizes(blue) if blue.inferences else {}
@@ -61,9 +67,12 @@ def lay_out(
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
     board = Board(titles, next(parts))
-    queues = [
-        Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()) for _ in range(blue.learners)
-    ]
+    queues, outbound = list[Queue](), list[Outbound]()
+    for mine in outgoing:
+        if site is None:
+            queues.append(Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()))
+        else:
+            outbound.append(Outbound(plan, mine, next(parts)))
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
@@ -80,8 +89,9 @@ def lay_out(
     }
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
-    shared = Shared(queues=queues, policies=policies, posts=posts, exchange=exchange, own=owned)
-    _fill(blue, shared, initial, note)
+    shared = Shared(queues=queues, policies=policies, posts=posts, exchange=exchange, outbound=outbound, own=owned)
+    if site is None:
+        _fill(blue, shared, initial, note)
     return shared, board, whole
 
 

@@ -10,6 +10,7 @@ from equipoise import tree
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.rounding import Rounding
 from equipoise.actors.inference.exchange import Exchange
+from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.memory import Memory
@@ -49,12 +50,13 @@ class Own:
 class Shared:
     """What the workers of a run share."""
 
-    queues: Sequence[Queue]  # one a learner
+    queues: Sequence[Queue]  # one a learner; none on a machine without learners
     policies: Mapping[str, PolicyMemory]  # those that learn come first
     posts: Mapping[str, Sequence[ShardMailbox]] = field(
         default_factory=dict
     )  # by policy, of those whose replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
+    outbound: Sequence[Outbound] = ()  # there instead: one a learner, for the rows that go to it
     own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
 
     @property

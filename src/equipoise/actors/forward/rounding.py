@@ -40,11 +40,11 @@ class Rounding:
     }
 
     def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+        self.memory = memory
         self._views = tree.views(self.specs, memory.buffer)
 
     def __getstate__(self) -> Memory:
-        return self._memory
+        return self.memory
 
     def __setstate__(self, memory: Memory) -> None:
         self.__init__(memory)  # type: ignore[misc]

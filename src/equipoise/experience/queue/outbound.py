@@ -1,7 +1,7 @@
-"""Outbound: where the actors of a machine without a queue write their rows, and what they are told of the queue elsewhere.
+"""Outbound slots: actors write their rows here on a machine without a queue, and are told of the queue elsewhere.
 
 Each group of envs has two slots, used in turn. An actor asks for slot n (``want`` becomes n + 1), writes it once it is granted,
-and hands it in (``full`` becomes n + 1). Whatever stands between these words and the queue, the *carrier*, grants a slot once
+and hands it in (``full`` becomes n + 1). A *carrier* stands between these words and the queue. It grants a slot once
 the queue has given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes for a slot and every
 word has one writer, so there is no lock, and an actor may be killed at any instruction.
 

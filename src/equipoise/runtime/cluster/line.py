@@ -1,8 +1,8 @@
 """A line: one end of the sessions between a site and home. It knows no transport and no clock but those that it is given.
 
 A *session* is a stretch of time in which no message was lost: each end numbers what it sends, and a message of another
-session, or with a number that does not follow, is refused. Whatever goes wrong ends the session, and the next begins from
-what both ends know by themselves. So no end has to ask what the other has received.
+session, or with a number that does not follow, is refused. Each fault ends the session, and the next begins from what
+both ends know by themselves. So no end has to ask what the other has received.
 """
 
 from __future__ import annotations

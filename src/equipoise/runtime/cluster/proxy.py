@@ -21,6 +21,7 @@ import numpy as np
 from equipoise.experience.queue.outbound import block_bytes, copy_block
 from equipoise.experience.queue.queue import Plan
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
+from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Tick, Tree
@@ -81,10 +82,10 @@ class Proxy:
     """A state machine that is ticked: it waits for nothing, and knows neither sockets nor Ray."""
 
     def __init__(
-        self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Any],
+        self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
         fences: Mapping[str, Any], cut: Mapping[str, Any], heard: Heard, digest: str, silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
-        """``versions``: of each policy. ``parts``: memory [n] uint8 that the statistics of the sites' workers go to, by number.
+        """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
         ``fences``: the words of ``specs``. ``cut``: the board's counters. ``digest``: of the Program; a site's must be the
         same. ``silent_s``: after which a site that says nothing counts as gone.
@@ -98,7 +99,8 @@ class Proxy:
         self.refused: Counter[str] = Counter()  # messages of sessions whose numbers make no sense, by the reason
         self.most = {
             Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: block_bytes(plan), Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
-            Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS, Kind.BEAT: 0,
+            Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
+            Kind.BEAT: 0, Kind.PROBE: 0,
         }  # fmt: skip
 
     @staticmethod
@@ -174,7 +176,7 @@ class Proxy:
         elif kind is Kind.STATISTICS:
             if not 0 <= frame.a < len(self._parts) or self._parts[frame.a].nbytes != len(frame.body):
                 raise Refused(f"statistics: expected a part with its bytes, got {frame.a} with {len(frame.body):,}")
-            self._parts[frame.a][:] = np.frombuffer(frame.body, np.uint8)
+            self._parts[frame.a].write(frame.body)
         elif kind is Kind.ASK:
             if not 0 <= frame.a < len(self._versions):
                 raise Refused(f"ask: expected one of {len(self._versions)} policies, got {frame.a}")

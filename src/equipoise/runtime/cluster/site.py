@@ -1,6 +1,6 @@
 """A site: the half of every line where the actors are. It carries their rows home, and brings grants and weights.
 
-Its actors work as those at home do, over the memory of their machine; ``experience/queue/outbound.py`` is what they have for a
+The actors work as those at home do, over the memory of their machine; ``experience/queue/outbound.py`` is what they have for a
 queue, and the site is the one process that publishes into their weight stores. When a session ends, the actors go on with the
 slot that they have, whose rows are dropped; they get the next one once there is a session again.
 """
@@ -8,7 +8,7 @@ slot that they have, whose rows are dropped; they get the next one once there is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from equipoise.experience.queue.outbound import VOID, Outbound
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
+from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, words
 from equipoise.types import Tick
 
@@ -30,14 +31,6 @@ class Store(Protocol):
     @property
     def version(self) -> int: ...
     def publish_bytes(self, version: int, data: Any) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the memory that home has a copy of: what a group's workers count."""
-
-    number: int  # home's
-    memory: Any  # [n] uint8
 
 
 @dataclass(slots=True)
@@ -64,20 +57,21 @@ class SiteEnd:
 
     def __init__(
         self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
-        parts: Mapping[int, Sequence[Part]], *, digest: str, cut: Callable[[int, int], object], ended: Callable[[str], object],
-        silent_s: float = SILENT_S,
+        parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str, cut: Callable[[int, int], object],
+        ended: Callable[[str], object], silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
-        """``outbound``: of each learner; ``stores``: of each policy; ``parts``: by group, what goes home before its rows do.
+        """``outbound``: of each learner; ``stores``: of each policy; ``parts``: what the workers here count, by home's
+        numbers; ``of_group``: the numbers of those that go home before the group's rows do.
 
         ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
         ``ended`` with the reason why this site is of no more use.
         """
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
-        self._outbound, self._stores, self._parts = outbound, stores, parts
+        self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
         self._groups = {(o, at): _Group() for o, one in enumerate(outbound) for at in range(len(one.groups))}
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.BEAT: 0, Kind.WEIGHTS: 1 << 40,
+            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.WEIGHTS: 1 << 40,
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
@@ -99,8 +93,7 @@ class SiteEnd:
         worked |= self._grant()
         if self.joined and now - self._counted_at >= STATISTICS_S:
             self._counted_at = now
-            for parts in self._parts.values():
-                self._count(parts)
+            self._count(self._parts)
         return Tick.WORKED if worked else Tick.STARVED
 
     def say(self, title: str, message: Mapping[str, Any]) -> None:
@@ -158,7 +151,7 @@ class SiteEnd:
             if frame.a == self.line.session:
                 self.line.end()
         elif kind is Kind.REFUSED:
-            if frame.a == self._nonce:
+            if frame.a in (self._nonce, -1):
                 self._ended(str(frame.words()["why"]))
         elif kind is Kind.GRANT:
             o, at = self._place(frame.a)
@@ -209,15 +202,15 @@ class SiteEnd:
             if sequence == VOID or not self.joined:
                 self.dropped += 1
             else:
-                self._count(self._parts.get(number, ()))
+                self._count(self._of_group[number])
                 self.line.send(Kind.ROWS, number, sequence, body=data)
             outbound.sent(at)
             worked = True
         return worked
 
-    def _count(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            self.line.send(Kind.STATISTICS, part.number, body=part.memory.tobytes())
+    def _count(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.line.send(Kind.STATISTICS, number, body=self._parts[number].read())
 
     def _grant(self) -> bool:
         """Hand out places whose weights are here; ask for the weights of the others."""

@@ -43,9 +43,12 @@ class Kind(IntEnum):
     STOP = 39
     # both
     BEAT = 64
+    PROBE = 65  # says nothing: whether it can be sent tells whether the other end is there
 
 
-OUTSIDE = frozenset({Kind.HELLO, Kind.WELCOME, Kind.EXPELLED, Kind.REFUSED})  # belong to no session: its number is 0
+OUTSIDE = frozenset(
+    {Kind.HELLO, Kind.WELCOME, Kind.EXPELLED, Kind.REFUSED, Kind.PROBE}
+)  # belong to no session: its number is 0
 
 
 class Refused(ValueError):

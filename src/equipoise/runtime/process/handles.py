@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
-from equipoise.runtime.ipc import Bell
+from equipoise.runtime.ipc import Bell, Event
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 
 
@@ -71,3 +72,30 @@ class SharedQueue:
 
     def load(self, state: Tree) -> None:
         self._queue.load(state)
+
+
+class Carried:
+    """The slots of a machine without a queue, as its workers see them: what carries their rows is rung."""
+
+    def __init__(self, outbound: Outbound, carrier: Event) -> None:
+        self._outbound, self._carrier = outbound, carrier
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
+        slots = self._outbound.reserve(streams)
+        if slots is None:  # it is asked for, or was already
+            self._carrier.set()
+        return slots
+
+    def commit(self, slots: Mapping[str, Slot]) -> None:
+        self._outbound.commit(slots)
+        self._carrier.set()
+
+    def restart(self, slots: Mapping[str, Slot]) -> None:
+        self._outbound.restart(slots)
+
+    def cancel(self, streams: Array) -> None:
+        self._outbound.cancel(streams)
+        self._carrier.set()
+
+    def orphaned(self) -> None:
+        raise AssertionError("a machine without learners lost one")

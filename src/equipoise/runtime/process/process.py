@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import platform
-import signal
-import time
-import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from multiprocessing import connection
 from pathlib import Path
-from typing import Any
 
-from equipoise import phases
-from equipoise.deaths import Death, Streak
-from equipoise.errors import WorkerFailed
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cut import CutCoordinator
-from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
-from equipoise.runtime.messages import Cut, CutBegun, Failed, Message, Note, Saved, Written, from_json
-from equipoise.runtime.process import forkserver, worker
+from equipoise.runtime.ipc import PipeChannel, Segment
+from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
+from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import SharedQueue
-from equipoise.runtime.process.hangs import Watch
-from equipoise.runtime.process.log import Logs
-from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.stats import RunStats, stats
-from equipoise.runtime.workerfiles import word
 from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kind import Kind, crew
 from equipoise.workers.kinds import KINDS
-
-GRACE_S = 5.0  # from the stop word to SIGKILL
-STACK_S = 3.0  # for a hanging worker to write its stack
-LOAD_S = 3600.0  # instead, where episodes may have to be played again
-START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
-RAISED = "raised an exception"
-LOOK_S = 1.0  # how often the driver looks for workers that hang
 
 
 def shared_device(blue: Blueprint) -> Share | None:
@@ -50,84 +28,34 @@ def shared_device(blue: Blueprint) -> Share | None:
     return CudaIpc() if blue.inferences and blue.program.placement.device != "cpu" and not on_wsl else None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Child:
-    """A worker and the process that it has now."""
-
-    member: Member
-    bell: Bell
-    outbox: Outbox
-    stack: Pipe
-    process: Any = None
-    watch: Watch | None = None  # watches that process
-    life: int = 0  # earlier processes that had begun
-    replaced: int = 0
-    said: str = ""  # its traceback
-    error: str = ""  # its exception's name
-    cause: str = ""  # and its own words
-    final: bool = False  # a successor would fail in the same way
-    streak: Streak = field(default_factory=Streak)
-    progress: int = 0  # progress when it was started
-    log_from: int = 0  # bytes of its log when it was started
-    start_at: float | None = None  # when its successor is to start
-
-    @property
-    def name(self) -> str:
-        return self.member.title
-
-    def close(self) -> None:
-        self.outbox.close()
-        self.stack.close()
-
-
 class ProcessRuntime:
     """Starts the workers, hands out what they say, replaces those that fail, and ends with all of them or none.
 
-    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again (``deaths.py``), raises
-    ``WorkerFailed``.
+    A failure that no successor mends raises ``WorkerFailed`` (``crew.py``).
     """
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
         self._channels: list[PipeChannel] = []
-        self._shared, self._board, self._segment = build.lay_out(
-            blue, kinds, Segment, self._channel, shared_device(blue), self._note
-        )
-        board, names = self._board, [member.title for member in self._members]
+        self._shared, self._board, segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue), self._note)
         # True once learned to the end and saved; at the start, if the run was killed before its last message.
         self.done = self._shared.version >= blue.updates
-        self._lifeline = Lifeline()
-        self._bells = {name: Bell(board.memory, board.flag_offset(name)) for name in names}
+        self._crew = Crew(blue, self._members, self._shared, self._board, [segment, *self._channels])
         self._queues = [self._queue(learner) for learner in range(blue.learners)]
         self._cuts = CutCoordinator(
-            board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps, wake=partial(_ring, self._bells)
+            self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps,
+            wake=partial(ring, self._crew.bells),
         )  # fmt: skip
-        self._children = [
-            _Child(member=member, bell=self._bells[member.title], outbox=Outbox(), stack=Pipe()) for member in self._members
-        ]
-        self._logs = Logs(blue.logs)
-        self._code = shipped(blue.program)
-        self._looked = time.perf_counter()
-        self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
-        self._finalizer = weakref.finalize(
-            self, _end, board.stop, self._children,
-            [self._segment, self._lifeline, *self._bells.values(), *self._channels],
-        )  # fmt: skip
-        try:
-            for child in self._children:
-                self._start(child)
-        except BaseException:
-            self.stop()
-            raise
+        self._crew.start(self._queues)
 
     def _queue(self, learner: int) -> SharedQueue:
         """A learner's queue, which rings those that may go on: the learner, or the workers that write for it."""
         groups = set(self._blue.groups_of(learner))
         writers = [one for one in self._members if one.kind.writes and groups & set(one.kind.groups(self._blue, one.index))]
         readers = [one for one in self._members if one.kind.side == "learning" and one.index == learner]
-        bells = [[self._bells[one.title] for one in some] for some in (writers, readers)]
+        bells = [[self._crew.bells[one.title] for one in some] for some in (writers, readers)]
         return SharedQueue(self._shared.queues[learner], actors=bells[0], learners=bells[1])
 
     def _note(self, text: str) -> None:
@@ -136,36 +64,6 @@ class ProcessRuntime:
     def _channel(self) -> PipeChannel:
         self._channels.append(PipeChannel())
         return self._channels[-1]
-
-    def _start(self, child: _Child) -> None:
-        """Give the worker a process."""
-        blue, member, kind = self._blue, child.member, child.member.kind
-        child.start_at, child.said, child.cause, child.progress = None, "", "", self._progress(child)
-        child.log_from = self._logs.size(child.name)
-        start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
-        self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
-        self._board.say(child.name, "its process begins")  # until the worker itself says more
-        assignment = worker.Assignment(
-            name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
-            lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
-            queues=self._queues if kind.torch else None,
-            bells={name: self._bells[name] for name in kind.wakes(blue, member.index)},
-            resume=None if child.life else blue.resume, directory=blue.directory,
-            saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
-            compiles=blue.program.placement.compile, logs=blue.logs,
-        )  # fmt: skip
-        made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
-        given = assignment if self._code is None else WithMain(assignment, self._code)
-        process = made(target=worker.main, args=(given,), name=f"equipoise {child.name}")
-        try:
-            with hidden():
-                forkserver.start(process)
-        except forkserver.ServerEnded as error:
-            raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.watch = process, Watch(process.pid, time.perf_counter())
-
-    def _progress(self, child: _Child) -> int:
-        return child.member.kind.progress(self._blue, self._shared, child.member.index)
 
     # ------------------------------------------------------------------------------------------------------ as it runs
 
@@ -182,7 +80,7 @@ class ProcessRuntime:
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
-        return replace(now, printed=self._logs.printed())
+        return replace(now, printed=self._crew.printed())
 
     def weights(self, policy: str) -> WeightStore:
         """A handle that reads a policy's versions."""
@@ -190,24 +88,8 @@ class ProcessRuntime:
 
     def poll(self, timeout_s: float) -> list[Message]:
         """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise ``WorkerFailed``."""
-        now = time.perf_counter()
-        if (version := self._shared.version) != self._version:
-            self._version, self._learned_at = version, time.monotonic()
-        for child in self._children:
-            if child.start_at is not None and now >= child.start_at:
-                self._start(child)
-        alive = [child for child in self._children if child.start_at is None]
-        waits = [child.start_at - now for child in self._children if child.start_at is not None]
-        watched: list[Any] = [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive]
-        connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
-        for child in alive:
-            ended = child.process.exitcode is not None  # before reading: then nothing can follow
-            for message in child.outbox.receive():
-                self._take(child, from_json(message))
-            if ended:
-                raised = child.process.exitcode >= 0 and bool(child.said)
-                self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
-        self._look_for_hangs()
+        for title, said in self._crew.poll(timeout_s):
+            self._take(title, said)
         if self._reconciling:
             certain = [queue.reconcile() for queue in self._queues]  # each of them looks on
             self._reconciling = not all(certain)
@@ -215,121 +97,26 @@ class ProcessRuntime:
         out, self._out = self._out, []
         return out
 
-    def _take(self, child: _Child, message: Message) -> None:
-        """Take in a worker's message."""
-        if isinstance(message, Saved):
-            self._cuts.saved(child.name, message)
+    def _take(self, title: str, message: Message | Died) -> None:
+        """Take in what a worker said, or that it died."""
+        if isinstance(message, Died):
+            self._cuts.lost(title, message.how)
+            self._reconciling = True
+        elif isinstance(message, Saved):
+            self._cuts.saved(title, message)
         elif isinstance(message, Written):
-            self._cuts.written(child.name, message)
+            self._cuts.written(title, message)
         elif isinstance(message, CutBegun):
             self._cuts.begun(message.version, obstacle=self._obstacle())
-        elif isinstance(message, Failed):
-            child.said, child.error, child.final = message.text, message.error, message.final
-            child.cause = f"{message.error.rpartition('.')[2]}: {message.said}" if message.said else message.error
         else:
             self._out.append(message)
 
     def _obstacle(self) -> str | None:
         """The reason why there can be no cut now: the run would not hold still."""
-        waiting = [child.name for child in self._children if child.start_at is not None]
+        absent = self._crew.absent
         # A queue that is reconciled empties the channel of free slots for a moment.
-        return f"{waiting[0] if waiting else 'an actor'} is being replaced" if waiting or self._reconciling else None
-
-    # ------------------------------------------------------------------------------------------------------- supervision
-
-    def _look_for_hangs(self) -> None:
-        """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
-        now = time.perf_counter()
-        if now - self._looked < LOOK_S:
-            return
-        # The driver itself may have been stopped, and its workers with it: they get a whole deadline from then on.
-        overslept, self._looked = now - self._looked > 10 * LOOK_S, now
-        for child in self._children:
-            if child.start_at is not None or child.process.exitcode is not None:
-                continue
-            assert child.watch is not None
-            if overslept:
-                self._board.touch(child.name)
-            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.placement.deadline_s):
-                stack = self._ask_for_stack(child)
-                child.process.kill()  # also ends a stopped one
-                child.process.join()
-                child.said = stack
-                said = how + ("" if stack else " and does not answer signals")
-                self._lost(child, Death(said, said.partition(" for ")[0]))
-
-    def _ask_for_stack(self, child: _Child) -> str:
-        """Return the worker's stack from its faulthandler; empty where it does not answer."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.process.pid, signal.SIGUSR1)
-        text = b""
-        while connection.wait([child.stack.read_fd], STACK_S if not text else 0.1):
-            text += os.read(child.stack.read_fd, 65536)
-        return text.decode(errors="replace")
-
-    def _lost(self, child: _Child, death: Death) -> None:
-        """A process is verified dead: take back what it had reserved, and plan its successor."""
-        kind, index = child.member.kind, child.member.index
-        progress = self._progress(child) >= child.progress + kind.stride(self._blue)
-        child.streak.add(death, progress=progress)
-        how = death.how
-        if not child.said and (last := self._logs.tail(child.name, child.log_from)):
-            child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
-        vital = kind.vital(self._blue, self._shared, index)
-        if vital or child.final:
-            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=vital, cause=child.cause)
-        self._cuts.lost(child.name, how)
-        lost = kind.lost(self._blue, self._shared, self._queues, index)
-        self._reconciling = True
-        _ring(self._bells, kind.wakes(self._blue, index))
-        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
-            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
-        # A worker that was lost before it had loaded its state does so again.
-        if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
-            child.life += 1
-        child.replaced += 1
-        child.start_at = time.perf_counter() + child.streak.backoff_s
-        self._board.touch(child.name, child.streak.backoff_s)  # no process is at work meanwhile
-        child.process.join()
-        child.process.close()
-        child.process = None
-        child.close()
-        child.outbox, child.stack = Outbox(), Pipe()
-        where = f"\n{child.said.rstrip()}" if child.said else ""
-        how += f"; {lost}" if lost else ""
-        self._out.append(Note(text=f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"))
+        return f"{absent[0] if absent else 'an actor'} is being replaced" if absent or self._reconciling else None
 
     def stop(self) -> None:
         """End every worker; nothing is left when this returns."""
-        phases.ending("ending the workers")
-        self._finalizer()
-        phases.ending("")
-
-
-def _ring(bells: Mapping[str, Bell], names: Sequence[str]) -> None:
-    """Wake these workers."""
-    for name in names:
-        bells[name].ring(always=True)
-
-
-def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
-    stop[0] = 1
-    living = [child for child in children if child.process is not None]
-    for child in living:
-        child.bell.ring(always=True)
-    deadline = time.monotonic() + GRACE_S
-    for child in living:
-        child.process.join(max(deadline - time.monotonic(), 0.0))
-    for child in living:
-        if child.process.exitcode is None:
-            child.process.kill()  # also ends a stopped one
-    for child in living:
-        child.process.join()
-        child.process.close()
-    for resource in (*children, *resources):
-        resource.close()
-
-
-def ordinal(n: int) -> str:
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10 if n % 100 not in (11, 12, 13) else 0, "th")
-    return f"{n}{suffix}"
+        self._crew.stop()

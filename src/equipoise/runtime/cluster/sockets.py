@@ -1,0 +1,216 @@
+"""Links over ZeroMQ: one listener at home, one connection a site, encrypted and authenticated by CURVE keys.
+
+Framing, reconnection, heartbeats of the connection, bounds of what is under way and keys are the library's. A site is known by
+its identity, "NAME.INCARNATION"; what comes from any other is refused and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import parse_monitor_message
+
+from equipoise.runtime.cluster.wire import HEAD, Frame, Kind, words
+
+UNDER_WAY = 256  # messages of one site, each way; a site has two blocks an actor, so more than these are a flood
+BEAT_MS, SILENT_MS = 1000, 4000  # of a connection: ZeroMQ closes one whose other end says nothing
+SLACK = 1 << 10  # bytes of a message besides its body
+DETACHED = zmq.EVENT_DISCONNECTED
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """CURVE keys in Z85; a run makes its own, and hands them to its sites by a way that is trusted already."""
+
+    public: bytes
+    secret: bytes
+
+    @staticmethod
+    def made() -> Keys:
+        return Keys(*zmq.curve_keypair())
+
+
+class _Monitored:
+    """A socket, and what its connections do."""
+
+    def __init__(self, context: zmq.Context[Any], kind: int, most: int) -> None:
+        self.socket: Any = context.socket(kind)
+        socket = self.socket
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, UNDER_WAY)
+        socket.setsockopt(zmq.RCVHWM, UNDER_WAY)
+        socket.setsockopt(zmq.MAXMSGSIZE, most + SLACK)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, SILENT_MS)
+        self._events: Any = socket.get_monitor_socket(DETACHED | FAILED)
+        self.failed = 0  # handshakes: no key, or that of another run
+
+    def detached(self) -> bool:
+        """Has a connection ended since the last call?"""
+        found = False
+        while self._events.poll(0):
+            event = parse_monitor_message(self._events.recv_multipart(zmq.NOBLOCK))["event"]
+            found |= bool(event & DETACHED)
+            self.failed += bool(event & FAILED)
+        return found
+
+    def close(self) -> None:
+        if self.socket.closed:
+            return
+        self.socket.disable_monitor()
+        self._events.close(0)
+        self.socket.close(0)
+
+
+class Listener:
+    """Home's socket. ``end`` is a site's ``Link``."""
+
+    def __init__(self, address: str, keys: Keys, sites: bytes, most: int) -> None:
+        """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
+
+        ``most``: the bytes of the largest message that may come.
+        """
+        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._guard = ThreadAuthenticator(self._context)
+        self._guard.start()
+        self._guard.configure_curve_callback(credentials_provider=_Only(sites))
+        self._socket = _Monitored(self._context, zmq.ROUTER, most)
+        socket = self._socket.socket
+        socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.port: int = socket.bind_to_random_port(f"tcp://{address}")
+        self.refused: Counter[str] = Counter()
+        self._ends: dict[bytes, HomeLink] = {}
+
+    @property
+    def fd(self) -> int:
+        """Becomes readable when something may have come; read until there is nothing."""
+        found: int = self._socket.socket.getsockopt(zmq.FD)
+        return found
+
+    @property
+    def failed(self) -> int:
+        """Connections that had not the keys of this run."""
+        return self._socket.failed
+
+    def end(self, name: str, incarnation: int) -> HomeLink:
+        """The link of a site; an earlier incarnation's is of no more use."""
+        prefix = f"{name}.".encode()
+        for identity in [one for one in self._ends if one.startswith(prefix)]:
+            del self._ends[identity]
+        identity = prefix + str(incarnation).encode()
+        self._ends[identity] = HomeLink(self, identity)
+        return self._ends[identity]
+
+    def collect(self) -> None:
+        """Hand what has come to the links."""
+        if self._socket.detached():
+            for end in self._ends.values():
+                end.gone |= not self.send(end.identity, Frame(Kind.PROBE, 0, 0).head, b"")
+        while True:
+            try:
+                parts = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            identity = parts[0].bytes
+            site = self._ends.get(identity)
+            if site is None:
+                self.refused["no site of this run"] += 1
+                self.send(identity, Frame(Kind.REFUSED, 0, 0, -1).head, words(why="home knows no such site: it was replaced"))
+            elif len(parts) != 3 or len(parts[1]) != HEAD:
+                self.refused["no message of the protocol"] += 1
+            else:
+                site.inbox.append((parts[1].bytes, parts[2].buffer))
+
+    def send(self, identity: bytes, head: bytes, body: Any) -> bool:
+        try:
+            self._socket.socket.send_multipart([identity, head, body], zmq.NOBLOCK)
+        except (zmq.Again, zmq.ZMQError):  # it is not connected, or does not read what was sent
+            return False
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+        self._guard.stop()
+        self._context.destroy(0)
+
+
+class _Only:
+    """Lets in those with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self._key
+
+
+class HomeLink:
+    """``Link`` of one site."""
+
+    def __init__(self, listener: Listener, identity: bytes) -> None:
+        self._listener, self.identity = listener, identity
+        self.inbox: deque[tuple[bytes, Any]] = deque()
+        self.gone = False
+
+    def send(self, head: bytes, body: Any) -> bool:
+        return self._listener.send(self.identity, head, body)
+
+    def receive(self) -> tuple[bytes, Any] | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def closed(self) -> bool:
+        said, self.gone = self.gone, False
+        return said
+
+
+class SiteLink:
+    """``Link`` of a site: its one connection to home, made again by itself."""
+
+    def __init__(self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int) -> None:
+        """``address``: HOST:PORT of home; ``home``: its public key; ``most``: as of ``Listener``."""
+        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._socket = _Monitored(self._context, zmq.DEALER, most)
+        socket = self._socket.socket
+        socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
+        socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = home, keys.public, keys.secret
+        socket.connect(f"tcp://{address}")
+
+    @property
+    def fd(self) -> int:
+        """Becomes readable when something may have come; read until there is nothing."""
+        found: int = self._socket.socket.getsockopt(zmq.FD)
+        return found
+
+    def send(self, head: bytes, body: Any) -> bool:
+        try:
+            self._socket.socket.send_multipart([head, body], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> tuple[bytes, Any] | None:
+        while True:
+            try:
+                parts = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            if len(parts) == 2:
+                return parts[0].bytes, parts[1].buffer
+
+    def closed(self) -> bool:
+        return self._socket.detached()
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.destroy(0)

@@ -1,0 +1,286 @@
+"""The processes of workers on one machine: started, listened to, replaced when they die or hang, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from typing import Any
+
+from equipoise import phases
+from equipoise.deaths import Death, Streak
+from equipoise.errors import WorkerFailed
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.board import Board
+from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
+from equipoise.runtime.messages import Failed, Message, Note, from_json
+from equipoise.runtime.process import forkserver, worker
+from equipoise.runtime.process.hangs import Watch
+from equipoise.runtime.process.log import Logs
+from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.runtime.workerfiles import word
+from equipoise.workers.kind import Member
+from equipoise.workers.shared import Shared
+
+GRACE_S = 5.0  # from the stop word to SIGKILL
+STACK_S = 3.0  # for a hanging worker to write its stack
+LOAD_S = 3600.0  # instead, where episodes may have to be played again
+START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
+RAISED = "raised an exception"
+LOOK_S = 1.0  # how often the driver looks for workers that hang
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """A worker and the process that it has now."""
+
+    member: Member
+    bell: Bell
+    outbox: Outbox
+    stack: Pipe
+    process: Any = None
+    watch: Watch | None = None  # watches that process
+    life: int = 0  # earlier processes that had begun
+    replaced: int = 0
+    said: str = ""  # its traceback
+    error: str = ""  # its exception's name
+    cause: str = ""  # and its own words
+    final: bool = False  # a successor would fail in the same way
+    streak: Streak = field(default_factory=Streak)
+    progress: int = 0  # progress when it was started
+    log_from: int = 0  # bytes of its log when it was started
+    start_at: float | None = None  # when its successor is to start
+
+    @property
+    def name(self) -> str:
+        return self.member.title
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.stack.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker's process is verified dead. What it had is taken back, and its successor is planned."""
+
+    how: str
+
+
+class Crew:
+    """Some workers of a run, each in a process of its own, over memory that they share with this process.
+
+    A failure of a worker that is vital (``Kind.vital``), or of another that dies again and again (``deaths.py``), raises
+    ``WorkerFailed`` in ``poll``; then, as at any time, ``stop`` ends all of them.
+    """
+
+    def __init__(
+        self,
+        blue: Blueprint,
+        members: Sequence[Member],
+        shared: Shared,
+        board: Board,
+        resources: Sequence[Any] = (),
+    ) -> None:
+        """``resources`` are closed with the crew, after the last process has ended."""
+        self._blue, self._shared, self._board = blue, shared, board
+        self._said: list[tuple[str, Message | Died]] = []  # by title
+        self._lifeline = Lifeline()
+        self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
+        self._children = [
+            _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe()) for member in members
+        ]
+        self._logs = Logs(blue.logs)
+        self._code = shipped(blue.program)
+        self._queues: Sequence[Any] = ()
+        self._looked = time.perf_counter()
+        self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
+        self._finalizer = weakref.finalize(
+            self, _end, board.stop, self._children, [*resources, self._lifeline, *self.bells.values()]
+        )  # fmt: skip
+
+    def start(self, queues: Sequence[Any]) -> None:
+        """Give every worker its process. ``queues``: of each learner, as the workers see it, or what stands for it here."""
+        self._queues = queues
+        try:
+            for child in self._children:
+                self._start(child)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def absent(self) -> list[str]:
+        """The workers that have no process now, since they are being replaced."""
+        return [child.name for child in self._children if child.start_at is not None]
+
+    def printed(self) -> Mapping[str, tuple[int, str]]:
+        return self._logs.printed()
+
+    def _start(self, child: _Child) -> None:
+        """Give the worker a process."""
+        blue, member, kind = self._blue, child.member, child.member.kind
+        child.start_at, child.said, child.cause, child.progress = None, "", "", self._progress(child)
+        child.log_from = self._logs.size(child.name)
+        start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
+        self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
+        self._board.say(child.name, "its process begins")  # until the worker itself says more
+        assignment = worker.Assignment(
+            name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
+            lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
+            queues=self._queues if kind.torch else None,
+            bells={name: self.bells[name] for name in kind.wakes(blue, member.index)},
+            resume=None if child.life else blue.resume, directory=blue.directory,
+            saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
+            compiles=blue.program.placement.compile, logs=blue.logs,
+        )  # fmt: skip
+        made: Any = multiprocessing.get_context("forkserver").Process if kind.torch else forkserver.EnvProcess
+        given = assignment if self._code is None else WithMain(assignment, self._code)
+        process = made(target=worker.main, args=(given,), name=f"equipoise {child.name}")
+        try:
+            with hidden():
+                forkserver.start(process)
+        except forkserver.ServerEnded as error:
+            raise WorkerFailed(child.name, str(error), final=True) from error
+        child.process, child.watch = process, Watch(process.pid, time.perf_counter())
+
+    def _progress(self, child: _Child) -> int:
+        return child.member.kind.progress(self._blue, self._shared, child.member.index)
+
+    # ------------------------------------------------------------------------------------------------------ as it runs
+
+    def poll(self, timeout_s: float, *others: int) -> list[tuple[str, Message | Died]]:
+        """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others`` -> by their titles."""
+        now = time.perf_counter()
+        if (version := self._shared.version) != self._version:
+            self._version, self._learned_at = version, time.monotonic()
+        for child in self._children:
+            if child.start_at is not None and now >= child.start_at:
+                self._start(child)
+        alive = [child for child in self._children if child.start_at is None]
+        waits = [child.start_at - now for child in self._children if child.start_at is not None]
+        watched: list[Any] = [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive] + list(others)
+        connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
+        for child in alive:
+            ended = child.process.exitcode is not None  # before reading: then nothing can follow
+            for message in child.outbox.receive():
+                self._take(child, from_json(message))
+            if ended:
+                raised = child.process.exitcode >= 0 and bool(child.said)
+                self._lost(child, Death(RAISED, child.error) if raised else Death.of(child.process.exitcode))
+        self._look_for_hangs()
+        said, self._said = self._said, []
+        return said
+
+    def _take(self, child: _Child, message: Message) -> None:
+        """Take in a worker's message."""
+        if isinstance(message, Failed):
+            child.said, child.error, child.final = message.text, message.error, message.final
+            child.cause = f"{message.error.rpartition('.')[2]}: {message.said}" if message.said else message.error
+        else:
+            self._said.append((child.name, message))
+
+    # ------------------------------------------------------------------------------------------------------- supervision
+
+    def _look_for_hangs(self) -> None:
+        """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
+        now = time.perf_counter()
+        if now - self._looked < LOOK_S:
+            return
+        # The driver itself may have been stopped, and its workers with it: they get a whole deadline from then on.
+        overslept, self._looked = now - self._looked > 10 * LOOK_S, now
+        for child in self._children:
+            if child.start_at is not None or child.process.exitcode is not None:
+                continue
+            assert child.watch is not None
+            if overslept:
+                self._board.touch(child.name)
+            elif how := child.watch.look(now, self._board.touched(child.name), self._blue.program.placement.deadline_s):
+                stack = self._ask_for_stack(child)
+                child.process.kill()  # also ends a stopped one
+                child.process.join()
+                child.said = stack
+                said = how + ("" if stack else " and does not answer signals")
+                self._lost(child, Death(said, said.partition(" for ")[0]))
+
+    def _ask_for_stack(self, child: _Child) -> str:
+        """Return the worker's stack from its faulthandler; empty where it does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.process.pid, signal.SIGUSR1)
+        text = b""
+        while connection.wait([child.stack.read_fd], STACK_S if not text else 0.1):
+            text += os.read(child.stack.read_fd, 65536)
+        return text.decode(errors="replace")
+
+    def _lost(self, child: _Child, death: Death) -> None:
+        """A process is verified dead: take back what it had reserved, and plan its successor."""
+        kind, index = child.member.kind, child.member.index
+        progress = self._progress(child) >= child.progress + kind.stride(self._blue)
+        child.streak.add(death, progress=progress)
+        how = death.how
+        if not child.said and (last := self._logs.tail(child.name, child.log_from)):
+            child.said = f"the last lines of {self._logs.file(child.name)}:\n{last}"
+        vital = kind.vital(self._blue, self._shared, index)
+        if vital or child.final:
+            raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=vital, cause=child.cause)
+        lost = kind.lost(self._blue, self._shared, self._queues, index)
+        self._said.append((child.name, Died(how)))
+        ring(self.bells, kind.wakes(self._blue, index))
+        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
+            raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
+        # A worker that was lost before it had loaded its state does so again.
+        if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
+            child.life += 1
+        child.replaced += 1
+        child.start_at = time.perf_counter() + child.streak.backoff_s
+        self._board.touch(child.name, child.streak.backoff_s)  # no process is at work meanwhile
+        child.process.join()
+        child.process.close()
+        child.process = None
+        child.close()
+        child.outbox, child.stack = Outbox(), Pipe()
+        where = f"\n{child.said.rstrip()}" if child.said else ""
+        how += f"; {lost}" if lost else ""
+        text = f"warning: {child.name} {how}; replaced, for the {ordinal(child.replaced)} time{where}"
+        self._said.append((child.name, Note(text=text)))
+
+    def stop(self) -> None:
+        """End every worker; nothing is left when this returns."""
+        phases.ending("ending the workers")
+        self._finalizer()
+        phases.ending("")
+
+
+def ring(bells: Mapping[str, Bell], names: Sequence[str]) -> None:
+    """Wake these workers."""
+    for name in names:
+        bells[name].ring(always=True)
+
+
+def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
+    stop[0] = 1
+    living = [child for child in children if child.process is not None]
+    for child in living:
+        child.bell.ring(always=True)
+    deadline = time.monotonic() + GRACE_S
+    for child in living:
+        child.process.join(max(deadline - time.monotonic(), 0.0))
+    for child in living:
+        if child.process.exitcode is None:
+            child.process.kill()  # also ends a stopped one
+    for child in living:
+        child.process.join()
+        child.process.close()
+    for resource in (*children, *resources):
+        resource.close()
+
+
+def ordinal(n: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(n % 10 if n % 100 not in (11, 12, 13) else 0, "th")
+    return f"{n}{suffix}"
