@@ -78,7 +78,6 @@ SETTINGS = [
     Wrong("sf --rollout", f"{TRAIN} --rollout 32", "it is --unroll here"),
     Wrong("sf --worker-num-splits", f"{TRAIN} --worker-num-splits 2", "with --inference central the envs of an actor are two"),
     Wrong("sf --policy-workers", f"{TRAIN} --policy-workers-per-policy 2", "--set placement.inference_workers=..."),
-    Wrong("ours --learners aut", f"{TRAIN} --learners aut", "got 'aut'; did you mean 'auto'?"),
     Wrong("sf --async-rl", f"{TRAIN} --async-rl True", "it is --max-lag here (it is 0 where acting and learning take turns"),
     Wrong("sf --serial-mode", f"{TRAIN} --serial-mode True", "--on serial runs all in one thread"),
     Wrong("sf --with-vtrace", f"{TRAIN} --with-vtrace True", "--algorithm impala corrects by V-trace"),
@@ -317,6 +316,10 @@ def test_what_a_user_of_a_peer_types_wrong_gets_the_right_hint(
             monkeypatch.delitem(gymnasium.registry, env_id, raising=False)  # another test may have imported its package
     assert wrong.said in answer(wrong.typed)
     assert {path.name for path in tmp_path.iterdir()} <= {"MUJOCO_LOG.TXT"}, "and nothing of ours is left"
+
+
+def test_a_misspelt_word_where_a_number_may_stand_gets_the_word() -> None:
+    assert "got 'aut'; did you mean 'auto'?" in answer(f"{TRAIN} --learners aut")
 
 
 def test_the_table_has_rows_of_every_peer_and_names_no_row_twice() -> None:

@@ -120,9 +120,12 @@ class Home:
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
         self.proxy = proxy(
-            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self.cut, self, DIGEST, silent
+            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self._cut, self, DIGEST, silent
         )
         self._reconciling = False
+
+    def _cut(self) -> tuple[int, int]:
+        return int(self.cut["save"][0]), int(self.cut["step"][0])
 
     def tick(self, *, drives: bool, learns: bool) -> None:
         self.proxy.tick(self.clock.now)

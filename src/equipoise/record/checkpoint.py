@@ -94,6 +94,11 @@ def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
     return {name: {"sha256": _sha256(data), "size": len(data)}}
 
 
+def read_aside(directory: Path, step: int, name: str) -> bytes:
+    """The bytes of a file that was added to the checkpoint that is aside."""
+    return (aside(directory, step) / name).read_bytes()
+
+
 def complete(directory: Path, step: int, files: Mapping[str, Entry], segments: Mapping[str, Entry] | None = None) -> Path:
     """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or not there at all.
 
@@ -255,6 +260,20 @@ class Source:
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without what the driver keeps."""
         return partial(Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta), ()
+
+
+class SourceInHand(Source):
+    """A checkpoint of which some files came along, to a machine that cannot read the others."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file that came along."""
+        if name not in self.kept:
+            raise ValueError(f"{self.path}: expected a file of {sorted(self.kept)}, got {name}")
+        return self.kept[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(SourceInHand, path=self.path, files={}, segments={}, meta=self.meta, kept=self.kept)
+        return made, ()
 
 
 def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:

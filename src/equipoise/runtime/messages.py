@@ -88,8 +88,26 @@ class Cut:
     late: bool = False
 
 
-Message = Record | Note | Failed | CutBegun | Saved | Written | Cut
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """A worker on another machine said this message, in its JSON form, to the driver there."""
+
+    title: str
+    said: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linked:
+    """The link to another machine is up, or down: ``how`` says why, and is empty while it is up."""
+
+    site: str
+    how: str = ""
+
+
+Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked
+_TYPES: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked)
+}
 
 
 def to_json(message: Message) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.cut import Gate
 from equipoise.runtime.ipc import Bell
-from equipoise.runtime.messages import CutBegun, Message, Note, Record
+from equipoise.runtime.messages import CutBegun, Linked, Message, Note, Record, Relayed
 from equipoise.runtime.workerfiles import Reader
 from equipoise.types import Tick, Worker
 from equipoise.workers.kind import AtOnce, Member
@@ -65,6 +65,18 @@ class LocalSite:
 
     def cut(self) -> int:
         return int(self._board.cut["save"][0])
+
+    def cut_step(self) -> int:
+        return int(self._board.cut["step"][0])
+
+    def board(self, title: str) -> Mapping[str, Any]:
+        return self._board.row(title)
+
+    def relay(self, title: str, message: Mapping[str, Any]) -> None:
+        self._send(Relayed(title=title, said=dict(message)))
+
+    def linked(self, site: str, how: str) -> None:
+        self._send(Linked(site=site, how=how))
 
     def gate(self, *, every: int, last: int, round_: int) -> Gate:
         def announce(version: int) -> None:

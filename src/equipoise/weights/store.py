@@ -95,7 +95,7 @@ class Weights(Versions):
     """A weight store in memory that several processes may map."""
 
     def __init__(self, plan: WeightPlan, memory: Memory) -> None:
-        self._plan, self._memory = plan, memory
+        self.plan, self._memory = plan, memory
         views = tree.views(plan.specs, memory.buffer)
         super().__init__(views)
         self._buffers = list(views["buffers"].values())
@@ -104,14 +104,14 @@ class Weights(Versions):
         self._mine = tree.torch_views(tree.views(plan.leaves, self._copy))
 
     def __getstate__(self) -> tuple[WeightPlan, Memory]:
-        return self._plan, self._memory
+        return self.plan, self._memory
 
     def __setstate__(self, state: tuple[WeightPlan, Memory]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def handle(self) -> Weights:
         """Another reader of the same memory, with its own copy."""
-        return Weights(self._plan, self._memory)
+        return Weights(self.plan, self._memory)
 
     def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
         """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch overwrites them."""

@@ -53,6 +53,10 @@ class Site(Protocol):
     def resetting(self, seconds: float) -> None: ...  # one reset of an env took so long
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
+    def cut_step(self) -> int: ...  # and its step
+    def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
+    def relay(self, title: str, message: Mapping[str, Any]) -> None: ...  # what a worker on another machine told its driver
+    def linked(self, site: str, how: str) -> None: ...  # a machine's link is up, or down for a reason
     def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
     @property
     def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
@@ -120,6 +124,10 @@ class Kind(ABC):
     def spins(self, blue: Blueprint) -> int:
         """How many workers look again for a moment before they sleep, this one among them; 0: this one does not."""
         return 0
+
+    def listens(self, worker: Any) -> tuple[int, ...]:
+        """Descriptors that wake the worker as its doorbell does, when they become readable."""
+        return ()
 
     def patience(self, worker: Any) -> float | None:
         """Seconds for which the worker's next tick may be put off; None: until its doorbell rings."""

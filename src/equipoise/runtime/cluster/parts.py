@@ -7,12 +7,12 @@ site, and at home the proxy.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.runtime.board import Board
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
@@ -45,7 +45,7 @@ class BoardRow:
     machines have two clocks.
     """
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: Mapping[str, Any]) -> None:
         self._touched = fields["touched_s"]
         self._rest = [array for name, array in fields.items() if name not in ("sleeping", "touched_s")]
         self.nbytes = 8 + sum(array.nbytes for array in self._rest)
@@ -62,15 +62,21 @@ class BoardRow:
             at += array.nbytes
 
 
-def parts(shared: Shared, board: Board, members: Sequence[Member]) -> tuple[dict[tuple[str, int], Part], dict[str, Part]]:
-    """The parts of a run: by (policy, group), and by the titles of the workers that sample."""
-    counted: dict[tuple[str, int], Part] = {}
-    for name, policy in shared.policies.items():
-        for group, episodes in enumerate(policy.episodes):
-            counted[name, group] = Bytes(episodes.memory.buffer)
-        for group, rounding in enumerate(policy.rounding):
-            counted[f"{name}, rounded", group] = Bytes(rounding.memory.buffer)
-    rows: dict[str, Part] = {
-        one.title: BoardRow(board.row(one.title)) for one in members if one.kind.side == "sampling"
-    }  # fmt: skip
-    return counted, rows
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part belongs: to a group of envs, or to the worker of this title."""
+
+    part: Part
+    group: int | None = None
+    title: str | None = None
+
+
+def parts(shared: Shared, rows: Mapping[str, Mapping[str, Any]], members: Sequence[Member]) -> dict[int, Place]:
+    """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those that are here."""
+    found: list[Place | None] = []
+    for policy in shared.policies.values():
+        for memory in ([one.memory for one in policy.episodes], [one.memory for one in policy.rounding]):
+            found += [Place(Bytes(one.buffer), group=group) for group, one in enumerate(memory)]
+    for title in (member.title for member in members if member.kind.side == "sampling"):
+        found.append(Place(BoardRow(rows[title]), title=title) if title in rows else None)
+    return {number: place for number, place in enumerate(found) if place is not None}

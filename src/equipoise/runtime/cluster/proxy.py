@@ -83,12 +83,12 @@ class Proxy:
 
     def __init__(
         self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
-        fences: Mapping[str, Any], cut: Mapping[str, Any], heard: Heard, digest: str, silent_s: float = SILENT_S,
+        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str, silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
-        ``fences``: the words of ``specs``. ``cut``: the board's counters. ``digest``: of the Program; a site's must be the
-        same. ``silent_s``: after which a site that says nothing counts as gone.
+        ``fences``: the words of ``specs``. ``cut``: the number and the step of the newest cut. ``digest``: of
+        the Program; a site's must be the same. ``silent_s``: after which a site that says nothing counts as gone.
         """
         self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
         self._silent_s = silent_s
@@ -231,7 +231,7 @@ class Proxy:
                 remote.open[sequence] = slots
                 line.send(Kind.GRANT, group, sequence, remote.life, body=now.tobytes())
                 worked = True
-        if (cut := (int(self._cut["save"][0]), int(self._cut["step"][0]))) != site.told:
+        if (cut := self._cut()) != site.told:
             site.told = cut
             line.send(Kind.CUT, *cut)
         return worked

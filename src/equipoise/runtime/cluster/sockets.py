@@ -71,10 +71,10 @@ class _Monitored:
 class Listener:
     """Home's socket. ``end`` is a site's ``Link``."""
 
-    def __init__(self, address: str, keys: Keys, sites: bytes, most: int) -> None:
+    def __init__(self, address: str, keys: Keys, sites: bytes, most: int, *, port: int = 0) -> None:
         """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
 
-        ``most``: the bytes of the largest message that may come.
+        ``most``: the bytes of the largest message that may come. ``port``: 0 for one that is free.
         """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
@@ -85,7 +85,8 @@ class Listener:
         socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.port: int = socket.bind_to_random_port(f"tcp://{address}")
+        socket.bind(f"tcp://{address}:{port or '*'}")
+        self.port = int(socket.getsockopt(zmq.LAST_ENDPOINT).rpartition(b":")[2])
         self.refused: Counter[str] = Counter()
         self._ends: dict[bytes, HomeLink] = {}
 

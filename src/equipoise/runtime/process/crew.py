@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
+from types import MappingProxyType
 from typing import Any
 
 from equipoise import phases
@@ -87,20 +88,24 @@ class Crew:
         shared: Shared,
         board: Board,
         resources: Sequence[Any] = (),
+        lives: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """``resources`` are closed with the crew, after the last process has ended."""
+        """``resources`` are closed with the crew, after the last process has ended. ``lives``: by title, how many processes of
+        a worker had begun before.
+        """
         self._blue, self._shared, self._board = blue, shared, board
         self._said: list[tuple[str, Message | Died]] = []  # by title
         self._lifeline = Lifeline()
         self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
         self._children = [
-            _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe()) for member in members
+            _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe(), life=lives.get(member.title, 0))
+            for member in members
         ]
         self._logs = Logs(blue.logs)
         self._code = shipped(blue.program)
         self._queues: Sequence[Any] = ()
         self._looked = time.perf_counter()
-        self._version, self._learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
+        self._version, self.learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._finalizer = weakref.finalize(
             self, _end, board.stop, self._children, [*resources, self._lifeline, *self.bells.values()]
         )  # fmt: skip
@@ -159,7 +164,7 @@ class Crew:
         """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others`` -> by their titles."""
         now = time.perf_counter()
         if (version := self._shared.version) != self._version:
-            self._version, self._learned_at = version, time.monotonic()
+            self._version, self.learned_at = version, time.monotonic()
         for child in self._children:
             if child.start_at is not None and now >= child.start_at:
                 self._start(child)
@@ -232,7 +237,7 @@ class Crew:
         lost = kind.lost(self._blue, self._shared, self._queues, index)
         self._said.append((child.name, Died(how)))
         ring(self.bells, kind.wakes(self._blue, index))
-        if why := child.streak.hopeless(death, learned_at=self._learned_at, give_up_s=self._blue.program.placement.give_up_s):
+        if why := child.streak.hopeless(death, learned_at=self.learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
         # A worker that was lost before it had loaded its state does so again.
         if not kind.reloads or self._blue.resume is None or self._progress(child) > 0:
@@ -257,10 +262,10 @@ class Crew:
         phases.ending("")
 
 
-def ring(bells: Mapping[str, Bell], names: Sequence[str]) -> None:
-    """Wake these workers."""
+def ring(bells: Mapping[str, Bell], names: Sequence[str], *, always: bool = True) -> None:
+    """Wake these workers; not ``always``: those of them that sleep."""
     for name in names:
-        bells[name].ring(always=True)
+        bells[name].ring(always=always)
 
 
 def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:

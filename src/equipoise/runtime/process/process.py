@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from equipoise.runtime import build
@@ -34,28 +33,34 @@ class ProcessRuntime:
     A failure that no successor mends raises ``WorkerFailed`` (``crew.py``).
     """
 
-    def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, away: Collection[str] = ()) -> None:
+        """``away``: the titles of workers that are not for this machine."""
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
         self._channels: list[PipeChannel] = []
         self._shared, self._board, segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue), self._note)
         # True once learned to the end and saved; at the start, if the run was killed before its last message.
         self.done = self._shared.version >= blue.updates
-        self._crew = Crew(blue, self._members, self._shared, self._board, [segment, *self._channels])
+        here = [member for member in self._members if member.title not in away]
+        self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
         self._queues = [self._queue(learner) for learner in range(blue.learners)]
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps,
-            wake=partial(ring, self._crew.bells),
+            wake=lambda titles: ring(self._crew.bells, [title for title in titles if title not in away]),
         )  # fmt: skip
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._crew.start(self._queues)
 
     def _queue(self, learner: int) -> SharedQueue:
         """A learner's queue, which rings those that may go on: the learner, or the workers that write for it."""
-        groups = set(self._blue.groups_of(learner))
-        writers = [one for one in self._members if one.kind.writes and groups & set(one.kind.groups(self._blue, one.index))]
+        groups, here = set(self._blue.groups_of(learner)), self._crew.bells
         readers = [one for one in self._members if one.kind.side == "learning" and one.index == learner]
-        bells = [[self._crew.bells[one.title] for one in some] for some in (writers, readers)]
+        writers = []
+        for one in self._members:
+            if one.kind.writes and one.title in here:
+                own = set(one.kind.groups(self._blue, one.index))  # none: it writes for groups on other machines
+                writers += [one] if groups & own or not own else []
+        bells = [[here[one.title] for one in some] for some in (writers, readers)]
         return SharedQueue(self._shared.queues[learner], actors=bells[0], learners=bells[1])
 
     def _note(self, text: str) -> None:

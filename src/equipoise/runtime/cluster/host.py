@@ -1,0 +1,151 @@
+"""The process that runs a site: it supervises the workers of one machine, and carries what they write to home."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import WorkerFailed
+from equipoise.experience.queue.outbound import block_bytes
+from equipoise.record import checkpoint
+from equipoise.runtime import build
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.cluster.parts import parts
+from equipoise.runtime.cluster.proxy_worker import Home
+from equipoise.runtime.cluster.site import SiteEnd
+from equipoise.runtime.cluster.sockets import SiteLink
+from equipoise.runtime.cluster.wire import WORDS
+from equipoise.runtime.ipc import Event, Segment
+from equipoise.runtime.messages import Failed, Message, Saved, to_json
+from equipoise.runtime.process import forkserver
+from equipoise.runtime.process.crew import Crew, Died, ring
+from equipoise.runtime.process.handles import Carried
+from equipoise.types import Tick
+from equipoise.weights.store import Weights
+from equipoise.workers.kind import Kind, Member
+
+IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteJob:
+    """Everything that a site is given."""
+
+    name: str
+    incarnation: int
+    blueprint: Blueprint
+    kinds: tuple[Kind, ...]
+    members: tuple[Member, ...]  # of the whole run
+    titles: tuple[str, ...]  # of those that work here
+    home: Home
+    lives: Mapping[str, int]  # how many processes of each worker had begun before, on any machine
+    counted: Mapping[int, bytes]  # what home knows of the parts of these workers
+
+
+class SiteHost:
+    """``step`` until ``over``; ``close`` leaves no process."""
+
+    def __init__(self, job: SiteJob, scratch: Path) -> None:
+        """``scratch``: a folder of this machine, for files that go home."""
+        self._job, self.over, self._step = job, "", 0
+        (scratch / "logs").mkdir()
+        mine = tuple(member for member in job.members if member.title in job.titles)
+        forkserver.prepare(central=any(not member.kind.torch for member in mine))
+        self._blue = blue = replace(job.blueprint, directory=str(scratch / "checkpoints"), logs=str(scratch / "logs"))
+        self._shared, self._board, segment = build.lay_out(blue, job.kinds, Segment, _no_channel, site=mine)
+        rows = {title: self._board.row(title) for title in job.titles}
+        groups = {group for member in mine for group in member.kind.groups(blue, member.index)}
+        places = {
+            number: place for number, place in parts(self._shared, rows, job.members).items()
+            if place.title in job.titles or place.group in groups
+        }  # fmt: skip
+        for number, data in job.counted.items():
+            places[number].part.write(data)
+        of_group = {
+            group: [number for number, place in places.items() if place.group == group or place.title in self._workers(group)]
+            for group in groups
+        }  # fmt: skip
+        self._carrier = Event()
+        self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier], lives=job.lives)
+        weights = [policy.weights for policy in self._shared.policies.values()]
+        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(_bytes(one) for one in weights))
+        address = f"{job.home.address}:{job.home.port}"
+        self._link = SiteLink(job.name, job.incarnation, address, job.home.keys.public, job.home.sites, largest)
+        self.end = SiteEnd(
+            job.name, job.incarnation, self._link, self._shared.outbound, weights,
+            {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
+            cut=self._cut, ended=self._ended,
+        )  # fmt: skip
+        self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
+
+    def _workers(self, group: int) -> set[str]:
+        """The titles of the workers that step this group or act for it."""
+        return {one.title for one in self._job.members if group in one.kind.groups(self._blue, one.index)}
+
+    def step(self, timeout_s: float = IDLE_S) -> None:
+        """Wait at most ``timeout_s`` for something to do, and do it."""
+        try:
+            for title, said in self._crew.poll(timeout_s, self._carrier.fd, self._link.fd):
+                self._said(title, said)
+        except WorkerFailed as error:
+            self._failed(error)
+        with suppress(BlockingIOError):
+            self._carrier.clear()
+        while self.end.tick(time.monotonic()) is Tick.WORKED:
+            ring(self._crew.bells, self._job.titles, always=False)
+
+    def _said(self, title: str, said: Message | Died) -> None:
+        """Pass on what a worker said. The files of a checkpoint go first."""
+        if isinstance(said, Died):
+            return
+        if isinstance(said, Saved):
+            for name in said.files:
+                self.end.file(title, name, checkpoint.read_aside(Path(self._blue.directory), self._step, name))
+        self.end.say(title, to_json(said))
+
+    def _failed(self, error: WorkerFailed) -> None:
+        """A worker here cannot be replaced, so the run cannot go on: home ends it with the same words."""
+        said = Failed(error=error.cause, text=error.traceback_text, final=error.final, said=error.reason)
+        self.end.say(error.worker, to_json(said))
+        self.over = f"{error.worker} {error.reason}"
+
+    def _cut(self, number: int, step: int) -> None:
+        """Home's workers save for a cut: those here do, too."""
+        self._step = step
+        if number > self._board.cut["save"][0]:
+            checkpoint.begin(Path(self._blue.directory), step)
+        self._board.cut["step"][0], self._board.cut["save"][0] = step, number
+        ring(self._crew.bells, self._job.titles)
+
+    def _ended(self, why: str) -> None:
+        self.over = why or "home ended it"
+
+    def close(self) -> None:
+        self._crew.stop()
+        self._link.close()
+
+
+def _no_channel() -> Any:
+    raise AssertionError("a machine without a queue has no channels")
+
+
+def _bytes(weights: Weights) -> int:
+    return weights.plan.flat
+
+
+def run(job: SiteJob, ended: Callable[[], bool] = lambda: False) -> str:
+    """Run a site to its end -> why it ended."""
+    with tempfile.TemporaryDirectory(prefix="equipoise-site-") as scratch:
+        host = SiteHost(job, Path(scratch))
+        try:
+            while not host.over and not ended():
+                host.step()
+            host.end.tick(time.monotonic())
+        finally:
+            host.close()
+        return host.over

@@ -1,0 +1,165 @@
+"""The worker at home that stands in for the actors of all other machines (``proxy.py``), and has their links."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.programs.memory_needed import queue_plan
+from equipoise.record import checkpoint
+from equipoise.runtime.cluster.parts import parts
+from equipoise.runtime.cluster.proxy import Proxy, Remote
+from equipoise.runtime.cluster.sockets import Keys, Listener
+from equipoise.runtime.ipc import Outbox
+from equipoise.types import StateReader, StateWriter, Tick, Tree
+from equipoise.workers.kind import Kind, Member, Queue, Site
+from equipoise.workers.shared import Shared
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+
+PATIENCE_S = 0.25  # a beat is due twice a second
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A site that was started, and may connect."""
+
+    name: str
+    incarnation: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where sites find the proxy, and how they prove that they belong to the run."""
+
+    address: str  # of home's machine
+    port: int
+    keys: Keys
+    sites: Keys
+    digest: str  # of the Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyJob:
+    blueprint: Blueprint
+    shared: Shared
+    home: Home
+    orders: Outbox  # of the driver: sites to expect from now on
+    expected: tuple[Expected, ...]  # and those that there are already
+    members: tuple[Member, ...]
+
+
+class ProxyKind(Kind):
+    """Stands in for the actors of other machines. Killed, it is to the queue what all of them are."""
+
+    name = "proxy"
+    numbered = False
+    side = "beside"
+    writes = True
+
+    def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
+        """``members``: of the run; the parts of what they count have the same numbers everywhere."""
+        self._home, self._members, self._orders = home, tuple(members), orders
+        self.expected: dict[str, Expected] = {}  # the driver's
+
+    def count(self, blue: Blueprint) -> int:
+        return 1
+
+    def memory(self, blue: Blueprint) -> Tree:
+        return Proxy.specs(blue.program.groups)
+
+    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> ProxyJob:
+        while self._orders.receive():  # of a predecessor; they are among those that are expected
+            pass
+        return ProxyJob(
+            blueprint=blue, shared=shared, home=self._home, orders=self._orders, expected=tuple(self.expected.values()),
+            members=self._members,
+        )  # fmt: skip
+
+    def build(self, job: ProxyJob, site: Site) -> ProxyWorker:
+        return ProxyWorker(job, site)
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        fences = shared.own[self.name].views
+        for expected in self.expected.values():
+            for group in expected.groups:
+                queues[blue.learner_of(group)].cancel(blue.streams(group))
+        fences["cancelled"][:] = fences["gone"]
+        return ""
+
+    def listens(self, worker: ProxyWorker) -> tuple[int, ...]:
+        return (worker.listener.fd,)
+
+    def patience(self, worker: ProxyWorker) -> float | None:
+        return PATIENCE_S
+
+
+class ProxyWorker:
+    """Ticks the proxy, and does what concerns files and the driver."""
+
+    ready = Tick.STARVED
+
+    def __init__(self, job: ProxyJob, site: Site) -> None:
+        blue, shared, home = job.blueprint, job.shared, job.home
+        self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
+        self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
+        self._entries: dict[str, dict[str, Any]] = {}  # of files that have come, by their workers' titles
+        rows = {member.title: site.board(member.title) for member in job.members}
+        counted = [place.part for place in parts(shared, rows, job.members).values()]
+        groups = range(blue.program.groups)
+        remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
+        versions = [policy.weights.handle() for policy in shared.policies.values()]
+        self.proxy = Proxy(
+            queue_plan(blue), remotes, versions, counted, shared.own[ProxyKind.name].views,
+            lambda: (site.cut(), site.cut_step()), self, home.digest,
+        )  # fmt: skip
+        largest = max(self.proxy.most.values())
+        self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port)
+        for expected in job.expected:
+            self._expect(expected)
+
+    def _expect(self, site: Expected) -> None:
+        self.proxy.expect(site.name, site.incarnation, site.groups, self.listener.end(site.name, site.incarnation))
+
+    def tick(self) -> Tick:
+        for order in self._orders.receive():
+            if "forget" in order:
+                self.proxy.forget(order["forget"])
+            else:
+                self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
+        self.listener.collect()
+        return self.proxy.tick(time.monotonic())
+
+    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
+        """A worker said this to its driver. Its files came before, and are named as they were written here."""
+        if message.get("message") == "Saved" and title in self._entries:
+            message = {**message, "files": self._entries.pop(title)}
+        self._site.relay(title, message)
+
+    def file(self, site: str, title: str, name: str, data: bytes) -> None:
+        """Write a worker's file into the checkpoint that is aside."""
+        if name != self._files.get(title):
+            self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
+            return
+        place = checkpoint.aside(self._directory, self._site.cut_step())
+        if place.is_dir():  # else the cut was given up meanwhile
+            self._entries.setdefault(title, {}).update(checkpoint.add(place, name, data))
+
+    def joined(self, site: str) -> None:
+        self._site.linked(site, "")
+
+    def left(self, site: str, how: str) -> None:
+        self._site.linked(site, how)
+
+    def save(self, to: StateWriter) -> None:
+        """Nothing: what stands in for others has no state of its own."""
+
+    def load(self, source: StateReader) -> None: ...
+
+    def close(self) -> None:
+        self.listener.close()

@@ -1,0 +1,183 @@
+"""A run whose actors are on several machines: the process runtime at home, a proxy, and a site on each other machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from equipoise.deaths import Death, Streak
+from equipoise.errors import WorkerFailed
+from equipoise.programs.program import to_json
+from equipoise.record.checkpoint import Source, SourceInHand
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.cluster.host import SiteJob
+from equipoise.runtime.cluster.parts import parts
+from equipoise.runtime.cluster.proxy import take_back
+from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
+from equipoise.runtime.cluster.sockets import Keys
+from equipoise.runtime.ipc import Outbox
+from equipoise.runtime.messages import Failed, Linked, Message, Note, Relayed, from_json
+from equipoise.runtime.process.crew import Died
+from equipoise.runtime.process.process import ProcessRuntime
+from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kinds import KINDS
+
+
+class Nodes(Protocol):
+    """The other machines: they run sites, and say which have ended."""
+
+    @property
+    def address(self) -> str: ...  # of this machine, for the others
+    def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
+    def ended(self) -> Mapping[str, str]: ...  # sites that are verified dead since the last call, and how
+    def close(self) -> None: ...  # end all sites
+
+
+class ClusterRuntime(ProcessRuntime):
+    """``ProcessRuntime`` at home, to which the actors of other machines are workers like those here."""
+
+    def __init__(
+        self, blue: Blueprint, nodes: Nodes, sites: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS
+    ) -> None:
+        """``sites``: the titles of the workers of each. Workers that are named nowhere work here."""
+        self._nodes, self._kinds = nodes, tuple(kinds)
+        self._sites = {name: tuple(titles) for name, titles in sites.items()}
+        self._all = crew(blue, kinds)
+        self._incarnations = dict.fromkeys(self._sites, 0)
+        self._lives: dict[str, int] = {}  # by worker: the machines that it was lost with
+        self._streaks = {name: Streak() for name in self._sites}
+        self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
+        self._down = set(self._sites)  # without a link now
+        self._home = Home(
+            address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue)
+        )
+        self._orders = Outbox()
+        self._proxy = ProxyKind(self._home, self._all, self._orders)
+        for name in self._sites:
+            self._expect(blue, name)
+        super().__init__(blue, (*kinds, self._proxy), [title for titles in self._sites.values() for title in titles])
+        rows = {member.title: self._board.row(member.title) for member in self._all}
+        self._places = parts(self._shared, rows, self._all)
+        self._fences = self._shared.own[ProxyKind.name].views
+        try:
+            for name in self._sites:
+                self._start(name)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _members_of(self, name: str) -> list[Member]:
+        return [member for member in self._all if member.title in self._sites[name]]
+
+    def _groups_of(self, blue: Blueprint, name: str) -> list[int]:
+        return sorted({group for one in self._members_of(name) for group in one.kind.groups(blue, one.index)})
+
+    def _expect(self, blue: Blueprint, name: str) -> None:
+        """Let the proxy take the next incarnation of a site, and no earlier one."""
+        self._incarnations[name] += 1
+        self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(self._groups_of(blue, name)))
+
+    def _start(self, name: str) -> None:
+        """Start a site, with what home knows of its workers and what it needs of the checkpoint that the run goes on from."""
+        blue, mine = self._blue, self._members_of(name)
+        groups, titles = self._groups_of(blue, name), self._sites[name]
+        counted = {
+            number: place.part.read()
+            for number, place in self._places.items()
+            if place.group in groups or place.title in titles
+        }  # fmt: skip
+        source = None if blue.resume is None else _in_hand(blue.resume, [f"{one.file}.safetensors" for one in mine])
+        self._progress[name] = self._done(name)
+        self._nodes.start(
+            SiteJob(
+                name=name, incarnation=self._incarnations[name], blueprint=replace(blue, resume=source), kinds=self._kinds,
+                members=self._all, titles=titles, home=self._home, counted=counted,
+                lives={title: self._lives[title] for title in titles if title in self._lives},
+            )
+        )  # fmt: skip
+
+    def _done(self, name: str) -> int:
+        """A count that rises as the workers of a site get on."""
+        return sum(one.kind.progress(self._blue, self._shared, one.index) for one in self._members_of(name))
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """As ``ProcessRuntime.poll``; a machine that is lost is replaced."""
+        for name, how in self._nodes.ended().items():
+            self._replace(name, how)
+        if take_back(self._fences, self._cancel):
+            self._reconciling = True
+        return super().poll(timeout_s)
+
+    def _cancel(self, group: int) -> None:
+        self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
+
+    def _replace(self, name: str, how: str) -> None:
+        """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
+        death, streak = Death(how, how, outside=True), self._streaks[name]
+        streak.add(death, progress=self._done(name) > self._progress[name])
+        if why := streak.hopeless(death, learned_at=self._crew.learned_at, give_up_s=self._blue.program.placement.give_up_s):
+            raise WorkerFailed(name, f"{how}, {why}", death=death)
+        for one in self._members_of(name):
+            if self._blue.resume is None or one.kind.progress(self._blue, self._shared, one.index) > 0:
+                self._lives[one.title] = self._lives.get(one.title, 0) + 1
+            self._cuts.lost(one.title, f"was lost with {name}")
+        self._expect(self._blue, name)
+        expected = self._proxy.expected[name]
+        self._orders.send({"name": name, "incarnation": expected.incarnation, "groups": list(expected.groups)})
+        self._crew.bells[ProxyKind.name].ring(always=True)
+        self._out.append(Note(text=f"warning: {name} {how}; its workers begin anew"))
+        self._start(name)
+
+    def _take(self, title: str, message: Message | Died) -> None:
+        if isinstance(message, Relayed):
+            said = from_json(message.said)
+            if isinstance(said, Failed):
+                death = Death(said.said, said.said)
+                raise WorkerFailed(message.title, said.said, said.text, death=death, final=said.final, cause=said.error)
+            super()._take(message.title, said)
+        elif isinstance(message, Linked):
+            self._linked(message.site, message.how)
+        else:
+            super()._take(title, message)
+
+    def _linked(self, name: str, how: str) -> None:
+        if not how:
+            self._down.discard(name)
+            return
+        self._down.add(name)
+        for title in self._sites[name]:
+            self._cuts.lost(title, f"was out of reach with {name}")
+        self._out.append(Note(text=f"warning: {name} is out of reach: {how}"))
+
+    def _obstacle(self) -> str | None:
+        down = sorted(self._down)
+        fenced = bool((self._fences["gone"] > self._fences["cancelled"]).any())
+        return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
+
+    def stop(self) -> None:
+        """End every worker on every machine."""
+        self._nodes.close()
+        super().stop()
+        self._orders.close()
+
+
+def digest(blue: Blueprint) -> str:
+    """A short hash of the Program: a site's must be home's."""
+    return hashlib.sha256(json.dumps(to_json(blue.program), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _in_hand(source: Source, names: Sequence[str]) -> SourceInHand:
+    kept = {name: source.read(name) for name in names if name in source.files}
+    return SourceInHand(path=Path(source.path), files={}, segments={}, meta=source.meta, kept=kept)
+
+
+def _free_port(address: str) -> int:
+    """A port that nobody has now. It stays that of the run, so that sites find a proxy that was replaced."""
+    with socket.socket() as made:
+        made.bind((address, 0))
+        return int(made.getsockname()[1])
