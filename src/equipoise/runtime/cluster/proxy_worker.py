@@ -136,7 +136,7 @@ class ProxyWorker:
         return self.proxy.tick(time.monotonic())
 
     def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
-        """A worker said this to its driver. Its files came before, and are named as they were written here."""
+        """A worker said this to its driver. The worker sent the files of its share before."""
         if message.get("message") == "Saved" and title in self._entries:
             message = {**message, "files": self._entries.pop(title)}
         self._site.relay(title, message)
