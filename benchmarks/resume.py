@@ -61,7 +61,7 @@ def resumed(out: Path, steps: int) -> float:
     import equipoise as eq
 
     began = time.perf_counter()
-    options = {"trust": ["resume"]} if "trust" in eq.resume.__annotations__ else {}
+    options: Any = {"trust": ["resume"]} if "trust" in eq.resume.__annotations__ else {}
     run = eq.resume(out, steps=steps, on="process", checkpoint_every=0, **options)
     at = next(report.updates for report in run)
     next(report for report in run if report.updates > at)

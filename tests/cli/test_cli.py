@@ -62,13 +62,13 @@ def api(monkeypatch):
             raise fake.refuse
         return fake.made
 
-    def train(made, *, on, out, init_from, init_what, tensorboard, wandb):
+    def train(made, *, on, cluster, out, init_from, init_what, tensorboard, wandb):
         fake.asked |= {"program": made, "on": on, "out": out, "init_from": init_from, "init_what": init_what}
-        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb}
+        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb, "cluster": cluster}
         return fake.run
 
-    def resume(directory, *, on, settings, **fields):
-        fake.asked |= {"directory": directory, "on": on, "settings": settings, "fields": fields}
+    def resume(directory, *, on, cluster, settings, **fields):
+        fake.asked |= {"directory": directory, "on": on, "cluster": cluster, "settings": settings, "fields": fields}
         if fake.refuse is not None:
             raise fake.refuse
         return fake.run
@@ -99,7 +99,7 @@ def test_without_options_the_api_is_given_none(api):
     assert api.asked == {
         "env": "CartPole-v1", "algorithm": None, "settings": (), "recipe": True, "fields": {},
         "program": api.made, "on": "process", "out": None, "init_from": None,
-        "init_what": "weights", "tensorboard": True, "wandb": None,
+        "init_what": "weights", "tensorboard": True, "wandb": None, "cluster": {},
     }  # fmt: skip
     assert api.run.closed
 
@@ -111,6 +111,7 @@ def test_without_options_the_api_is_given_none(api):
         ("--set algorithm.gamma=0.9 --set env.g=1", "settings", ("algorithm.gamma=0.9", "env.g=1")),
         ("--no-recipe", "recipe", False),
         ("--on serial", "on", "serial"),
+        ("--on ray --address auto --cluster home_actors=0", "cluster", {"address": "auto", "home_actors": "0"}),
         ("--out some/where", "out", Path("some/where")),
         ("--init-from runs/old", "init_from", Path("runs/old")),
         ("--init-from runs/old --init-what learner", "init_what", "learner"),
@@ -247,7 +248,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --stop-at high", "equipoise train: --stop-at: expected a number or none, got 'high'"),
         ("evaluate A --episodes 1.5", "equipoise evaluate: --episodes: expected a whole number, got '1.5'"),
         ("train A --seed", "equipoise train: option '--seed' requires an argument."),
-        ("train A --on proces", "--on: expected one of 'serial', 'process', got 'proces' (did you mean 'process'?)"),
+        ("train A --on proces", "--on: expected one of 'serial', 'process', 'ray', got 'proces' (did you mean 'process'?)"),
         ("train A --max-lag some", "equipoise train: --max-lag: expected a whole number or none, got 'some'"),
         ("train A --steps many", "--steps: expected a whole number, got 'many' (64, 500k, 1M, 500MiB and 2GB are some)"),
         ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
@@ -431,6 +432,7 @@ def test_resume_passes_on_what_is_to_change(api):
     assert result.exit_code == 0, result.output
     assert api.asked == {
         "directory": Path("runs/old"), "on": "serial", "settings": ("algorithm.entropy=0",), "fields": {"steps": 2000},
+        "cluster": {},
     }  # fmt: skip
     assert "changed: steps 1000 -> 2000" in result.output
 

@@ -9,6 +9,7 @@ import pytest
 from equipoise import api
 from equipoise.console.terminal import summary_rows
 from equipoise.envs.failures.causes import MOST, OTHER, SIZE, Causes, most_frequent
+from equipoise.types import On
 
 
 def test_a_cause_has_its_first_message_and_a_count() -> None:
@@ -46,9 +47,9 @@ def test_the_most_frequent_of_all_groups_comes_first() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")])
-def test_the_summary_names_what_aborted_episodes(on: str, inference: str, tmp_path: Path) -> None:
+def test_the_summary_names_what_aborted_episodes(on: On, inference: str, tmp_path: Path) -> None:
     run = api.train(
-        "tests.envs.faulty:Faulty", "impala", on=on, out=tmp_path / "run", env_kwargs={"how": "raise", "every": 200}, actors=1,  # type: ignore[arg-type]
+        "tests.envs.faulty:Faulty", "impala", on=on, out=tmp_path / "run", env_kwargs={"how": "raise", "every": 200}, actors=1,
         envs_per_actor=4, unroll=8, batch=4, max_lag=1, steps=2_000, evaluate_episodes=0, inference=inference,
     )  # fmt: skip
     for _ in run:

@@ -47,6 +47,12 @@ class Processes:
     def ended(self) -> Mapping[str, str]:
         return {name: f"ended with {one.exitcode}" for name, one in self.sites.items() if one.exitcode is not None}
 
+    def waits(self) -> Mapping[str, int]:
+        return {}
+
+    def where(self, name: str) -> str:
+        return str(self.sites[name].pid)
+
     def kill(self, name: str) -> None:
         """The machine is gone, with all that runs on it."""
         os.kill(self.sites[name].pid, signal.SIGKILL)

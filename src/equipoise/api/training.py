@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
@@ -20,12 +21,15 @@ from equipoise.programs.settings import (
     pairs,
 )
 from equipoise.record import checkpoint
-from equipoise.record.directory import RunDirectory
+from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import step_of
 from equipoise.run.measure import choose
 from equipoise.run.run import Run
-from equipoise.run.starting import On
-from equipoise.types import AskedInference, Program
+from equipoise.run.starting import connected
+from equipoise.types import AskedInference, On, Program
+
+if TYPE_CHECKING:
+    from equipoise.runtime.cluster.on_ray import RayNodes
 
 InitWhat = Literal["weights", "learner"]
 
@@ -45,6 +49,7 @@ def train(
     inference: str | None = None,
     learners: int | str | None = None,
     tell: Callable[[str], object] = lambda text: None,
+    cluster: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -55,7 +60,8 @@ def train(
     statistics and the share of the schedule go on from there, too, and versions are counted from 0 again.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
     ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``; ``learners``:
-    how many there are, or "auto", which measures 1, 2, 4, ... of them.
+    how many there are, or "auto", which measures 1, 2, 4, ... of them. ``cluster``: with ``on="ray"``, its settings by name:
+    ``{"address": "auto", "home_actors": 0}`` (docs/cluster.md).
     """
     asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
     said = {"inference": asked, "learners": learners}
@@ -82,16 +88,30 @@ def train(
     for setting in auto:
         made, record = choose(made, setting, on=on, tell=tell)
         chosen |= record
-    return Run(
-        made,
-        on=on,
-        out=None if out is None else Path(out),
-        weights=weights,
-        learner=what == "learner",
-        tensorboard=tensorboard,
-        wandb=wandb,
-        chosen=chosen,
-    )
+    nodes = connected(on, cluster or {})
+    with _disconnected(nodes):
+        return Run(
+            made,
+            on=on,
+            out=None if out is None else Path(out),
+            weights=weights,
+            learner=what == "learner",
+            tensorboard=tensorboard,
+            wandb=wandb,
+            chosen=chosen,
+            nodes=nodes,
+        )
+
+
+@contextlib.contextmanager
+def _disconnected(nodes: RayNodes | None) -> Iterator[None]:
+    """Disconnect from the cluster where a run does not come to be."""
+    try:
+        yield
+    except BaseException:
+        if nodes is not None:
+            nodes.disconnect()
+        raise
 
 
 class NothingToDo(ValueError):
@@ -104,6 +124,7 @@ def resume(
     on: On | None = None,
     settings: Settings = (),
     trust: Sequence[str] = (),
+    cluster: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
@@ -112,7 +133,8 @@ def resume(
     ``"algorithm.entropy=0"`` that are to change: ``steps`` and ``stop_at`` extend a run that has ended (its schedules keep the
     length that they had). What the saved state would not fit is refused.
 
-    ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
+    ``trust``: modules and ``module:callable`` that a run from elsewhere may import. ``cluster``: as for ``train``; what is not
+    said stays as it was.
     Raises ``NothingToDo`` where the run is complete already.
     """
     run = RunDirectory.open(directory, trusted=trust)
@@ -132,4 +154,8 @@ def resume(
         raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
     if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
-    return Run(made, on=on or run.run["on"], resume=run, source=source)
+    where = on or run.run["on"]
+    before = run.run.get(CLUSTER, {}) if where == "ray" else {}
+    nodes = connected(where, {**before, **(cluster or {})})
+    with _disconnected(nodes):
+        return Run(made, on=where, resume=run, source=source, nodes=nodes)

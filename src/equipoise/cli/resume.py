@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.watch import watch
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
-
-if TYPE_CHECKING:
-    pass
+from equipoise.types import On
 
 
 @app.command(
@@ -36,8 +35,10 @@ def resume(
         typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(metavar="serial|process", help="Where it runs. Default: where it ran before.")
+        str | None, typer.Option(metavar="serial|process|ray", help="Where it runs. Default: where it ran before.")
     ] = None,
+    address: Address = None,
+    cluster: ClusterSettings = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -52,9 +53,8 @@ def resume(
             phases.say("importing")
             from equipoise.programs.settings import convert
 
-            where: Literal["serial", "process"] | None = None
-            if on is not None:
-                where = convert(on, Literal["serial", "process"], "--on")
+            where: On | None = None if on is None else convert(on, On, "--on")
+            of_cluster = cluster_settings(address, cluster)
             given, more = read(options)
             from equipoise import api
             from equipoise.console.terminal import View
@@ -63,7 +63,9 @@ def resume(
             before = read_summary(directory)  # None where the run was killed: what it had told is told again
             told = [] if before is None else before.get("notes", [])
             try:
-                run = api.resume(directory, on=where, settings=(*(settings or ()), *more), **vouched(trust), **given)
+                run = api.resume(
+                    directory, on=where, cluster=of_cluster, settings=(*(settings or ()), *more), **vouched(trust), **given
+                )
             except api.NothingToDo as done:
                 say(str(done))
                 sys.exit(0)

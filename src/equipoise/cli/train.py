@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
 from equipoise.console.help import leaving, plain_errors
@@ -17,10 +18,7 @@ from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.hints import nearest
-from equipoise.types import OUT, WHAT, WHERE
-
-if TYPE_CHECKING:
-    pass
+from equipoise.types import OUT, WHAT, WHERE, On
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py")))
 
@@ -87,9 +85,13 @@ def train(
     on: Annotated[
         str,
         typer.Option(
-            metavar="serial|process", help="All in one thread, or each actor in a process of its own.", rich_help_panel=WHERE
+            metavar="serial|process|ray",
+            help="All in one thread, each actor in a process of its own, or over the machines of a Ray cluster.",
+            rich_help_panel=WHERE,
         ),
     ] = "process",
+    address: Address = None,
+    cluster: ClusterSettings = None,
     init_from: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Begin with the weights of that run, or checkpoint.", rich_help_panel=WHAT),
@@ -143,10 +145,11 @@ def train(
             from equipoise.programs.config_file import write_config
             from equipoise.programs.settings import at_least_one, convert
 
-            where: Literal["serial", "process"] = convert(on, Literal["serial", "process"], "--on")
+            where: On = convert(on, On, "--on")
+            of_cluster = cluster_settings(address, cluster)
             measured = [name for name in ("inference", "learners") if _is_auto(name, options[name])]
             given, more = read(options | dict.fromkeys(measured))
-            if where == "process":
+            if where != "serial":
                 from equipoise.runtime.process.forkserver import prepare
 
                 # The server imports torch beside this process, which does so next.
@@ -186,7 +189,7 @@ def train(
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
                 logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
-                words = ["--on", where, *begun, *logged, *(["--quiet"] if quiet else [])]
+                words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
                 sys.exit(train_seeds(program, count, jobs=beside, out=out, words=words))
             if (
                 env is not None
@@ -199,7 +202,9 @@ def train(
             if measured:
                 auto["tell"] = lambda text: say(text, file=sys.stderr)
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
-            run = api.train(program, on=where, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto)
+            run = api.train(
+                program, on=where, cluster=of_cluster, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto
+            )
             view = View(run.program, on=run.on, quiet=quiet)
         code = watch(run, view, "train", start)
     sys.exit(code)

@@ -45,6 +45,7 @@ __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
 METRICS, CHECKPOINTS, VIDEOS, LOGS = "metrics.jsonl", "checkpoints", "videos", "logs"
 CAPSULES = "capsules"
+CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 

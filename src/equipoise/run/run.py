@@ -6,13 +6,12 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise import phases
 from equipoise.cores import order_of_stores
-from equipoise.deaths import Streak
 from equipoise.envs.check.info_probe import unseen
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
 from equipoise.files import parse_json
@@ -23,37 +22,30 @@ from equipoise.programs.program import differences
 from equipoise.programs.refusals import check
 from equipoise.record import checkpoint, playable
 from equipoise.record.checkpoint import Source
-from equipoise.record.directory import RunDirectory
+from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
 from equipoise.run import forward_choice, recorded_rows
+from equipoise.run.attempt import Attempt
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, promise, schedules_over
 from equipoise.run.session import SESSION, Interrupt
-from equipoise.run.starting import On, Runtime, start
+from equipoise.run.starting import Runtime, start
 from equipoise.runtime import blueprint
 from equipoise.runtime.messages import Cut, Message, Note, Record
 from equipoise.runtime.process import forkserver
 from equipoise.schema import check as check_schema
-from equipoise.types import Program
+from equipoise.types import On, Program
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
+
+if TYPE_CHECKING:
+    from equipoise.runtime.cluster.on_ray import RayNodes
 
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
 LAST_CUT_S = 20.0  # what a run that is told to leave takes at most to hold still; clusters kill it after 30
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The workers that run now and what the driver knows of them; another attempt follows a failure of the learner."""
-
-    runtime: Runtime
-    reporter: Reporter
-    evaluations: EvaluationSchedule
-    furthest: int = 0  # version that any attempt had come to when it failed
-    streak: Streak = field(default_factory=Streak)  # of attempts; progress is a version that none before had come to
 
 
 class Run:
@@ -67,6 +59,7 @@ class Run:
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
         wandb: str | None = None, chosen: Mapping[str, Any] | None = None, kinds: Sequence[Kind] = KINDS,
+        nodes: RayNodes | None = None,
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
         had; or one that goes on (``resume``).
@@ -74,15 +67,19 @@ class Run:
         ``source``: the checkpoint that it goes on from, by default its newest whole one.
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
         ``chosen``: what was measured for this program, which run.json tells. ``kinds`` of workers that the run is made of.
+        ``nodes``: with ``on="ray"``, the machines of the cluster, from which the run disconnects at its end.
         """
         check(program)
-        if on == "process":
+        self._processes = on != "serial"  # of their own for the workers
+        self._nodes = nodes
+        placed = {} if nodes is None else {CLUSTER: asdict(nodes.cluster)}
+        if self._processes:
             check_processes(program)
             forkserver.prepare(central=program.placement.inference == "central")
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
         self._warnings: list[str] = []
-        if on == "process":
+        if self._processes:
             self._warnings += [*order_of_stores(), *crowded(program.placement.learners, program.placement.threads)]
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
@@ -93,7 +90,7 @@ class Run:
             forward = forward_choice.chosen(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
-                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {}),
+                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {}) | placed,
                 spec=playable.to_json(blue),
             )  # fmt: skip
         else:
@@ -103,8 +100,8 @@ class Run:
             self.changes = differences(resume.program, program)
             forward = forward_choice.chosen(blue, resume.run, self.changes)
             resume.go_on(
-                program, on=on, step=step_of(self._source.meta), changes=self.changes, extra={forward_choice.KEY: forward},
-                spec=playable.to_json(blue), source=self._source,
+                program, on=on, step=step_of(self._source.meta), changes=self.changes,
+                extra={forward_choice.KEY: forward} | placed, spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
         self._warnings += recorded_rows.doubts(program, blue.dataset)
@@ -173,6 +170,7 @@ class Run:
         self._reports.close()
         self._save.reports.clear()
         self._files.close()
+        self._leave()
 
     def __enter__(self) -> Run:
         return self
@@ -185,17 +183,23 @@ class Run:
             with Interrupt() as interrupt:
                 yield from self._train(interrupt)
         except Exception as error:
-            if self.on == "process":
+            if self._processes:
                 forget_locals(error)
             raise
         finally:
             self._files.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Disconnect from the cluster, if there is one."""
+        if self._nodes is not None:
+            self._nodes.disconnect()
 
     def _begin(self, began: float) -> tuple[Runtime, Reporter, EvaluationSchedule]:
         """Start the workers, from the checkpoint ``_source`` where there is one."""
         blue, source = replace(self._blue, resume=self._source), self._source
         try:
-            runtime = start(blue, self.on, self._kinds)
+            runtime = start(blue, self.on, self._kinds, self._nodes)
         except Damaged as error:  # found by a worker that is built here
             self._fall_back(str(error))
             return self._begin(began)
@@ -214,15 +218,13 @@ class Run:
             reporter.note(said)
         return runtime, reporter, evaluations
 
-    def _again(self, attempt: _Attempt, error: WorkerFailed) -> _Attempt:
+    def _again(self, attempt: Attempt, error: WorkerFailed) -> Attempt:
         """After a failure that no replacement of one worker mends: the whole attempt, from the newest checkpoint."""
         if error.death.cause == Damaged.__name__ and self._source is not None:
             self._end(attempt)
             self._fall_back(error.traceback_text.rstrip().rpartition("\n")[2].partition(": ")[2])
-            return _Attempt(*self._begin(time.monotonic()))
-        reached = attempt.runtime.stats().version  # what fails at one version would fail there for ever
-        attempt.streak.add(error.death, progress=reached > attempt.furthest)
-        hopeless = attempt.streak.hopeless(error.death, learned_at=0.0, give_up_s=self.program.placement.give_up_s)
+            return Attempt(*self._begin(time.monotonic()))
+        hopeless = attempt.failed(error, self.program.placement.give_up_s)
         if not error.vital or error.final:
             raise error
         if hopeless:
@@ -233,10 +235,9 @@ class Run:
         self._files.rewind(0 if self._source is None else step_of(self._source.meta), self._source)
         said = f"\n{error.traceback_text.rstrip()}" if error.traceback_text else ""
         reporter.note(f"warning: {error.worker} {error.reason}; the run goes on from step {reporter.step:,}{said}")
-        furthest = max(reached, attempt.furthest)
-        return _Attempt(runtime, reporter, evaluations, furthest=furthest, streak=attempt.streak)
+        return Attempt(runtime, reporter, evaluations, furthest=attempt.furthest, streak=attempt.streak)
 
-    def _end(self, attempt: _Attempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         """Stop a attempt that another takes the place of, and forget what it said."""
         attempt.runtime.stop()
         attempt.evaluations.close()
@@ -267,7 +268,7 @@ class Run:
             if self._source is None:  # nothing has begun
                 self._files.discard()
             raise
-        attempt = _Attempt(runtime, reporter, evaluations)
+        attempt = Attempt(runtime, reporter, evaluations)
         for warning in self._warnings:
             reporter.note(warning)
         self._keeping.begin()
@@ -278,7 +279,7 @@ class Run:
                     attempt.runtime.hold()
                 try:
                     self._inbox.extend(
-                        attempt.runtime.poll(0.0 if attempt.evaluations.running and self.on == "process" else SLICE_S)
+                        attempt.runtime.poll(0.0 if attempt.evaluations.running and self._processes else SLICE_S)
                     )
                 except WorkerFailed as error:
                     interrupt.check()
@@ -289,7 +290,7 @@ class Run:
                         yield report
                 if attempt.evaluations.waits:
                     attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
-                yield from self._examine(attempt, interrupt, beside=self.on == "process")
+                yield from self._examine(attempt, interrupt, beside=self._processes)
                 yield from self._by_time(attempt)
             status = "solved" if attempt.evaluations.solved else "completed"
         except (KeyboardInterrupt, GeneratorExit):
@@ -316,7 +317,7 @@ class Run:
         self._files.close()
         yield last
 
-    def _handle(self, message: Message, attempt: _Attempt) -> Report | None:
+    def _handle(self, message: Message, attempt: Attempt) -> Report | None:
         """A record becomes a report, a cut a checkpoint, a note is told."""
         if isinstance(message, Cut):
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
@@ -331,7 +332,7 @@ class Run:
             return None
         return self._recorded(attempt.reporter.report(message), attempt)
 
-    def _recorded(self, report: Report, attempt: _Attempt) -> Report:
+    def _recorded(self, report: Report, attempt: Attempt) -> Report:
         if report.recorded:
             try:
                 self._files.confirm()
@@ -340,7 +341,7 @@ class Run:
                 attempt.reporter.note(f"warning: a report was not written: {error}")
         return report
 
-    def _last_cut(self, attempt: _Attempt) -> bool:
+    def _last_cut(self, attempt: Attempt) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it took too long or failed."""
         if attempt.runtime.stats().version == 0:
             return False
@@ -370,7 +371,7 @@ class Run:
             )
         return False
 
-    def _examine(self, attempt: _Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
+    def _examine(self, attempt: Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
         """Go on with an evaluation: ``beside`` training for a moment, or to its end, with reports of how far it is."""
         while attempt.evaluations.running and not interrupt.asked:
             self._keeping.evaluated(attempt.reporter, attempt.evaluations, time.monotonic() + SLICE_S)
@@ -378,14 +379,14 @@ class Run:
                 return
             yield from self._by_time(attempt)
 
-    def _by_time(self, attempt: _Attempt) -> Iterator[Report]:
+    def _by_time(self, attempt: Attempt) -> Iterator[Report]:
         """A report where the last one has grown old, recorded where the last recorded one has."""
         if attempt.reporter.due:
             yield self._recorded(attempt.reporter.report(timed=True), attempt)
         elif time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
             yield attempt.reporter.report(evaluating=attempt.evaluations.progress)
 
-    def _last_evaluation(self, attempt: _Attempt, interrupt: Interrupt) -> Generator[Report]:
+    def _last_evaluation(self, attempt: Attempt, interrupt: Interrupt) -> Generator[Report]:
         """Evaluate the last weights; the summary was written without that, for users that do not want to wait."""
         try:
             attempt.evaluations.begin_final(self.program.evaluation.episodes)

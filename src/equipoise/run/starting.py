@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
 
+from equipoise import phases
+from equipoise.hints import install
 from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.cluster.placing import read_cluster
 from equipoise.runtime.messages import Cut, Message
 from equipoise.runtime.stats import RunStats
-from equipoise.types import WeightStore
+from equipoise.types import On, WeightStore
 from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
 
-On = Literal["serial", "process"]
+if TYPE_CHECKING:
+    from equipoise.runtime.cluster.on_ray import RayNodes
 
 
 class Runtime(Protocol):
@@ -28,8 +33,29 @@ class Runtime(Protocol):
     def stop(self) -> None: ...  # end every worker
 
 
-def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS) -> Runtime:
-    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or instead, of ours."""
+def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
+    """Connect to the cluster of a run on Ray; None for one elsewhere. ``cluster``: settings (``Cluster``) by name.
+
+    ValueError where a setting makes no sense, or there is no such cluster.
+    """
+    if on != "ray":
+        if given := ", ".join(cluster):
+            raise ValueError(f"{given}: expected no settings of a cluster with --on {on}, got some; use --on ray")
+        return None
+    settings = read_cluster(cluster)
+    if missing := [name for name in ("ray", "zmq") if find_spec(name) is None]:
+        raise ValueError(f"on: expected the packages of the extra 'ray', found no {' and no '.join(missing)}; {install('ray')}")
+    phases.say("connecting to Ray")
+    from equipoise.runtime.cluster.on_ray import RayNodes
+
+    return RayNodes(settings)
+
+
+def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS, nodes: RayNodes | None = None) -> Runtime:
+    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or instead, of ours.
+
+    ``nodes``: the machines of the cluster, with ``on="ray"``.
+    """
     if on == "serial":
         from equipoise.runtime.serial import SerialRuntime
 
@@ -38,4 +64,9 @@ def start(blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS) -> Runtime:
         from equipoise.runtime.process.process import ProcessRuntime
 
         return ProcessRuntime(blue, kinds)
-    raise ValueError(f"expected on='serial' or 'process', got {on!r}")
+    if on == "ray":
+        from equipoise.runtime.cluster.runtime import ClusterRuntime
+
+        assert nodes is not None
+        return ClusterRuntime(blue, nodes, nodes.deal(blue, kinds), kinds)
+    raise ValueError(f"expected on='serial', 'process' or 'ray', got {on!r}")

@@ -19,6 +19,7 @@ Array = Any  # a torch tensor or a numpy array; their union would have to be tol
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
+On = Literal["serial", "process", "ray"]  # in one thread, in processes of one machine, over the machines of a cluster
 Inference = Literal["local", "central"]
 AskedInference = Literal["local", "central", "auto"]  # auto: whichever is measured to be faster
 ActingPrecision = Literal["fp32", "bf16", "int8"]

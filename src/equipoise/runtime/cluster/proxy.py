@@ -118,6 +118,11 @@ class Proxy:
         """The site is over for good."""
         self._fence(self._sites.pop(name), "it was ended")
 
+    def stop(self) -> None:
+        """The run is over: the sites are to end."""
+        for site in self._sites.values():
+            site.line.send(Kind.STOP)
+
     def tick(self, now: float) -> Tick:
         worked = False
         for site in self._sites.values():

@@ -162,4 +162,5 @@ class ProxyWorker:
     def load(self, source: StateReader) -> None: ...
 
     def close(self) -> None:
+        self.proxy.stop()
         self.listener.close()

@@ -34,7 +34,9 @@ class Nodes(Protocol):
     @property
     def address(self) -> str: ...  # of this machine, for the others
     def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
-    def ended(self) -> Mapping[str, str]: ...  # sites that are verified dead since the last call, and how
+    def ended(self) -> Mapping[str, str]: ...  # sites that have ended since the last call, and how
+    def waits(self) -> Mapping[str, int]: ...  # sites that no machine has room for, and the cores that each needs
+    def where(self, name: str) -> str: ...  # the machine of a site, in short; empty while it has none
     def close(self) -> None: ...  # end all sites
 
 
@@ -53,6 +55,7 @@ class ClusterRuntime(ProcessRuntime):
         self._streaks = {name: Streak() for name in self._sites}
         self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
         self._down = set(self._sites)  # without a link now
+        self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._home = Home(
             address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue)
         )
@@ -60,10 +63,11 @@ class ClusterRuntime(ProcessRuntime):
         self._proxy = ProxyKind(self._home, self._all, self._orders)
         for name in self._sites:
             self._expect(blue, name)
-        super().__init__(blue, (*kinds, self._proxy), [title for titles in self._sites.values() for title in titles])
+        beside = [self._proxy] if self._sites else []
+        super().__init__(blue, (*kinds, *beside), [title for titles in self._sites.values() for title in titles])
         rows = {member.title: self._board.row(member.title) for member in self._all}
         self._places = parts(self._shared, rows, self._all)
-        self._fences = self._shared.own[ProxyKind.name].views
+        self._fences = self._shared.own[ProxyKind.name].views if self._sites else {}
         try:
             for name in self._sites:
                 self._start(name)
@@ -109,9 +113,19 @@ class ClusterRuntime(ProcessRuntime):
         """As ``ProcessRuntime.poll``; a machine that is lost is replaced."""
         for name, how in self._nodes.ended().items():
             self._replace(name, how)
-        if take_back(self._fences, self._cancel):
+        self._tell_of_waiting()
+        if self._fences and take_back(self._fences, self._cancel):
             self._reconciling = True
         return super().poll(timeout_s)
+
+    def _tell_of_waiting(self) -> None:
+        """Say once which sites have no machine, and that they have one."""
+        waits = self._nodes.waits()
+        for name in waits.keys() - self._told:
+            self._out.append(Note(text=f"warning: {name} waits for a machine with {waits[name]} free cores"))
+        for name in self._told - waits.keys():
+            self._out.append(Note(text=f"{name} has a machine"))
+        self._told = set(waits)
 
     def _cancel(self, group: int) -> None:
         self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
@@ -156,13 +170,13 @@ class ClusterRuntime(ProcessRuntime):
 
     def _obstacle(self) -> str | None:
         down = sorted(self._down)
-        fenced = bool((self._fences["gone"] > self._fences["cancelled"]).any())
+        fenced = bool(self._fences) and bool((self._fences["gone"] > self._fences["cancelled"]).any())
         return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
 
     def stop(self) -> None:
-        """End every worker on every machine."""
-        self._nodes.close()
+        """End every worker on every machine: the proxy's last word ends the sites."""
         super().stop()
+        self._nodes.close()
         self._orders.close()
 
 

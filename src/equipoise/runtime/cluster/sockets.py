@@ -17,6 +17,7 @@ from zmq.utils.monitor import parse_monitor_message
 from equipoise.runtime.cluster.wire import HEAD, Frame, Kind, words
 
 UNDER_WAY = 256  # messages of one site, each way; a site has two blocks an actor, so more than these are a flood
+LAST_MS = 500  # that the last words of home may take to reach the sites
 BEAT_MS, SILENT_MS = 1000, 4000  # of a connection: ZeroMQ closes one whose other end says nothing
 SLACK = 1 << 10  # bytes of a message besides its body
 DETACHED = zmq.EVENT_DISCONNECTED
@@ -60,12 +61,13 @@ class _Monitored:
             self.failed += bool(event & FAILED)
         return found
 
-    def close(self) -> None:
+    def close(self, linger_ms: int = 0) -> None:
+        """``linger_ms``: for what is still to be sent."""
         if self.socket.closed:
             return
         self.socket.disable_monitor()
         self._events.close(0)
-        self.socket.close(0)
+        self.socket.close(linger_ms)
 
 
 class Listener:
@@ -138,9 +140,9 @@ class Listener:
         return True
 
     def close(self) -> None:
-        self._socket.close()
+        self._socket.close(LAST_MS)
         self._guard.stop()
-        self._context.destroy(0)
+        self._context.term()
 
 
 class _Only:

@@ -1,0 +1,29 @@
+"""An attempt at a run: the workers from their start to a failure that no replacement of one of them mends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from equipoise.deaths import Streak
+from equipoise.errors import WorkerFailed
+from equipoise.run.evaluation_schedule import EvaluationSchedule
+from equipoise.run.reporter import Reporter
+from equipoise.run.starting import Runtime
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The workers that run now and what the driver knows of them; another attempt follows a failure of the learner."""
+
+    runtime: Runtime
+    reporter: Reporter
+    evaluations: EvaluationSchedule
+    furthest: int = 0  # version that any attempt had come to when it failed
+    streak: Streak = field(default_factory=Streak)  # of attempts; progress is a version that none before had come to
+
+    def failed(self, error: WorkerFailed, give_up_s: float) -> str:
+        """Count the failure -> why another attempt has no hope; empty where it has."""
+        reached = self.runtime.stats().version  # what fails at one version would fail there for ever
+        self.streak.add(error.death, progress=reached > self.furthest)
+        self.furthest = max(reached, self.furthest)
+        return self.streak.hopeless(error.death, learned_at=0.0, give_up_s=give_up_s)

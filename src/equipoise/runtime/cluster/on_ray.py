@@ -1,0 +1,233 @@
+"""Ray: which machines there are, and a Ray actor on each that runs a site. The one file that imports Ray.
+
+Ray places, tells of machines that join, leave and are drained, and carries what is secret (the keys of the links are part of a
+``SiteJob``). Rows and weights take another way (``sockets.py``), and workers are supervised by their site, not by Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what a later version will do
+
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from equipoise.errors import WorkerFailed
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.cluster import host
+from equipoise.runtime.cluster.host import SiteJob
+from equipoise.runtime.cluster.placing import Cluster, Node, cells, deal, fits, placed
+from equipoise.workers.kind import Kind, crew
+
+LOOK_S = 0.25  # between two looks at the sites
+NODES_S = 1.0  # between two looks at the machines
+REACH_S = 3.0  # to reach the address of a cluster
+END_S = 5.0  # from the stop word of a site to its end
+
+
+@ray.remote(max_restarts=0, max_task_retries=0)
+class SiteActor:
+    """A process of a machine that runs a site, and supervises its workers."""
+
+    def run(self, job: SiteJob) -> str:
+        return host.run(job)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A site that was given a machine."""
+
+    actor: Any
+    ended: Any  # the reference of what ``run`` returns
+    node: str
+    cores: int
+
+
+class RayNodes:
+    """``Nodes`` of a Ray cluster. ``disconnect`` after the run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Connect to the cluster; ValueError in one line where there is none, or none that this process can use."""
+        self.cluster = cluster
+        self._ours = not ray.is_initialized()  # else it is the caller's, who connected before
+        if self._ours:
+            _connect(cluster.address)
+        self.address: str = ray.util.get_node_ip_address()
+        self._home: str = ray.get_runtime_context().get_node_id()
+        self._running: dict[str, _Running] = {}
+        self._waiting: dict[str, SiteJob] = {}
+        self._wanted: dict[str, str] = {}  # the machine that a site had, or is to have
+        self._looked = self._placed = 0.0
+        self._asked = 0  # cores that an autoscaler was asked for
+
+    def nodes(self) -> list[Node]:
+        """The machines that live, home first."""
+        used: dict[str, float] = {}
+        for one in self._running.values():
+            used[one.node] = used.get(one.node, 0.0) + one.cores
+        leaving = _draining()
+        found = [
+            Node(
+                name=one["NodeID"], cores=one["Resources"].get("CPU", 0.0), used=used.get(one["NodeID"], 0.0),
+                labels=one.get("Labels") or {}, home=one["NodeID"] == self._home, draining=one["NodeID"] in leaving,
+            )
+            for one in ray.nodes() if one["Alive"]
+        ]  # fmt: skip
+        return sorted(found, key=lambda node: (not node.home, node.name))
+
+    def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
+        """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
+        learning = blue.learners * blue.program.placement.threads
+        dealt = deal(cells(blue, crew(blue, kinds)), learning, self.nodes(), self.cluster)
+        self._wanted = dict(dealt.nodes)
+        return dealt.sites
+
+    def start(self, job: SiteJob) -> None:
+        if (before := self._running.pop(job.name, None)) is not None:
+            ray.kill(before.actor)
+        self._waiting[job.name] = job
+        self._place()
+
+    def _place(self) -> None:
+        """Start the sites for which there is a machine with room."""
+        self._placed = time.monotonic()
+        nodes = self.nodes()
+        by_name = {node.name: node for node in nodes if fits(node, self.cluster)}
+        for name, job in sorted(self._waiting.items()):
+            node, cores = by_name.get(self._wanted.get(name, "")), len(job.titles)
+            if node is not None and node.free >= cores:
+                by_name[node.name] = replace(node, used=node.used + cores)
+                self._begin(name, node.name)
+        found = placed({name: len(job.titles) for name, job in self._waiting.items()}, list(by_name.values()), self.cluster)
+        for name, node_name in found.items():
+            self._begin(name, node_name)
+        if self.cluster.autoscale:
+            self._ask()
+
+    def _begin(self, name: str, node: str) -> None:
+        job = self._waiting.pop(name)
+        self._wanted[name] = node
+        cores = len(job.titles)
+        made = SiteActor.options(  # type: ignore[attr-defined]
+            num_cpus=cores, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), name=None
+        ).remote()
+        self._running[name] = _Running(made, made.run.remote(job), node, cores)
+
+    def _ask(self) -> None:
+        """Ask the autoscaler for the cores that sites wait for; what was asked for before is replaced."""
+        wanted = [len(job.titles) for job in self._waiting.values()]
+        if sum(wanted) == self._asked:
+            return
+        self._asked = sum(wanted)
+        from ray.autoscaler.sdk import request_resources
+
+        labels = dict(self.cluster.labels)
+        selectors = [labels] * len(wanted) if labels else None
+        request_resources(bundles=[{"CPU": cores} for cores in wanted], bundle_label_selectors=selectors)
+
+    def waits(self) -> Mapping[str, int]:
+        """The sites that no machine has room for, and the cores that each needs."""
+        return {name: len(job.titles) for name, job in self._waiting.items()}
+
+    def where(self, name: str) -> str:
+        """The machine of a site, in short; empty while it has none."""
+        return self._running[name].node[:8] if name in self._running else ""
+
+    def ended(self) -> Mapping[str, str]:
+        """Sites whose process or machine is gone, as far as Ray knows by now."""
+        now = time.monotonic()
+        if self._waiting and now - self._placed >= NODES_S:
+            self._place()
+        if now - self._looked < LOOK_S or not self._running:
+            return {}
+        self._looked = now
+        names = {one.ended: name for name, one in self._running.items()}
+        done, _ = ray.wait(list(names), num_returns=len(names), timeout=0)
+        found = {}
+        for reference in done:
+            name = names[reference]
+            found[name] = self._how(name, reference)
+            del self._running[name]
+        return found
+
+    def _how(self, name: str, reference: Any) -> str:
+        """Why a site has ended; ``WorkerFailed`` where it would end so again."""
+        try:
+            why: str = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, ImportError):
+                where = self._running[name].node[:8]
+                raise WorkerFailed(
+                    name, f"could not begin on machine {where}: {cause}; install it there, as on this machine", final=True
+                ) from error
+            return f"raised {type(cause).__name__}: {cause}"
+        except ray.exceptions.RayActorError as error:
+            return f"was lost with its machine ({type(error).__name__})"
+        return f"ended: {why}" if why else "ended"
+
+    def close(self) -> None:
+        """End all sites. They were told; those that do not end are killed."""
+        self._waiting.clear()
+        if self.cluster.autoscale:
+            self._ask()
+        running, self._running = self._running, {}
+        if running:
+            references = [one.ended for one in running.values()]
+            ray.wait(references, num_returns=len(references), timeout=END_S)
+        for one in running.values():
+            ray.kill(one.actor)
+
+    def disconnect(self) -> None:
+        """Leave the cluster, or end it where it was begun for this run."""
+        self.close()
+        if self._ours:
+            self._ours = False
+            ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    where = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    if ":" in where:
+        _reach(where)
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="equipoise", **options)
+    except ConnectionError as error:
+        raise ValueError(
+            f"address: expected a Ray cluster at {address!r}, found none; start one with 'ray start --head', or use "
+            "--address local"
+        ) from error
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        raise ValueError(f"address: expected a Ray cluster that this process can join at {address!r}, got: {text}") from error
+
+
+def _reach(where: str) -> None:
+    """ValueError where nobody listens at HOST:PORT; Ray itself would try for long."""
+    name, _, port = where.rpartition(":")
+    if not port.isdecimal() or not name:
+        raise ValueError(f"address: expected auto, local or HOST:PORT, such as 10.0.0.1:6379, got {where!r}")
+    try:
+        socket.create_connection((name.strip("[]"), int(port)), REACH_S).close()
+    except OSError as error:
+        raise ValueError(
+            f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); start one with 'ray start --head "
+            f"--port {port}' on that machine, or use --address local"
+        ) from error
+
+
+def _draining() -> set[str]:
+    """The machines that are about to be taken away. Ray has no public call for it."""
+    from ray._private.worker import global_worker
+
+    found = global_worker.gcs_client.get_draining_nodes()
+    return set(found)

@@ -1,0 +1,217 @@
+"""Which machine does which work: pure functions of a run's workers, the machines' free cores and the settings of the cluster.
+
+A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it acts for. A *site* is some
+cells that are moved together: those of one machine at the start. A site keeps its cells as long as the run lives, and goes to
+another machine when its own is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+from equipoise.hints import hint
+from equipoise.programs.settings import convert
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.workers.kind import Member
+
+LEAST_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The settings of a cluster. They are no part of a Program, and may change on a resume."""
+
+    address: str = "local"  # "auto": where RAY_ADDRESS says, or the one that runs here; HOST:PORT; "local": one of its own
+    home_actors: int | None = None  # actors on the learner's machine; None: as many as it has free cores for
+    labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
+    autoscale: bool = False  # wait for machines that an autoscaler adds, instead of refusing what has no room
+    link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
+
+
+def read_cluster(given: Mapping[str, Any]) -> Cluster:
+    """Read settings of a cluster, given as texts or as values; ValueError in one line."""
+    kinds = {one.name: get_type_hints(Cluster)[one.name] for one in fields(Cluster)}
+    values = {}
+    for name, value in given.items():
+        if name not in kinds:
+            raise ValueError(f"cluster: got the unknown setting {name!r}{hint(name, kinds)}")
+        if name == "labels" and isinstance(value, str):
+            value = _labels(value)
+        values[name] = convert(value, dict[str, str] if name == "labels" else kinds[name], f"cluster.{name}")
+    made = Cluster(**values)
+    if made.home_actors is not None and made.home_actors < 0:
+        raise ValueError(f"cluster.home_actors: expected 0 or more, got {made.home_actors}")
+    if made.link_deadline_s < LEAST_DEADLINE_S:
+        raise ValueError(
+            f"cluster.link_deadline_s: expected at least {LEAST_DEADLINE_S}, since a beat comes twice a second, got "
+            f"{made.link_deadline_s}"
+        )
+    return made
+
+
+def _labels(text: str) -> dict[str, str]:
+    """Read KEY=VALUE, with commas between several."""
+    found = {}
+    for one in text.split(","):
+        key, equals, value = (part.strip() for part in one.partition("="))
+        if not (key and equals and value):
+            raise ValueError(f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}")
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the cluster."""
+
+    name: str
+    cores: float  # in all
+    used: float = 0.0  # by sites of this run
+    labels: Mapping[str, str] = field(default_factory=dict)
+    home: bool = False
+    draining: bool = False  # it is about to be taken away
+
+    @property
+    def free(self) -> int:
+        return int(self.cores - self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Workers that share memory, and so a machine."""
+
+    titles: tuple[str, ...]
+    actors: int  # those of them that step envs
+
+    @property
+    def cores(self) -> int:
+        return len(self.titles)
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """What the machines do at the start."""
+
+    sites: Mapping[str, tuple[str, ...]]  # the titles of the workers of each site
+    nodes: Mapping[str, str]  # the machine of each site that has one
+
+
+def cells(blue: Blueprint, members: Sequence[Member]) -> list[Cell]:
+    """The cells of a run, in the order of their first envs."""
+    found: list[tuple[set[int], list[Member]]] = []
+    for member in (one for one in members if one.kind.side == "sampling"):
+        groups = set(member.kind.groups(blue, member.index))
+        mine = [cell for cell in found if cell[0] & groups]
+        found = [cell for cell in found if not cell[0] & groups]
+        found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
+    found.sort(key=lambda cell: min(cell[0]))
+    return [Cell(tuple(one.title for one in cell), sum(not one.kind.serves for one in cell)) for _, cell in found]
+
+
+def fits(node: Node, cluster: Cluster) -> bool:
+    """May actors be placed on this machine?"""
+    return not node.home and not node.draining and all(node.labels.get(key) == value for key, value in cluster.labels.items())
+
+
+def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Cluster) -> Dealt:
+    """Deal the cells of a run to home and to the other machines, so that all have alike many free cores left.
+
+    ``learners``: threads that home needs for learning. ValueError where there is no room, with what would work.
+    """
+    home = next(node for node in nodes if node.home)
+    others = sorted((node for node in nodes if fits(node, cluster)), key=lambda node: node.name)
+    check_labels(nodes, cluster)
+    kept = _kept(run, learners, home, alone=not others and not cluster.autoscale, cluster=cluster)
+    free = {node.name: node.free for node in others}
+    dealt: dict[str, list[str]] = {}
+    left: list[Cell] = []
+    for cell in run[kept:]:
+        name = max(free, key=lambda one: free[one], default=None)
+        if name is None or free[name] < cell.cores:
+            left.append(cell)
+            continue
+        free[name] -= cell.cores
+        dealt.setdefault(name, []).extend(cell.titles)
+    if left and not cluster.autoscale:
+        room = sum(cell.actors for cell in run) - sum(cell.actors for cell in left)
+        wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
+        raise ValueError(
+            f"actors: expected at most {room}, for which home and {len(others)} other machines{wanted} have "
+            f"free cores, got {room + sum(cell.actors for cell in left)}; use --actors {max(room, 1)}, more "
+            "home_actors, or add machines (with an autoscaler: --cluster autoscale=true)"
+        )
+    sites = {f"site {number}": tuple(titles) for number, titles in enumerate(dealt.values())}
+    places = dict(zip(sites, dealt, strict=True))
+    size = max((int(node.cores) for node in others), default=max(max((cell.cores for cell in left), default=1), 4))
+    for titles in _bundles(left, size):
+        sites[f"site {len(sites)}"] = titles
+    return Dealt(sites, places)
+
+
+def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluster: Cluster) -> int:
+    """How many of the cells stay at home."""
+    actors = sum(cell.actors for cell in run)
+    if alone:
+        if cluster.home_actors is not None and cluster.home_actors < actors:
+            raise ValueError(
+                f"home_actors: expected {actors}, since no other machine can have actors, got {cluster.home_actors}; add "
+                "machines, or leave it out"
+            )
+        return len(run)
+    if cluster.home_actors is None:
+        room, kept = int(home.cores) - learners - 1, 0  # one core for the proxy and the driver
+        while kept < len(run) and run[kept].cores <= room:
+            room -= run[kept].cores
+            kept += 1
+        return kept
+    can = [sum(cell.actors for cell in run[:n]) for n in range(len(run) + 1)]
+    if cluster.home_actors not in can:
+        best = min(can, key=lambda n: abs(n - cluster.home_actors))  # type: ignore[operator]
+        raise ValueError(
+            f"home_actors: expected one of {', '.join(map(str, can))} (an inference worker and its actors share "
+            f"a machine), got {cluster.home_actors}; the nearest is {best}"
+        )
+    return can.index(cluster.home_actors)
+
+
+def _bundles(left: Sequence[Cell], size: int) -> list[tuple[str, ...]]:
+    """Cells without a machine yet, as sites of at most ``size`` cores, or of one cell."""
+    found: list[tuple[str, ...]] = []
+    for cell in left:
+        if found and len(found[-1]) + cell.cores <= size:
+            found[-1] += cell.titles
+        else:
+            found.append(cell.titles)
+    return found
+
+
+def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
+    """ValueError where no machine has a label that is asked for."""
+    if cluster.autoscale:
+        return
+    for key, value in cluster.labels.items():
+        there = sorted({node.labels[key] for node in nodes if key in node.labels})
+        if value in there:
+            continue
+        if there:
+            raise ValueError(f"labels: expected a machine with {key}={value}, found none{hint(value, there)}")
+        keys = {name for node in nodes for name in node.labels if not name.startswith("ray.io/")}
+        raise ValueError(f"labels: expected machines with the label {key!r}, found none{hint(key, keys)}")
+
+
+def placed(waiting: Mapping[str, int], nodes: Sequence[Node], cluster: Cluster) -> dict[str, str]:
+    """Give sites that have no machine one of those with room for all its workers. ``waiting``: the cores of each."""
+    free = {node.name: node.free for node in nodes if fits(node, cluster)}
+    found = {}
+    for site, cores in sorted(waiting.items(), key=lambda one: (-one[1], one[0])):
+        name = max(sorted(free), key=lambda one: free[one], default=None)
+        if name is not None and free[name] >= cores:
+            free[name] -= cores
+            found[site] = name
+    return found
+
+
+def _told(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items())
