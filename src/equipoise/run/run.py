@@ -6,7 +6,7 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,6 @@ class Run:
         check(program)
         self._processes = on != "serial"  # of their own for the workers
         self._nodes = nodes
-        placed = {} if nodes is None else {CLUSTER: asdict(nodes.cluster)}
         if self._processes:
             check_processes(program)
             forkserver.prepare(central=program.placement.inference == "central")
@@ -89,9 +88,9 @@ class Run:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
             forward = forward_choice.chosen(blue)
             self._files = RunDirectory.create(
-                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb,
-                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {}) | placed,
-                spec=playable.to_json(blue),
+                out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
+                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {})
+                | self._placed(blue),
             )  # fmt: skip
         else:
             assert self._source is not None
@@ -101,7 +100,7 @@ class Run:
             forward = forward_choice.chosen(blue, resume.run, self.changes)
             resume.go_on(
                 program, on=on, step=step_of(self._source.meta), changes=self.changes,
-                extra={forward_choice.KEY: forward} | placed, spec=playable.to_json(blue), source=self._source,
+                extra={forward_choice.KEY: forward} | self._placed(blue), spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
         self._warnings += recorded_rows.doubts(program, blue.dataset)
@@ -189,6 +188,9 @@ class Run:
         finally:
             self._files.close()
             self._leave()
+
+    def _placed(self, blue: blueprint.Blueprint) -> dict[str, Any]:
+        return {} if self._nodes is None else {CLUSTER: self._nodes.settings(blue, self._kinds)}
 
     def _leave(self) -> None:
         """Disconnect from the cluster, if there is one."""

@@ -10,10 +10,11 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a call after the end must not begin a cluster
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what a later version will do
 
 import ray
@@ -82,6 +83,11 @@ class RayNodes:
             for one in ray.nodes() if one["Alive"]
         ]  # fmt: skip
         return sorted(found, key=lambda node: (not node.home, node.name))
+
+    def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, Any]:
+        """The settings of the cluster, for run.json; ValueError where it has no room for such a run."""
+        self.deal(blue, kinds)
+        return asdict(self.cluster)
 
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
         """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
@@ -167,7 +173,7 @@ class RayNodes:
             if isinstance(cause, ImportError):
                 where = self._running[name].node[:8]
                 raise WorkerFailed(
-                    name, f"could not begin on machine {where}: {cause}; install it there, as on this machine", final=True
+                    name, f"could not begin on machine {where}: {cause}; install there what this machine has", final=True
                 ) from error
             return f"raised {type(cause).__name__}: {cause}"
         except ray.exceptions.RayActorError as error:
@@ -176,15 +182,17 @@ class RayNodes:
 
     def close(self) -> None:
         """End all sites. They were told; those that do not end are killed."""
-        self._waiting.clear()
-        if self.cluster.autoscale:
-            self._ask()
+        waited, self._waiting = self._waiting, {}
         running, self._running = self._running, {}
+        if not ray.is_initialized():  # the cluster is gone, and the sites with it
+            return
         if running:
             references = [one.ended for one in running.values()]
             ray.wait(references, num_returns=len(references), timeout=END_S)
         for one in running.values():
             ray.kill(one.actor)
+        if waited and self.cluster.autoscale:
+            self._ask()
 
     def disconnect(self) -> None:
         """Leave the cluster, or end it where it was begun for this run."""

@@ -151,13 +151,20 @@ class ClusterRuntime(ProcessRuntime):
         if isinstance(message, Relayed):
             said = from_json(message.said)
             if isinstance(said, Failed):
-                death = Death(said.said, said.said)
-                raise WorkerFailed(message.title, said.said, said.text, death=death, final=said.final, cause=said.error)
+                raise self._failed(message.title, said)
             super()._take(message.title, said)
         elif isinstance(message, Linked):
             self._linked(message.site, message.how)
         else:
             super()._take(title, message)
+
+    def _failed(self, title: str, said: Failed) -> WorkerFailed:
+        """A worker on another machine cannot be replaced."""
+        name = next(name for name, titles in self._sites.items() if title in titles)
+        reason = f"on machine {self._nodes.where(name)} {said.said}"
+        if "ModuleNotFoundError: " in said.text or "ImportError: " in said.text:
+            reason += f" ({said.error.partition(';')[0]}); install there what this machine has"
+        return WorkerFailed(title, reason, said.text, death=Death(reason, said.said), final=said.final, cause=said.error)
 
     def _linked(self, name: str, how: str) -> None:
         if not how:

@@ -1,0 +1,125 @@
+"""``--on ray`` on a real Ray cluster of several nodes: the bits of one machine, and what becomes of nodes that are lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from tests.runtime.ray_machines import Machines, accounted, machines, of_runs, until
+from tests.runtime.test_cluster import PROGRAMS
+
+pytest.importorskip("ray", reason="Ray is not installed; make test-ray installs it")
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+SIZES: dict[str, Any] = {
+    "actors": 4, "envs_per_actor": 2, "unroll": 8, "batch": 8, "steps": 1280, "evaluate_episodes": 0, "max_lag": 0,
+    "recipe": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Machines]:
+    with machines() as made:
+        yield made
+
+
+def train(env: str, algorithm: str, out: Path, on: Any, cluster: Any = None, **options: Any) -> Any:
+    run = api.train(env, algorithm, on=on, cluster=cluster, out=out, **SIZES | options)
+    notes = [note for report in run for note in report.notes]
+    assert run.summary is not None
+    return run.summary, notes
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_three_nodes_compute_the_bits_of_one(name: str, seed: int, there: Machines, tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS[name]
+    here, _ = train(env, algorithm, tmp_path / "serial", "serial", seed=seed, **options)
+    far, notes = train(env, algorithm, tmp_path / "ray", "ray", there.settings, seed=seed, **options)
+    assert far["params_sha256"] == here["params_sha256"], notes
+    assert far["rows"]["dropped"] == 0 and accounted(far["rows"])
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
+def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) -> None:
+    env, algorithm, options = PROGRAMS["ppo"]
+    here, _ = train(env, algorithm, tmp_path / "process", "process", **options)
+    far, _ = train(env, algorithm, tmp_path / "ray", "ray", {**there.settings, "home_actors": 4}, **options)
+    assert far["params_sha256"] == here["params_sha256"]
+
+
+def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS["impala, lstm"]
+    whole, _ = train(env, algorithm, tmp_path / "whole", "serial", **options)
+    train(env, algorithm, tmp_path / "part", "ray", there.settings, **options | {"steps": 640, "settings": [
+        *options["settings"], "schedule.schedule_steps=1280"]})  # fmt: skip
+    run = api.resume(tmp_path / "part", steps=1280, cluster={"home_actors": 2})
+    for _ in run:
+        pass
+    assert run.summary is not None
+    assert run.summary["params_sha256"] == whole["params_sha256"]
+
+
+def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there: Machines, tmp_path: Path) -> None:
+    run = api.train(
+        "CartPole-v1", "impala", on="ray", cluster=there.settings, out=tmp_path / "run",
+        **SIZES | {"steps": 150_000, "max_lag": 1, "actors": 4},
+    )  # fmt: skip
+    notes, killed = list[str](), 0
+    for report in run:
+        notes += report.notes
+        if report.updates >= 500 * (killed + 1) and killed < 2:
+            there.kill(there.victims()[killed])
+            killed += 1
+            there.restore(3)
+    assert run.summary is not None and run.summary["status"] == "completed", run.summary
+    assert killed == 2
+    assert sum("its workers begin anew" in note for note in notes) >= 1, notes
+    assert accounted(run.summary["rows"]), run.summary["rows"]
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "said"),
+    [
+        ({"address": "127.0.0.1:1"}, {}, "nobody answers there"),
+        ({"address": "nowhere"}, {}, "address"),
+        ({"labels": "tier=spot"}, {}, "labels: expected machines with the label 'tier'"),
+        ({"home_actors": 0}, {"actors": 40, "batch": 80}, "actors: expected at most 9"),
+        ({"homeactors": 0}, {}, "did you mean 'home_actors'?"),
+        ({"home_actors": 9}, {}, "the nearest is 4"),
+        ({"link_deadline_s": 0.1}, {}, "link_deadline_s: expected at least 2.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(cluster: Any, options: Any, said: str, there: Machines, tmp_path: Path) -> None:
+    given = {"address": there.cluster.address} | cluster
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")) as caught:
+        train("CartPole-v1", "ppo", tmp_path / "run", "ray", given, **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_node_without_the_envs_package_is_said_in_one_line(there: Machines, tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text(
+        "import os, gymnasium\nif 'ONLY_HERE' not in os.environ:\n"
+        "    raise ModuleNotFoundError(\"No module named 'only_here'\", name='only_here')\n"
+        "def make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    script = (
+        "import sys\nfrom equipoise import api\n"
+        f"if __name__ == '__main__':\n    sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"    run = api.train('only_here:make', 'ppo', on='ray', cluster={there.settings!r}, out={str(tmp_path / 'run')!r},"
+        f" **{SIZES!r})\n    list(run)\n"
+    )
+    (tmp_path / "main.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "main.py")]
+    given = {**os.environ, "ONLY_HERE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=given)
+    assert done.returncode
+    assert "only_here" in done.stderr and "install there" in done.stderr, done.stderr
