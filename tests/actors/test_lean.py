@@ -71,6 +71,7 @@ class Acted:
     """An algorithm's act of ``streams`` rows, as torch does it and recorded."""
 
     def __init__(self, name: str, streams: int, autocast: bool = False) -> None:
+        self.name = name
         algorithm, self.obs, action, self.columns = CASES[name]
         self.algorithm = algorithm
         mask = ("action_mask",) if self.obs is MASKED else ()
@@ -107,6 +108,12 @@ class Acted:
         for x in tree.leaves(self.inputs["explore"]):
             x[:] = self.rng.random(x.shape) < 0.5 if x.dtype == bool else self.rng.random(x.shape)
 
+    def logp(self, action: Any) -> Any:
+        """What torch says of these very actions: next to a bound a density differs a thousand times as much as two actions."""
+        with torch.inference_mode():
+            policy, _ = self.net.policy(*[tree.torch_views(self.inputs[key]) for key in ("obs", "first", "state")])
+            return policy.logp(torch.from_numpy(action)).numpy()
+
     def compare(self, rows: int) -> tuple[list[Any], float]:
         """Are a stream's whole numbers the same, and how far are its others apart, relative to 1 and more, where they are."""
         same, worst = [], 0.0
@@ -116,6 +123,8 @@ class Acted:
             with torch.inference_mode():
                 wanted = tree.numpy_views(self.act(tree.torch_views(self.inputs)))
             assert tree.spec(wanted) == tree.spec(self.tape.outputs)
+            if "squash" in self.name:
+                wanted["behaviour"]["logp"] = self.logp(self.tape.outputs["action"])
             both = list(zip(tree.leaves(self.tape.outputs), tree.leaves(wanted), strict=True))
             equal = np.ones(self.streams, bool)
             for a, b in both:

@@ -197,7 +197,7 @@ RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "gamma": (
         lambda r: r["program"]["policies"]["main"]["algorithm"]["fields"].update(gamma=7), "gamma: expected .*, got 7"
     ),
-    "on": (lambda r: r.update(on="moon"), "on: expected one of 'serial', 'process', got 'moon'"),
+    "on": (lambda r: r.update(on="moon"), "on: expected one of 'serial', 'process', 'ray', got 'moon'"),
     "tensorboard": (lambda r: r.update(tensorboard="yes"), "tensorboard: expected true or false, got 'yes'"),
     "forward": (lambda r: r.update(forward={"main": []}), "forward.main: expected a JSON object"),
 }  # fmt: skip

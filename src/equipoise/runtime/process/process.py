@@ -44,9 +44,10 @@ class ProcessRuntime:
         here = [member for member in self._members if member.title not in away]
         self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
         self._queues = [self._queue(learner) for learner in range(blue.learners)]
+        bells = self._crew.bells  # no reference to this object: a cycle would keep a failed run's memory
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps,
-            wake=lambda titles: ring(self._crew.bells, [title for title in titles if title not in away]),
+            wake=lambda titles: ring(bells, [title for title in titles if title in bells]),
         )  # fmt: skip
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._crew.start(self._queues)
