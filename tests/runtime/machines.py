@@ -38,14 +38,21 @@ class Processes:
     def __init__(self) -> None:
         self._lifeline = Lifeline()
         self.sites: dict[str, Any] = {}
+        self.drained: set[str] = set()  # sites whose machine will be taken away
 
     def start(self, job: host.SiteJob) -> None:
         made = multiprocessing.get_context("spawn").Process(target=run_site, args=(job, self._lifeline), name=job.name)
         made.start()
+        if (before := self.sites.get(job.name)) is not None and before.exitcode is None:  # it was handed over
+            self.kill(job.name)
+        self.drained.discard(job.name)
         self.sites[job.name] = made
 
     def ended(self) -> Mapping[str, str]:
         return {name: f"ended with {one.exitcode}" for name, one in self.sites.items() if one.exitcode is not None}
+
+    def leaving(self) -> set[str]:
+        return self.drained
 
     def waits(self) -> Mapping[str, int]:
         return {}

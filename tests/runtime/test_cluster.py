@@ -55,3 +55,28 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
         assert any(f"{name} ended with" in note and "begin anew" in note for note in notes), notes
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("name", "max_lag"), [("ppo", 0), ("impala, lstm", 0), ("ppo", 1), ("dqn", 0), ("central", 0), ("two learners", 0)]
+)
+def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS[name]
+    away: Any = {"site 0": ["actor 2", "actor 3", "inference 1"]} if name == "central" else AWAY
+    options = options | {"max_lag": max_lag, "steps": 12_800 if max_lag else 1280}  # with a lag nobody waits for those that move
+    nodes, moved, seen = Processes(), list[str](), list[int]()
+    runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), away, nodes)
+
+    def each(messages: Any) -> None:
+        moved.extend(m.text for m in messages if isinstance(m, Note) and "will be taken away" in m.text)
+        if runtime.stats().version >= 8 and not seen:
+            seen.append(1)
+            nodes.drained.add(sorted(away)[-1])
+
+    there, stats = finish(runtime, each)
+    assert moved and runtime.moved == {sorted(away)[-1]: 1}
+    assert stats.rows["dropped"] == 0
+    if max_lag == 0:
+        here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+        assert there == here

@@ -104,9 +104,16 @@ class Linked:
     how: str = ""
 
 
-Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """All workers of a site have saved what they are, for another machine; their files are at home."""
+
+    site: str
+
+
+Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked | HandedOver
 _TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked)
+    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked, HandedOver)
 }
 
 

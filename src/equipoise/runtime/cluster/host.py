@@ -21,7 +21,7 @@ from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.wire import WORDS
 from equipoise.runtime.ipc import Event, Segment
-from equipoise.runtime.messages import Failed, Message, Saved, to_json
+from equipoise.runtime.messages import Failed, HandedOver, Message, Note, Saved, to_json
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Carried
@@ -53,6 +53,8 @@ class SiteHost:
     def __init__(self, job: SiteJob, scratch: Path) -> None:
         """``scratch``: a folder of this machine, for files that go home."""
         self._job, self.over, self._step = job, "", 0
+        self._handing: int | None = None  # the number of the cut in which the workers here save, to go on elsewhere
+        self._missing: set[str] = set()  # those that have not done so
         (scratch / "logs").mkdir()
         mine = tuple(member for member in job.members if member.title in job.titles)
         forkserver.prepare(central=any(not member.kind.torch for member in mine))
@@ -98,15 +100,44 @@ class SiteHost:
             self._carrier.clear()
         while self.end.tick(time.monotonic()) is Tick.WORKED:
             ring(self._crew.bells, self._job.titles, always=False)
+        if self.end.leaving and self._handing is None and self.end.joined and self.end.idle and not self._crew.absent:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let all workers here save what they are: they wait for places, and will get none."""
+        self._handing, self._missing = int(self._board.cut["save"][0]) + 1, set(self._job.titles)
+        self._save(self._handing, self._step)
+
+    def _save(self, number: int, step: int) -> None:
+        checkpoint.begin(Path(self._blue.directory), step)
+        self._board.cut["step"][0], self._board.cut["save"][0] = step, number
+        ring(self._crew.bells, self._job.titles)
 
     def _said(self, title: str, said: Message | Died) -> None:
         """Pass on what a worker said. The files of a checkpoint go first."""
         if isinstance(said, Died):
             return
+        if isinstance(said, Saved) and self._handing is not None:
+            self._handed_over(title, said)
+            return
         if isinstance(said, Saved):
             for name in said.files:
                 self.end.file(title, name, checkpoint.read_aside(Path(self._blue.directory), self._step, name))
         self.end.say(title, to_json(said))
+
+    def _handed_over(self, title: str, said: Saved) -> None:
+        """Send a worker's files; the last worker's are followed by the word that all are there."""
+        if said.cut != self._handing or title not in self._missing:
+            return  # of a cut that home gave up
+        if said.error is not None:
+            self.end.say(title, to_json(Note(text=f"warning: {title} could not be handed over: {said.error}")))
+            return
+        for name in said.files:
+            self.end.file(title, name, checkpoint.read_aside(Path(self._blue.directory), self._step, name))
+        self._missing.discard(title)
+        if not self._missing:
+            self.end.count()
+            self.end.say(title, to_json(HandedOver(site=self._job.name)))
 
     def _failed(self, error: WorkerFailed) -> None:
         """A worker here cannot be replaced, so the run cannot go on: home ends it with the same words."""
@@ -116,11 +147,9 @@ class SiteHost:
 
     def _cut(self, number: int, step: int) -> None:
         """Home's workers save for a cut: those here do, too."""
-        self._step = step
-        if number > self._board.cut["save"][0]:
-            checkpoint.begin(Path(self._blue.directory), step)
-        self._board.cut["step"][0], self._board.cut["save"][0] = step, number
-        ring(self._crew.bells, self._job.titles)
+        if number > self._board.cut["save"][0] and self._handing is None:
+            self._step = step
+            self._save(number, step)
 
     def _ended(self, why: str) -> None:
         self.over = why or "home ended it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -66,7 +66,8 @@ class RayNodes:
         self._running: dict[str, _Running] = {}
         self._waiting: dict[str, SiteJob] = {}
         self._wanted: dict[str, str] = {}  # the machine that a site had, or is to have
-        self._looked = self._placed = 0.0
+        self._looked = self._placed = self._drained_at = 0.0
+        self._drained: set[str] = set()
         self._asked = 0  # cores that an autoscaler was asked for
 
     def nodes(self) -> list[Node]:
@@ -142,6 +143,13 @@ class RayNodes:
     def waits(self) -> Mapping[str, int]:
         """The sites that no machine has room for, and the cores that each needs."""
         return {name: len(job.titles) for name, job in self._waiting.items()}
+
+    def leaving(self) -> Collection[str]:
+        """The sites on machines that are drained."""
+        now = time.monotonic()
+        if self._running and now - self._drained_at >= NODES_S:
+            self._drained_at, self._drained = now, _draining()
+        return [name for name, one in self._running.items() if one.node in self._drained]
 
     def where(self, name: str) -> str:
         """The machine of a site, in short; empty while it has none."""

@@ -75,6 +75,7 @@ class Site:
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
     told: tuple[int, int] = (0, 0)  # the cut and the step that it was told
+    leaving: bool = False  # it gets no more blocks, and hands its actors over
     parts: deque[bytes] = field(default_factory=deque)  # of a file that is coming
 
 
@@ -117,6 +118,12 @@ class Proxy:
     def forget(self, name: str) -> None:
         """The site is over for good."""
         self._fence(self._sites.pop(name), "it was ended")
+
+    def let_go(self, name: str) -> None:
+        """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
+        site = self._sites[name]
+        site.leaving = True
+        site.line.send(Kind.LET_GO)
 
     def stop(self) -> None:
         """The run is over: the sites are to end."""
@@ -170,6 +177,8 @@ class Proxy:
         site.told = 0, 0
         site.line.outside(Kind.WELCOME, nonce, self._sessions)
         site.line.begin(self._sessions, now)
+        if site.leaving:
+            site.line.send(Kind.LET_GO)
         self._heard.joined(site.name)
 
     def _take(self, site: Site, frame: Frame) -> None:
@@ -226,7 +235,7 @@ class Proxy:
         worked, line = False, site.line
         for group in site.groups:
             remote = self._remotes[group]
-            while remote.wanted and self._gone[group] == self._cancelled[group]:
+            while remote.wanted and not site.leaving and self._gone[group] == self._cancelled[group]:
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
                 # After the block was reserved, as an actor here would look.

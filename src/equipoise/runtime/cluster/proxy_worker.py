@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.files import write_synced
 from equipoise.programs.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.parts import parts
@@ -31,6 +32,7 @@ class Expected:
     name: str
     incarnation: int
     groups: tuple[int, ...]
+    leaving: bool = False  # it was asked for its actors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Home:
     keys: Keys
     sites: Keys
     digest: str  # of the Program
+    handed: str  # a folder of home's machine, for the files of workers that are handed over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class ProxyWorker:
     def __init__(self, job: ProxyJob, site: Site) -> None:
         blue, shared, home = job.blueprint, job.shared, job.home
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
+        self._handed, self._leaving = Path(home.handed), set[str]()
         self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
         self._entries: dict[str, dict[str, Any]] = {}  # of files that have come, by their workers' titles
         rows = {member.title: site.board(member.title) for member in job.members}
@@ -124,12 +128,19 @@ class ProxyWorker:
             self._expect(expected)
 
     def _expect(self, site: Expected) -> None:
+        self._leaving.discard(site.name)
         self.proxy.expect(site.name, site.incarnation, site.groups, self.listener.end(site.name, site.incarnation))
+        if site.leaving:
+            self._let_go(site.name)
+
+    def _let_go(self, name: str) -> None:
+        self._leaving.add(name)
+        self.proxy.let_go(name)
 
     def tick(self) -> Tick:
         for order in self._orders.receive():
-            if "forget" in order:
-                self.proxy.forget(order["forget"])
+            if "let_go" in order:
+                self._let_go(order["let_go"])
             else:
                 self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
         self.listener.collect()
@@ -145,6 +156,9 @@ class ProxyWorker:
         """Write a worker's file into the checkpoint that is aside."""
         if name != self._files.get(title):
             self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
+            return
+        if site in self._leaving:
+            write_synced(self._handed / name, data)
             return
         place = checkpoint.aside(self._directory, self._site.cut_step())
         if place.is_dir():  # else the cut was given up meanwhile

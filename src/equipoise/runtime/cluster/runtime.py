@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
@@ -21,7 +22,7 @@ from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
 from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.ipc import Outbox
-from equipoise.runtime.messages import Failed, Linked, Message, Note, Relayed, from_json
+from equipoise.runtime.messages import Failed, HandedOver, Linked, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.workers.kind import Kind, Member, crew
@@ -37,6 +38,7 @@ class Nodes(Protocol):
     def ended(self) -> Mapping[str, str]: ...  # sites that have ended since the last call, and how
     def waits(self) -> Mapping[str, int]: ...  # sites that no machine has room for, and the cores that each needs
     def where(self, name: str) -> str: ...  # the machine of a site, in short; empty while it has none
+    def leaving(self) -> Collection[str]: ...  # sites whose machine will be taken away
     def close(self) -> None: ...  # end all sites
 
 
@@ -55,10 +57,14 @@ class ClusterRuntime(ProcessRuntime):
         self._streaks = {name: Streak() for name in self._sites}
         self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
         self._down = set(self._sites)  # without a link now
+        self.moved: dict[str, int] = {}  # how often each site was handed over
         self._told: set[str] = set()  # sites that wait for a machine, as was said
+        self._leaving: set[str] = set()  # sites that were asked for their actors
+        self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
         self._home = Home(
-            address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue)
-        )
+            address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue),
+            handed=self._handed.name,
+        )  # fmt: skip
         self._orders = Outbox()
         self._proxy = ProxyKind(self._home, self._all, self._orders)
         for name in self._sites:
@@ -86,8 +92,11 @@ class ClusterRuntime(ProcessRuntime):
         self._incarnations[name] += 1
         self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(self._groups_of(blue, name)))
 
-    def _start(self, name: str) -> None:
-        """Start a site, with what home knows of its workers and what it needs of the checkpoint that the run goes on from."""
+    def _start(self, name: str, handed: SourceInHand | None = None) -> None:
+        """Start a site, with what home knows of its workers, and what they were in the checkpoint that the run goes on from.
+
+        ``handed``: what they were on another machine, instead.
+        """
         blue, mine = self._blue, self._members_of(name)
         groups, titles = self._groups_of(blue, name), self._sites[name]
         counted = {
@@ -95,13 +104,15 @@ class ClusterRuntime(ProcessRuntime):
             for number, place in self._places.items()
             if place.group in groups or place.title in titles
         }  # fmt: skip
-        source = None if blue.resume is None else _in_hand(blue.resume, [f"{one.file}.safetensors" for one in mine])
+        source = handed
+        if handed is None and blue.resume is not None:
+            source = _in_hand(blue.resume, [f"{one.file}.safetensors" for one in mine])
         self._progress[name] = self._done(name)
         self._nodes.start(
             SiteJob(
                 name=name, incarnation=self._incarnations[name], blueprint=replace(blue, resume=source), kinds=self._kinds,
                 members=self._all, titles=titles, home=self._home, counted=counted,
-                lives={title: self._lives[title] for title in titles if title in self._lives},
+                lives={} if handed is not None else {title: self._lives[title] for title in titles if title in self._lives},
             )
         )  # fmt: skip
 
@@ -114,6 +125,8 @@ class ClusterRuntime(ProcessRuntime):
         for name, how in self._nodes.ended().items():
             self._replace(name, how)
         self._tell_of_waiting()
+        for name in set(self._nodes.leaving()) - self._leaving:
+            self._let_go(name)
         if self._fences and take_back(self._fences, self._cancel):
             self._reconciling = True
         return super().poll(timeout_s)
@@ -130,6 +143,36 @@ class ClusterRuntime(ProcessRuntime):
     def _cancel(self, group: int) -> None:
         self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
 
+    def _let_go(self, name: str) -> None:
+        """Ask a site for its actors, before its machine is taken away."""
+        self._leaving.add(name)
+        for title in self._sites[name]:
+            self._cuts.lost(title, "moves to another machine")
+        self._proxy.expected[name] = replace(self._proxy.expected[name], leaving=True)
+        self._order({"let_go": name})
+        self._out.append(Note(text=f"the machine of {name} will be taken away: its workers move"))
+
+    def _move(self, name: str) -> None:
+        """All workers of a site have handed over what they are: they go on elsewhere, and nothing is lost."""
+        files = {file.name: file.read_bytes() for file in Path(self._handed.name).iterdir()}
+        kept = {f"{one.file}.safetensors": files[f"{one.file}.safetensors"] for one in self._members_of(name)}
+        source = SourceInHand(path=Path(name), files={}, segments={}, meta={"version": self._shared.version}, kept=kept)
+        self._expect(self._blue, name)
+        self._order_expected(name)
+        self.moved[name] = self.moved.get(name, 0) + 1
+        self._start(name, source)
+
+    def _order(self, order: dict[str, Any]) -> None:
+        """Tell the proxy."""
+        self._orders.send(order)
+        self._crew.bells[ProxyKind.name].ring(always=True)
+
+    def _order_expected(self, name: str) -> None:
+        """Let the proxy that lives take the new incarnation of a site."""
+        self._leaving.discard(name)
+        expected = self._proxy.expected[name]
+        self._order({"name": name, "incarnation": expected.incarnation, "groups": list(expected.groups)})
+
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
         death, streak = Death(how, how, outside=True), self._streaks[name]
@@ -141,9 +184,7 @@ class ClusterRuntime(ProcessRuntime):
                 self._lives[one.title] = self._lives.get(one.title, 0) + 1
             self._cuts.lost(one.title, f"was lost with {name}")
         self._expect(self._blue, name)
-        expected = self._proxy.expected[name]
-        self._orders.send({"name": name, "incarnation": expected.incarnation, "groups": list(expected.groups)})
-        self._crew.bells[ProxyKind.name].ring(always=True)
+        self._order_expected(name)
         self._out.append(Note(text=f"warning: {name} {how}; its workers begin anew"))
         self._start(name)
 
@@ -152,9 +193,12 @@ class ClusterRuntime(ProcessRuntime):
             said = from_json(message.said)
             if isinstance(said, Failed):
                 raise self._failed(message.title, said)
-            super()._take(message.title, said)
+            self._take(message.title, said)
         elif isinstance(message, Linked):
             self._linked(message.site, message.how)
+        elif isinstance(message, HandedOver):
+            if message.site in self._leaving:  # else it was replaced meanwhile
+                self._move(message.site)
         else:
             super()._take(title, message)
 
@@ -178,6 +222,8 @@ class ClusterRuntime(ProcessRuntime):
     def _obstacle(self) -> str | None:
         down = sorted(self._down)
         fenced = bool(self._fences) and bool((self._fences["gone"] > self._fences["cancelled"]).any())
+        if self._leaving:
+            return f"{min(self._leaving)} moves to another machine"
         return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
 
     def stop(self) -> None:
@@ -185,6 +231,7 @@ class ClusterRuntime(ProcessRuntime):
         super().stop()
         self._nodes.close()
         self._orders.close()
+        self._handed.cleanup()
 
 
 def digest(blue: Blueprint) -> str:

@@ -49,7 +49,6 @@ class _Group:
     life: int = 0  # of its actor
     restarted: int = 0
     pending: deque[_Granted] = field(default_factory=deque)
-    let_go: bool = False  # it gets no more places
 
 
 class SiteEnd:
@@ -78,6 +77,7 @@ class SiteEnd:
         self._asked_at: float | None = None  # when home was asked to begin a session
         self._asked = [False] * len(stores)  # for weights
         self._counted_at = 0.0
+        self.leaving = False  # does home ask for the actors, to give them to another machine?
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
 
     @property
@@ -95,6 +95,17 @@ class SiteEnd:
             self._counted_at = now
             self._count(self._parts)
         return Tick.WORKED if worked else Tick.STARVED
+
+    @property
+    def idle(self) -> bool:
+        """Have all groups handed in every place that they got, and are the rows under way?"""
+        words = [one.words for one in self._outbound]
+        finished = all((w["granted"] == w["full"]).all() and (w["sent"] == w["full"]).all() for w in words)
+        return finished and not any(group.pending for group in self._groups.values())
+
+    def count(self) -> None:
+        """Send home what all workers here count."""
+        self._count(self._parts)
 
     def say(self, title: str, message: Mapping[str, Any]) -> None:
         """Pass on what a worker told its driver."""
@@ -129,7 +140,6 @@ class SiteEnd:
         group.told = int(outbound.words["granted"][at])
         group.life = int(outbound.words["lives"][at])
         group.restarted = int(outbound.words["restarted"][at])
-        group.let_go = False
 
     def _hear(self, now: float) -> bool:
         worked, line = False, self.line
@@ -165,8 +175,7 @@ class SiteEnd:
         elif kind is Kind.CUT:
             self._cut(frame.a, frame.b)
         elif kind is Kind.LET_GO:
-            for (o, at), group in self._groups.items():
-                group.let_go |= frame.a in (-1, self._outbound[o].groups[at])
+            self.leaving = True
         elif kind is Kind.STOP:
             self._ended("")
 
@@ -189,7 +198,7 @@ class SiteEnd:
                 group.restarted += 1
                 if outbound.sequence[at, int(outbound.words["full"][at]) % 2] != VOID:
                     self.line.send(Kind.RESTARTED, number)
-            while group.told < outbound.words["want"][at] and not group.let_go:
+            while group.told < outbound.words["want"][at] and not self.leaving:
                 group.told += 1
                 self.line.send(Kind.WANT, number, group.life)
                 worked = True

@@ -39,7 +39,7 @@ class Kind(IntEnum):
     GRANT = 35  # a: group, b: sequence, c: life; the version of each policy [n] int64 when it was given
     WEIGHTS = 36  # a: policy, b: version; the bytes of its tensors
     CUT = 37  # a: the cut that workers are to save for, b: its step
-    LET_GO = 38  # a: group, or -1 for all; it gets no place after the one that it has
+    LET_GO = 38  # the site's actors get no more places: once they have handed in what they have, they are to be handed over
     STOP = 39
     # both
     BEAT = 64
