@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ from equipoise.console.picture import (
     number,
     picture,
     short,
+    site_lines,
     sparkline,
     took,
 )
 from equipoise.console.terminal import View, print_summary, safe
-from equipoise.record.report import Evaluating
+from equipoise.record.report import Evaluating, SiteStats
 from equipoise.types import EnvFactory
 from tests.cli.samples import BALANCE, VERDICT, evaluation, program, report, summary
 
@@ -356,3 +358,27 @@ def test_the_ring_names_a_replays_shards():
     made = api.program("CartPole-v1", "apex_dqn", recipe=False, actors=2, settings=["replay.shards=2"])
     text = rendered(picture(report(), made, history(), on="process"))
     assert "trajectories ─▶ 2 shards ── batches" in text and max(map(cell_len, text.splitlines())) <= 80
+
+
+SITE = SiteStats(
+    machine="1a2b3c4d",
+    workers=("actor 0", "actor 1"),
+    reached=True,
+    received=2_500_000,
+    sent=40_000,
+    refused=0,
+    lost=0,
+    moved=0,
+)
+
+
+def test_a_site_has_a_line_and_many_have_one() -> None:
+    two = {"site 0": SITE, "site 1": replace(SITE, machine="", lost=2, moved=1, refused=3, reached=False)}
+    view = picture(replace(report(), sites=two), program(), History(), on="ray")
+    lines = [line.strip() for line in rendered(view).splitlines() if line.startswith("site")]
+    assert lines[0] == "site 0 on 1a2b3c4d: 2 workers, 2.5 MB received, 40.0 kB sent"
+    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 3 messages")
+    assert site_lines(two)[1].endswith("2 times lost, 1 times moved, out of reach")
+    assert site_lines({f"site {n}": SITE for n in range(6)}) == [
+        "6 sites: 12 workers, 15.0 MB received, 240.0 kB sent, 0 out of reach"
+    ]

@@ -34,6 +34,7 @@ class Processes:
     """``Nodes``: each site in a process of this machine."""
 
     address = "127.0.0.1"
+    silent_s = 5.0
 
     def __init__(self) -> None:
         self._lifeline = Lifeline()

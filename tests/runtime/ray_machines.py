@@ -43,6 +43,16 @@ class Machines:
         """The machine is gone at once, with all that runs on it."""
         self.cluster.remove_node(node, allow_graceful=False)
 
+    def drain(self, node: Any, deadline_s: float = 60.0) -> None:
+        """The machine will be taken away, as a spot market says."""
+        from ray._private.worker import global_worker
+        from ray.core.generated import autoscaler_pb2
+
+        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        until_ms = int((time.time() + deadline_s) * 1000)
+        accepted, why = global_worker.gcs_client.drain_node(node.node_id, reason, "a test", until_ms)
+        assert accepted, why
+
     @property
     def settings(self) -> dict[str, Any]:
         """For ``cluster=`` of a run: all actors are on the nodes."""

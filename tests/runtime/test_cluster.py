@@ -53,6 +53,7 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
     assert len(killed) == 2
     for name in ALL_AWAY:
         assert any(f"{name} ended with" in note and "begin anew" in note for note in notes), notes
+    assert {name: site.lost for name, site in stats.sites.items()} == {"site 0": 1, "site 1": 1}
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
 
@@ -64,7 +65,7 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
 def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS[name]
     away: Any = {"site 0": ["actor 2", "actor 3", "inference 1"]} if name == "central" else AWAY
-    options = options | {"max_lag": max_lag, "steps": 12_800 if max_lag else 1280}  # with a lag nobody waits for those that move
+    options = options | {"max_lag": max_lag, "steps": 12_800 if max_lag else 1280}  # with a lag nobody waits for what moves
     nodes, moved, seen = Processes(), list[str](), list[int]()
     runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), away, nodes)
 
@@ -72,11 +73,13 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
         moved.extend(m.text for m in messages if isinstance(m, Note) and "will be taken away" in m.text)
         if runtime.stats().version >= 8 and not seen:
             seen.append(1)
-            nodes.drained.add(sorted(away)[-1])
+            nodes.drained.add(max(away))
 
     there, stats = finish(runtime, each)
-    assert moved and runtime.moved == {sorted(away)[-1]: 1}
+    assert moved and runtime.moved == {max(away): 1}
     assert stats.rows["dropped"] == 0
+    site = stats.sites[max(away)]
+    assert (site.moved, site.lost, site.refused) == (1, 0, 0) and site.received > site.sent / 100 > 0
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here

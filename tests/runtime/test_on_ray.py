@@ -85,6 +85,33 @@ def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there
     until(lambda: not of_runs(), "the processes of the run to end")
 
 
+@pytest.mark.parametrize(("name", "moment"), [("ppo", 3), ("impala, lstm", 60), ("central", 30), ("two learners", 11)])
+def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
+    name: str, moment: int, there: Machines, tmp_path: Path
+) -> None:
+    """At ``max_lag=0`` the run has the bits of one that was left alone."""
+    env, algorithm, options = PROGRAMS[name]
+    options = options | {"steps": 12_800}
+    here, _ = train(env, algorithm, tmp_path / "serial", "serial", **options)
+    run = api.train(env, algorithm, on="ray", cluster=there.settings, out=tmp_path / "run", **SIZES | options)
+    notes, drained, left = list[str](), None, None
+    for report in run:
+        notes += report.notes
+        if drained is None and report.updates >= moment:
+            sites = {site.machine for site in report.sites.values() if site.machine}
+            drained = left = next(one for one in there.victims() if one.node_id[:8] in sites)
+            there.drain(drained)
+        if left is not None and any(site.moved for site in report.sites.values()):
+            there.kill(left)
+            left = None
+    there.restore(3)
+    assert run.summary is not None and run.summary["params_sha256"] == here["params_sha256"], notes
+    found = run.summary["sites"].values()
+    assert (sum(site["moved"] for site in found), sum(site["lost"] for site in found)) == (1, 0), notes
+    assert run.summary["rows"]["dropped"] == 0 and accounted(run.summary["rows"])
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
 @pytest.mark.parametrize(
     ("cluster", "options", "said"),
     [

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from rich.console import Group
+from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.record.report import Evaluating, Evaluation, Report
+from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.types import Frozen, Program, learning
 
 WIDTH = 78
@@ -19,6 +20,7 @@ PROGRESS, SPARKLINE = 20, 24
 NAME = 10  # columns of a worker's name
 MANY = 100  # versions, of which tenths say nothing
 AHEAD = 1.1  # so many times the steps that are learned from
+SITES = 4  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
 COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # distinct without colour, too
@@ -62,6 +64,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         ),
         *_evaluation(history.evaluation, report),
         *([Text(starting(report.phases), overflow="ellipsis", no_wrap=True)] if report.phases else []),
+        *(Text(line, overflow="ellipsis", no_wrap=True) for line in site_lines(report.sites)),
         *([Text(loudest(report), overflow="ellipsis", no_wrap=True)] if report.printed else []),
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
@@ -96,6 +99,31 @@ def _ring(program: Program) -> list[Text]:
     top = actors + "─" * (dashes // 2) + middle + "─" * (dashes - dashes // 2) + learner
     under = "└" + weights.center(len(top) - 2, "─") + "┘"
     return [Text(line, style="cyan", no_wrap=True) for line in (top, under)]
+
+
+def site_lines(sites: Mapping[str, SiteStats]) -> list[str]:
+    """A line for each site, or one for all of many."""
+    if len(sites) <= SITES:
+        return [f"{name} on {site.machine or 'no machine'}: {_site(site)}" for name, site in sites.items()]
+    each = list(sites.values())
+    return [f"{len(each)} sites: {_site(added(each))}, {sum(not site.reached for site in each)} out of reach"]
+
+
+def added(sites: Sequence[SiteStats]) -> SiteStats:
+    """Add up the numbers of several sites."""
+    numbers = ("received", "sent", "refused", "lost", "moved")
+    workers = tuple(title for site in sites for title in site.workers)
+    return SiteStats(
+        machine="", workers=workers, reached=all(site.reached for site in sites),
+        **{name: sum(getattr(site, name) for site in sites) for name in numbers},
+    )  # fmt: skip
+
+
+def _site(site: SiteStats) -> str:
+    said = [_count(len(site.workers), "worker"), f"{decimal(site.received)} received, {decimal(site.sent)} sent"]
+    said += [f"{n:,} {what}" for n, what in ((site.refused, "messages refused"), (site.lost, "times lost")) if n]
+    said += [f"{site.moved:,} times moved"] * bool(site.moved) + ["out of reach"] * (not site.reached)
+    return ", ".join(said)
 
 
 def _count(n: int, noun: str) -> str:

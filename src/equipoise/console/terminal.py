@@ -37,11 +37,12 @@ from equipoise.console.picture import (
     number,
     picture,
     short,
+    site_lines,
     spread,
     took,
 )
 from equipoise.console.place import in_colour, is_live, joined, say, width_of, wrapped
-from equipoise.record.report import Evaluating, Report
+from equipoise.record.report import Evaluating, Report, SiteStats
 from equipoise.types import Program
 
 REDRAW_S = 0.1
@@ -225,6 +226,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
     if printed := summary["printed"]:
         lines, workers = sum(printed.values()), len(printed)
         rows["printed"] = f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see logs/"
+    if sites := {name: SiteStats(**site) for name, site in summary["sites"].items()}:
+        rows["sites"] = f"\n{'':14}".join(site_lines(sites))
     rows["verdict"] = summary["verdict"]
     return rows
 

@@ -92,6 +92,20 @@ def repeatable(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteStats:
+    """Some workers of a run on another machine than the learner's."""
+
+    machine: str  # in short; empty while they have none
+    workers: tuple[str, ...]  # their titles
+    reached: bool  # is there a connection to them now?
+    received: int  # bytes from there
+    sent: int  # bytes to there
+    refused: int  # messages from there that were not taken
+    lost: int  # how often they were lost, and began anew
+    moved: int  # how often they were handed over to another machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
 
@@ -125,6 +139,7 @@ class Report:
     aborted: int = 0  # episodes that an env's failure ended, so far
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
+    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray: the workers on other machines
     info: Mapping[str, float | None] = field(
         default_factory=dict
     )  # Program.source.metrics: "name/last", "name/mean"; as return_mean

@@ -200,6 +200,7 @@ class Reporter:
             aborted=r.aborted,
             phases=stats.phases,
             printed=stats.printed,
+            sites=stats.sites,
             info=r.info,
         )
 
@@ -271,6 +272,7 @@ class Reporter:
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},
+            "sites": {name: asdict(site) for name, site in stats.sites.items()},
         }
 
 

@@ -105,6 +105,10 @@ class CutCoordinator:
         self._cutting: _Cutting | None = None
         self._writing: _Cutting | None = None  # whose rest is written
 
+    @property
+    def under_way(self) -> bool:
+        return self._cutting is not None
+
     def hold(self) -> None:
         """Ask for a cut after the next version."""
         self._words["asked"][0] = self._words["begun"][0] + 1

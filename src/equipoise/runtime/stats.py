@@ -12,6 +12,7 @@ from equipoise.actors.forward.rounding import kind_of, told
 from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.envs.failures.causes import most_frequent
+from equipoise.record.report import SiteStats
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
@@ -39,6 +40,7 @@ class RunStats:
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
+    sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
 
     def to_json(self) -> dict[str, Any]:

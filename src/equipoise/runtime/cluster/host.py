@@ -77,11 +77,12 @@ class SiteHost:
         weights = [policy.weights for policy in self._shared.policies.values()]
         largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(_bytes(one) for one in weights))
         address = f"{job.home.address}:{job.home.port}"
-        self._link = SiteLink(job.name, job.incarnation, address, job.home.keys.public, job.home.sites, largest)
+        keys = job.home.keys.public, job.home.sites
+        self._link = SiteLink(job.name, job.incarnation, address, *keys, largest, job.home.silent_s)
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
             {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended,
+            cut=self._cut, ended=self._ended, silent_s=job.home.silent_s,
         )  # fmt: skip
         self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
 

@@ -41,6 +41,7 @@ class Line:
     def begin(self, session: int, now: float) -> None:
         self.session, self._sent, self._received = session, 0, 0
         self._heard_at = self._said_at = now
+        self.link.closed()  # what ended before is no end of this session
 
     def end(self) -> None:
         self.session = 0

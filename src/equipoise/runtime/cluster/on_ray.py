@@ -62,6 +62,7 @@ class RayNodes:
         if self._ours:
             _connect(cluster.address)
         self.address: str = ray.util.get_node_ip_address()
+        self.silent_s = cluster.link_deadline_s
         self._home: str = ray.get_runtime_context().get_node_id()
         self._running: dict[str, _Running] = {}
         self._waiting: dict[str, SiteJob] = {}
@@ -184,7 +185,7 @@ class RayNodes:
                     name, f"could not begin on machine {where}: {cause}; install there what this machine has", final=True
                 ) from error
             return f"raised {type(cause).__name__}: {cause}"
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
             return f"was lost with its machine ({type(error).__name__})"
         return f"ended: {why}" if why else "ended"
 

@@ -79,6 +79,15 @@ class Site:
     parts: deque[bytes] = field(default_factory=deque)  # of a file that is coming
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The lines of one site: bytes from it and to it, and messages that were not taken."""
+
+    received: int
+    sent: int
+    refused: int
+
+
 class Proxy:
     """A state machine that is ticked: it waits for nothing, and knows neither sockets nor Ray."""
 
@@ -96,6 +105,7 @@ class Proxy:
         self._remotes = {remote.group: remote for remote in remotes}
         self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
         self._sites: dict[str, Site] = {}
+        self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
         self._sessions = 0
         self.refused: Counter[str] = Counter()  # messages of sessions whose numbers make no sense, by the reason
         self.most = {
@@ -103,6 +113,7 @@ class Proxy:
             Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
             Kind.BEAT: 0, Kind.PROBE: 0,
         }  # fmt: skip
+        self._names = {kind.name for kind in self.most} - {Kind.BEAT.name}  # what comes from sites, and no beats of either end
 
     @staticmethod
     def specs(groups: int) -> Tree:
@@ -113,6 +124,7 @@ class Proxy:
         """A site was started: its messages come by this link; an older incarnation of it is over."""
         if (before := self._sites.get(name)) is not None:
             self._fence(before, "a successor was started")
+            self._earlier[name] = self.traffic(name)
         self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s), tuple(groups))
 
     def forget(self, name: str) -> None:
@@ -124,6 +136,15 @@ class Proxy:
         site = self._sites[name]
         site.leaving = True
         site.line.send(Kind.LET_GO)
+
+    def traffic(self, name: str) -> Traffic:
+        """What has gone through the lines of a site so far."""
+        before, line = self._earlier.get(name, Traffic(0, 0, 0)), self._sites[name].line
+        received = sum(size for kind, size in line.moved.items() if kind in self._names)
+        return Traffic(
+            before.received + received, before.sent + sum(line.moved.values()) - received,
+            before.refused + sum(line.refused.values()),
+        )  # fmt: skip
 
     def stop(self) -> None:
         """The run is over: the sites are to end."""

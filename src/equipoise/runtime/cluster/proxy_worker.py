@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ from equipoise.files import write_synced
 from equipoise.programs.memory_needed import queue_plan
 from equipoise.record import checkpoint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy import Proxy, Remote
+from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
 from equipoise.runtime.ipc import Outbox
+from equipoise.tree import ArraySpec
 from equipoise.types import StateReader, StateWriter, Tick, Tree
 from equipoise.workers.kind import Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
@@ -45,6 +46,7 @@ class Home:
     sites: Keys
     digest: str  # of the Program
     handed: str  # a folder of home's machine, for the files of workers that are handed over
+    silent_s: float  # after which the other end of a line counts as gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ class ProxyKind(Kind):
         return 1
 
     def memory(self, blue: Blueprint) -> Tree:
-        return Proxy.specs(blue.program.groups)
+        sites = {one.name: ArraySpec((len(self.expected),), "int64") for one in fields(Traffic)}
+        return {"fences": Proxy.specs(blue.program.groups), "traffic": sites}
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> ProxyJob:
         while self._orders.receive():  # of a predecessor; they are among those that are expected
@@ -88,7 +91,7 @@ class ProxyKind(Kind):
         return ProxyWorker(job, site)
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
-        fences = shared.own[self.name].views
+        fences = shared.own[self.name].views["fences"]
         for expected in self.expected.values():
             for group in expected.groups:
                 queues[blue.learner_of(group)].cancel(blue.streams(group))
@@ -109,6 +112,7 @@ class ProxyWorker:
 
     def __init__(self, job: ProxyJob, site: Site) -> None:
         blue, shared, home = job.blueprint, job.shared, job.home
+        own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
         self._handed, self._leaving = Path(home.handed), set[str]()
         self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
@@ -119,11 +123,15 @@ class ProxyWorker:
         remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
         versions = [policy.weights.handle() for policy in shared.policies.values()]
         self.proxy = Proxy(
-            queue_plan(blue), remotes, versions, counted, shared.own[ProxyKind.name].views,
-            lambda: (site.cut(), site.cut_step()), self, home.digest,
+            queue_plan(blue), remotes, versions, counted, own["fences"], lambda: (site.cut(), site.cut_step()), self,
+            home.digest, home.silent_s,
         )  # fmt: skip
+        self._traffic = own["traffic"]
+        self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
+        self._names = [one.name for one in job.expected]
+        self._counted_at = 0.0
         largest = max(self.proxy.most.values())
-        self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port)
+        self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port, silent_s=home.silent_s)
         for expected in job.expected:
             self._expect(expected)
 
@@ -144,7 +152,16 @@ class ProxyWorker:
             else:
                 self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
         self.listener.collect()
-        return self.proxy.tick(time.monotonic())
+        now = time.monotonic()
+        if now - self._counted_at >= PATIENCE_S:
+            self._counted_at = now
+            self._count()
+        return self.proxy.tick(now)
+
+    def _count(self) -> None:
+        for at, name in enumerate(self._names):
+            for key, number in asdict(self.proxy.traffic(name)).items():
+                self._traffic[key][at] = self._before[key][at] + number
 
     def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
         """A worker said this to its driver. The worker sent the files of its share before."""
@@ -176,5 +193,6 @@ class ProxyWorker:
     def load(self, source: StateReader) -> None: ...
 
     def close(self) -> None:
+        self._count()
         self.proxy.stop()
         self.listener.close()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.programs.program import to_json
 from equipoise.record.checkpoint import Source, SourceInHand
+from equipoise.record.report import SiteStats
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.parts import parts
@@ -22,11 +24,14 @@ from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
 from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.ipc import Outbox
-from equipoise.runtime.messages import Failed, HandedOver, Linked, Message, Note, Relayed, from_json
+from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import ProcessRuntime
+from equipoise.runtime.stats import RunStats
 from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
+
+MOVE_S = 30.0  # that a cut waits at most for sites that move
 
 
 class Nodes(Protocol):
@@ -34,6 +39,8 @@ class Nodes(Protocol):
 
     @property
     def address(self) -> str: ...  # of this machine, for the others
+    @property
+    def silent_s(self) -> float: ...  # after which a machine that says nothing counts as gone
     def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
     def ended(self) -> Mapping[str, str]: ...  # sites that have ended since the last call, and how
     def waits(self) -> Mapping[str, int]: ...  # sites that no machine has room for, and the cores that each needs
@@ -57,13 +64,16 @@ class ClusterRuntime(ProcessRuntime):
         self._streaks = {name: Streak() for name in self._sites}
         self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
         self._down = set(self._sites)  # without a link now
-        self.moved: dict[str, int] = {}  # how often each site was handed over
+        self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
+        self._lost = dict.fromkeys(self._sites, 0)  # and lost
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
+        self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
+        self._begun: tuple[CutBegun, float] | None = None  # a cut that waits for sites that move, and since when
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
         self._home = Home(
             address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue),
-            handed=self._handed.name,
+            handed=self._handed.name, silent_s=nodes.silent_s,
         )  # fmt: skip
         self._orders = Outbox()
         self._proxy = ProxyKind(self._home, self._all, self._orders)
@@ -73,7 +83,8 @@ class ClusterRuntime(ProcessRuntime):
         super().__init__(blue, (*kinds, *beside), [title for titles in self._sites.values() for title in titles])
         rows = {member.title: self._board.row(member.title) for member in self._all}
         self._places = parts(self._shared, rows, self._all)
-        self._fences = self._shared.own[ProxyKind.name].views if self._sites else {}
+        own = self._shared.own[ProxyKind.name].views if self._sites else {"fences": {}, "traffic": {}}
+        self._fences, self._traffic = own["fences"], own["traffic"]
         try:
             for name in self._sites:
                 self._start(name)
@@ -125,8 +136,12 @@ class ClusterRuntime(ProcessRuntime):
         for name, how in self._nodes.ended().items():
             self._replace(name, how)
         self._tell_of_waiting()
-        for name in set(self._nodes.leaving()) - self._leaving:
-            self._let_go(name)
+        if not self._cuts.under_way:
+            for name in set(self._nodes.leaving()) - self._leaving:
+                self._let_go(name)
+        if self._begun is not None and not self._may_wait(self._begun[1]):
+            begun, self._begun = self._begun[0], None
+            super()._take("", begun)
         if self._fences and take_back(self._fences, self._cancel):
             self._reconciling = True
         return super().poll(timeout_s)
@@ -146,8 +161,6 @@ class ClusterRuntime(ProcessRuntime):
     def _let_go(self, name: str) -> None:
         """Ask a site for its actors, before its machine is taken away."""
         self._leaving.add(name)
-        for title in self._sites[name]:
-            self._cuts.lost(title, "moves to another machine")
         self._proxy.expected[name] = replace(self._proxy.expected[name], leaving=True)
         self._order({"let_go": name})
         self._out.append(Note(text=f"the machine of {name} will be taken away: its workers move"))
@@ -159,8 +172,14 @@ class ClusterRuntime(ProcessRuntime):
         source = SourceInHand(path=Path(name), files={}, segments={}, meta={"version": self._shared.version}, kept=kept)
         self._expect(self._blue, name)
         self._order_expected(name)
-        self.moved[name] = self.moved.get(name, 0) + 1
+        self.moved[name] += 1
+        self._carried[name] = source
         self._start(name, source)
+
+    def _may_wait(self, since: float) -> bool:
+        """May a cut that has begun wait for sites that move? They do so while the learners hold still."""
+        moving = self._leaving | self._carried.keys()
+        return bool(moving) and not moving & self._nodes.waits().keys() and time.monotonic() - since < MOVE_S
 
     def _order(self, order: dict[str, Any]) -> None:
         """Tell the proxy."""
@@ -175,18 +194,20 @@ class ClusterRuntime(ProcessRuntime):
 
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
+        self._lost[name] += 1
         death, streak = Death(how, how, outside=True), self._streaks[name]
         streak.add(death, progress=self._done(name) > self._progress[name])
         if why := streak.hopeless(death, learned_at=self._crew.learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(name, f"{how}, {why}", death=death)
-        for one in self._members_of(name):
+        carried = self._carried.get(name)  # it never came to be where it was to go
+        for one in self._members_of(name) if carried is None else ():
             if self._blue.resume is None or one.kind.progress(self._blue, self._shared, one.index) > 0:
                 self._lives[one.title] = self._lives.get(one.title, 0) + 1
             self._cuts.lost(one.title, f"was lost with {name}")
         self._expect(self._blue, name)
         self._order_expected(name)
-        self._out.append(Note(text=f"warning: {name} {how}; its workers begin anew"))
-        self._start(name)
+        self._out.append(Note(text=f"warning: {name} {how}; its workers {'begin anew' if carried is None else 'move on'}"))
+        self._start(name, carried)
 
     def _take(self, title: str, message: Message | Died) -> None:
         if isinstance(message, Relayed):
@@ -196,6 +217,8 @@ class ClusterRuntime(ProcessRuntime):
             self._take(message.title, said)
         elif isinstance(message, Linked):
             self._linked(message.site, message.how)
+        elif isinstance(message, CutBegun):
+            self._begun = message, time.monotonic()
         elif isinstance(message, HandedOver):
             if message.site in self._leaving:  # else it was replaced meanwhile
                 self._move(message.site)
@@ -213,6 +236,7 @@ class ClusterRuntime(ProcessRuntime):
     def _linked(self, name: str, how: str) -> None:
         if not how:
             self._down.discard(name)
+            self._carried.pop(name, None)
             return
         self._down.add(name)
         for title in self._sites[name]:
@@ -225,6 +249,16 @@ class ClusterRuntime(ProcessRuntime):
         if self._leaving:
             return f"{min(self._leaving)} moves to another machine"
         return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
+
+    def stats(self) -> RunStats:
+        """As ``ProcessRuntime.stats``, with a line for each site."""
+        found = {}
+        for at, (name, titles) in enumerate(self._sites.items()):
+            found[name] = SiteStats(
+                machine=self._nodes.where(name), workers=titles, lost=self._lost[name], moved=self.moved[name],
+                reached=name not in self._down, **{key: int(array[at]) for key, array in self._traffic.items()},
+            )  # fmt: skip
+        return replace(super().stats(), sites=found)
 
     def stop(self) -> None:
         """End every worker on every machine: the proxy's last word ends the sites."""

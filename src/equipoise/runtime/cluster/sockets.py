@@ -14,11 +14,12 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
+from equipoise.runtime.cluster.line import SILENT_S
 from equipoise.runtime.cluster.wire import HEAD, Frame, Kind, words
 
 UNDER_WAY = 256  # messages of one site, each way; a site has two blocks an actor, so more than these are a flood
 LAST_MS = 500  # that the last words of home may take to reach the sites
-BEAT_MS, SILENT_MS = 1000, 4000  # of a connection: ZeroMQ closes one whose other end says nothing
+BEAT_MS = 500  # of a connection: ZeroMQ closes one whose other end says nothing
 SLACK = 1 << 10  # bytes of a message besides its body
 DETACHED = zmq.EVENT_DISCONNECTED
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -39,7 +40,7 @@ class Keys:
 class _Monitored:
     """A socket, and what its connections do."""
 
-    def __init__(self, context: zmq.Context[Any], kind: int, most: int) -> None:
+    def __init__(self, context: zmq.Context[Any], kind: int, most: int, silent_s: float) -> None:
         self.socket: Any = context.socket(kind)
         socket = self.socket
         socket.setsockopt(zmq.LINGER, 0)
@@ -47,8 +48,9 @@ class _Monitored:
         socket.setsockopt(zmq.RCVHWM, UNDER_WAY)
         socket.setsockopt(zmq.MAXMSGSIZE, most + SLACK)
         socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, SILENT_MS)
+        silent_ms = int(800 * silent_s)  # before the line itself gives up
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silent_ms)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, silent_ms)
         self._events: Any = socket.get_monitor_socket(DETACHED | FAILED)
         self.failed = 0  # handshakes: no key, or that of another run
 
@@ -73,16 +75,17 @@ class _Monitored:
 class Listener:
     """Home's socket. ``end`` is a site's ``Link``."""
 
-    def __init__(self, address: str, keys: Keys, sites: bytes, most: int, *, port: int = 0) -> None:
+    def __init__(self, address: str, keys: Keys, sites: bytes, most: int, *, port: int = 0, silent_s: float = SILENT_S) -> None:
         """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
 
         ``most``: the bytes of the largest message that may come. ``port``: 0 for one that is free.
+        ``silent_s``: after which a connection that says nothing is closed.
         """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
         self._guard.start()
         self._guard.configure_curve_callback(credentials_provider=_Only(sites))
-        self._socket = _Monitored(self._context, zmq.ROUTER, most)
+        self._socket = _Monitored(self._context, zmq.ROUTER, most, silent_s)
         socket = self._socket.socket
         socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -177,10 +180,12 @@ class HomeLink:
 class SiteLink:
     """``Link`` of a site: its one connection to home, made again by itself."""
 
-    def __init__(self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int) -> None:
-        """``address``: HOST:PORT of home; ``home``: its public key; ``most``: as of ``Listener``."""
+    def __init__(
+        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int, silent_s: float = SILENT_S
+    ) -> None:
+        """``address``: HOST:PORT of home; ``home``: its public key; ``most``, ``silent_s``: as of ``Listener``."""
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
-        self._socket = _Monitored(self._context, zmq.DEALER, most)
+        self._socket = _Monitored(self._context, zmq.DEALER, most, silent_s)
         socket = self._socket.socket
         socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
