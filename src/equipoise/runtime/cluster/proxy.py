@@ -123,13 +123,9 @@ class Proxy:
     def expect(self, name: str, incarnation: int, groups: Sequence[int], link: Link) -> None:
         """A site was started: its messages come by this link; an older incarnation of it is over."""
         if (before := self._sites.get(name)) is not None:
-            self._fence(before, "a successor was started")
+            self._fence(before)
             self._earlier[name] = self.traffic(name)
         self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s), tuple(groups))
-
-    def forget(self, name: str) -> None:
-        """The site is over for good."""
-        self._fence(self._sites.pop(name), "it was ended")
 
     def let_go(self, name: str) -> None:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
@@ -271,8 +267,8 @@ class Proxy:
             line.send(Kind.CUT, *cut)
         return worked
 
-    def _fence(self, site: Site, how: str) -> None:
-        """The session is over: nothing that comes from it counts from now on."""
+    def _fence(self, site: Site, how: str = "") -> None:
+        """The session is over: nothing that comes from it counts from now on. ``how``: to be told to the driver."""
         if not site.nonce:
             return
         site.nonce = 0
@@ -280,7 +276,8 @@ class Proxy:
         site.parts.clear()
         for group in site.groups:
             self._let_go(self._remotes[group])
-        self._heard.left(site.name, how)
+        if how:
+            self._heard.left(site.name, how)
 
     def _let_go(self, remote: Remote) -> None:
         """Forget the blocks of a group; the driver takes them back."""

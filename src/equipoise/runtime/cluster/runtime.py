@@ -101,6 +101,7 @@ class ClusterRuntime(ProcessRuntime):
     def _expect(self, blue: Blueprint, name: str) -> None:
         """Let the proxy take the next incarnation of a site, and no earlier one."""
         self._incarnations[name] += 1
+        self._down.add(name)
         self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(self._groups_of(blue, name)))
 
     def _start(self, name: str, handed: SourceInHand | None = None) -> None:
