@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +87,80 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here
+
+
+def pids(title: str) -> list[int]:
+    """The processes with a worker's title that come from this one, on whatever machine of the run they are."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            if words == f"equipoise {title}" and os.getpid() in above(int(name)):
+                found.append(int(name))
+    return found
+
+
+def above(pid: int) -> list[int]:
+    """The parent of a process, its parent, and so on."""
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+@pytest.mark.thorough
+def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) -> None:
+    notes, killed, before = list[str](), list[int](), dict[str, list[int]]()
+    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=25_600, settings=SMALL)
+    runtime = on_machines(blue, ALL_AWAY)
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        if len(killed) < 2 and runtime.stats().version >= 20 + 100 * len(killed) and len(proxies := pids("proxy")) == 1:
+            if proxies[0] in killed:
+                return
+            before.update({f"actor {n}": pids(f"actor {n}") for n in range(4)})
+            killed.append(proxies[0])
+            os.kill(proxies[0], signal.SIGKILL)
+        elif len(killed) == 2 and runtime.stats().version == 380:
+            assert {f"actor {n}": pids(f"actor {n}") for n in range(4)} == before  # the same processes
+
+    _, stats = finish(runtime, each)
+    assert len(killed) == 2 and sum("proxy was killed by SIGKILL" in note for note in notes) == 2, notes
+    assert all(site.lost == 0 for site in stats.sites.values())
+    rows = stats.rows
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+
+
+@pytest.mark.thorough
+def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Path) -> None:
+    """Stopped for longer than the deadline, as behind a link that is down. The others are learned from meanwhile."""
+    nodes, notes, stopped = Processes(), list[str](), list[float]()
+    nodes.silent_s = 2.0
+    blue = blue_of(tmp_path, "CartPole-v1", "impala", max_lag=1, steps=25_600, settings=SMALL)
+    runtime = on_machines(blue, ALL_AWAY, nodes)
+    at, before, during = dict[str, int](), list[int](), list[int]()
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        version = runtime.stats().version
+        if not stopped and version >= 40:
+            before.extend(pids("actor 0"))
+            os.kill(nodes.sites["site 0"].pid, signal.SIGSTOP)
+            stopped.append(time.monotonic())
+        elif stopped and not at and any("site 0 is out of reach" in note for note in notes):
+            at["fenced"] = version
+        elif at and "back" not in at and version >= at["fenced"] + 20:  # learned without it
+            during.append(version)
+            os.kill(nodes.sites["site 0"].pid, signal.SIGCONT)
+            at["back"] = runtime.stats().ticks[0]
+        elif "back" in at and "again" not in at and runtime.stats().ticks[0] > at["back"] + 64:
+            at["again"] = version
+            assert pids("actor 0") == before
+
+    _, stats = finish(runtime, each)
+    assert {"fenced", "back", "again"} <= at.keys(), (at, notes)
+    assert all(site.lost == 0 for site in stats.sites.values())
+    rows = stats.rows
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
