@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.experience.layout import RowSpec
+from equipoise.experience.layout import RowSpec, columns
 from equipoise.experience.queue.outbound import block_bytes, block_views
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.unstacked import Crossing, Last
@@ -19,15 +19,17 @@ CONTEXT = {"stream": ArraySpec((), "int64"), "start": ArraySpec((), "int64")}
 STACKS = {"screens": {"": Stack(frames=4, padding="zero")}, "mixed": {"a": Stack(frames=3, padding="first")}, "plain": {}}
 
 
-def row(obs: Any, columns: int = 1) -> RowSpec:
+def row(obs: Any, agents: int = 1) -> RowSpec:
     action = ArraySpec((), "int64")
-    return RowSpec(obs=obs, action=action, behaviour={"logp": ArraySpec((), "float32")}, state={}, context=CONTEXT, columns=columns)
+    return RowSpec(
+        obs=obs, action=action, behaviour={"logp": ArraySpec((), "float32")}, state={}, context=CONTEXT, columns=agents
+    )
 
 
 def plan(unroll: int = 5, block: int = 3) -> Plan:
     rows = {
         "screens": row(ArraySpec((4, 3, 3), "uint8")),
-        "mixed": row({"a": ArraySpec((3, 5), "float32"), "b": ArraySpec((2,), "float64")}, columns=2),
+        "mixed": row({"a": ArraySpec((3, 5), "float32"), "b": ArraySpec((2,), "float64")}, agents=2),
         "plain": row(ArraySpec((7,), "float32")),
     }
     return Plan(rows=rows, unroll=unroll, batch=2 * block, block=block, envs=2 * block, max_lag=1)
@@ -77,11 +79,7 @@ def slots(plan: Plan) -> dict[str, Slot]:
     made = {}
     for name, fields in plan.fields(2 * plan.block).items():
         whole, b = tree.map(lambda spec: np.full(spec.shape, 1, spec.dtype), fields), plan.block * plan.rows[name].columns
-        cut = {
-            key: tree.map(lambda x, key=key: x[b:] if key in ("state", "context") else x[:, b:], value)
-            for key, value in whole.items()
-        }
-        made[name] = Slot(keys=np.zeros((b, 2), np.int64), data=Trajectory(**cut))
+        made[name] = Slot(keys=np.zeros((b, 2), np.int64), data=Trajectory(**columns(whole, b, 2 * b)))
     return made
 
 

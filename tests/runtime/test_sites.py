@@ -15,8 +15,8 @@ from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.wire import Kind, parse
 from tests.experience.alone import POLICY
-from tests.experience.hammer import BLOCK, ROW, UNROLL
-from tests.runtime.sites import SILENT, Clock, Home, Machine, Way
+from tests.experience.hammer import BLOCK, UNROLL
+from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
 
 
 def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Plan:
@@ -140,11 +140,31 @@ class SkipsAVersion(SiteEnd):
 class CountsAfterwards(SiteEnd):
     """Statistics follow the rows that they belong to."""
 
-    def _rows(self, outbound: Any, at: int) -> bool:
+    def _rows(self, o: int, at: int, group: Any) -> bool:
         before, self._of_group = self._of_group, dict.fromkeys(self._of_group, ())
-        worked = super()._rows(outbound, at)
+        worked = super()._rows(o, at, group)
         self._of_group = before
         return worked
+
+
+class RemembersAtTheSite(SiteEnd):
+    """The rows of a session follow from those that were sent in the last one."""
+
+    def _ask(self, now: float) -> None:
+        known = [group.last.known for group in self._groups.values()]
+        super()._ask(now)
+        for group, was in zip(self._groups.values(), known, strict=True):
+            group.last.known = was
+
+
+class RemembersAtHome(Proxy):
+    """The same at home, which would refuse them."""
+
+    def _hello(self, site: Any, frame: Any, now: float) -> None:
+        super()._hello(site, frame, now)
+        for group in site.groups:
+            if (last := self._remotes[group].last) is not None:
+                last.known = True
 
 
 class AnySession(Line):
@@ -183,10 +203,15 @@ class SaysSoTooEarly(Proxy):
 
 
 @pytest.mark.parametrize(
-    "broken", [GrantsAtOnce, SkipsAVersion, CountsAfterwards, TakesFencedRows, SaysSoTooEarly], ids=lambda one: one.__name__
-)
+    "broken",
+    [
+        (GrantsAtOnce,), (SkipsAVersion,), (CountsAfterwards,), (TakesFencedRows,), (SaysSoTooEarly,),
+        (RemembersAtTheSite, RemembersAtHome),
+    ],
+    ids=lambda broken: broken[0].__name__,
+)  # fmt: skip
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
-    made = {"proxy" if issubclass(broken, Proxy) else "end": broken}
+    made = {"proxy" if issubclass(one, Proxy) else "end": one for one in broken}
 
     def hunt() -> None:
         for seed in range(20):

@@ -235,7 +235,7 @@ def _fixed(body: Array, one: _Stacked) -> tuple[Array, Array]:
 
 def _put(body: Array, at: int, part: Array) -> int:
     """Append to the tails -> where the next part begins."""
-    end = at + part.nbytes
+    end: int = at + part.nbytes
     np.ndarray(part.shape, part.dtype, body, at)[...] = part
     return end
 

@@ -16,7 +16,7 @@ from equipoise.record import checkpoint
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import Home
+from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.wire import WORDS
@@ -81,7 +81,7 @@ class SiteHost:
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
             {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended,
+            cut=self._cut, ended=self._ended, stacks=stacks_of(blue),
         )  # fmt: skip
         self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
 

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import block_bytes, copy_block
 from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
 from equipoise.tree import ArraySpec
-from equipoise.types import Array, Slot, Tick, Tree
+from equipoise.types import Array, Slot, Stack, Tick, Tree
 
 
 class Queue(Protocol):
@@ -62,6 +62,7 @@ class Remote:
     wanted: int = 0  # places that it waits for
     life: int = 0  # of its actor, as the site counts
     open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
+    last: Last | None = None  # of its rows that have come in this session
 
 
 @dataclass(slots=True)
@@ -84,22 +85,24 @@ class Proxy:
 
     def __init__(
         self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
-        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str, silent_s: float = SILENT_S,
+        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str,
+        stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
         ``fences``: the words of ``specs``. ``cut``: the number and the step of the newest cut. ``digest``: of
-        the Program; a site's must be the same. ``silent_s``: after which a site that says nothing counts as gone.
+        the Program; a site's must be the same. ``stacks``: of each policy's observations, as in ``EnvSpec``.
+        ``silent_s``: after which a site that says nothing counts as gone.
         """
         self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
-        self._silent_s = silent_s
+        self._silent_s, self._crossing = silent_s, Crossing(plan, stacks)
         self._remotes = {remote.group: remote for remote in remotes}
         self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
         self._sites: dict[str, Site] = {}
         self._sessions = 0
         self.refused: Counter[str] = Counter()  # messages of sessions whose numbers make no sense, by the reason
         self.most = {
-            Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: block_bytes(plan), Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
+            Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: self._crossing.most, Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
             Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
             Kind.BEAT: 0, Kind.PROBE: 0,
         }  # fmt: skip
@@ -221,9 +224,12 @@ class Proxy:
         else:
             if (slots := remote.open.pop(frame.b, None)) is None:
                 raise Refused(f"rows: expected those of a block that group {remote.group} has, got {frame.b}")
-            if len(frame.body) != self.most[Kind.ROWS]:
-                raise Refused(f"rows: expected {self.most[Kind.ROWS]:,} bytes, got {len(frame.body):,}")
-            copy_block(self._plan, slots, frame.body)
+            if remote.last is None:
+                remote.last = self._crossing.last()
+            try:
+                self._crossing.unpack(frame.body, slots, remote.last)
+            except ValueError as error:
+                raise Refused(f"rows: {error}") from error
             remote.queue.commit(slots)
 
     # ------------------------------------------------------------------------------------------------ what home answers
@@ -259,6 +265,8 @@ class Proxy:
         site.parts.clear()
         for group in site.groups:
             self._let_go(self._remotes[group])
+            if (last := self._remotes[group].last) is not None:
+                last.known = False
         self._heard.left(site.name, how)
 
     def _let_go(self, remote: Remote) -> None:

@@ -15,7 +15,7 @@ from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import Proxy, Remote
 from equipoise.runtime.cluster.sockets import Keys, Listener
 from equipoise.runtime.ipc import Outbox
-from equipoise.types import StateReader, StateWriter, Tick, Tree
+from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
 from equipoise.workers.kind import Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
@@ -102,6 +102,11 @@ class ProxyKind(Kind):
         return PATIENCE_S
 
 
+def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
+    """The stacks in the observations of the policies that learn."""
+    return {name: role.spec.stacks for name, role in blue.learns.items()}
+
+
 class ProxyWorker:
     """Ticks the proxy, and does what concerns files and the driver."""
 
@@ -120,7 +125,7 @@ class ProxyWorker:
         versions = [policy.weights.handle() for policy in shared.policies.values()]
         self.proxy = Proxy(
             queue_plan(blue), remotes, versions, counted, shared.own[ProxyKind.name].views,
-            lambda: (site.cut(), site.cut_step()), self, home.digest,
+            lambda: (site.cut(), site.cut_step()), self, home.digest, stacks_of(blue),
         )  # fmt: skip
         largest = max(self.proxy.most.values())
         self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port)

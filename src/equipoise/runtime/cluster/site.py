@@ -15,10 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from equipoise.experience.queue.outbound import VOID, Outbound
+from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, words
-from equipoise.types import Tick
+from equipoise.types import Stack, Tick
 
 AGAIN_S = 1.0  # after which home is asked again to begin a session
 STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
@@ -45,6 +46,7 @@ class _Granted:
 class _Group:
     """What the site knows of a group besides the words of ``Outbound``."""
 
+    last: Last  # of its rows that crossed in this session
     told: int = 0  # of its wants, home knows of so many
     life: int = 0  # of its actor
     restarted: int = 0
@@ -57,17 +59,21 @@ class SiteEnd:
     def __init__(
         self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
         parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str, cut: Callable[[int, int], object],
-        ended: Callable[[str], object], silent_s: float = SILENT_S,
+        ended: Callable[[str], object], stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``outbound``: of each learner; ``stores``: of each policy; ``parts``: what the workers here count, by home's
         numbers; ``of_group``: the numbers of those that go home before the group's rows do.
 
         ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
-        ``ended`` with the reason why this site is of no more use.
+        ``ended`` with the reason why this site is of no more use. ``stacks``: of each policy's observations, as in
+        ``EnvSpec``.
         """
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
         self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
-        self._groups = {(o, at): _Group() for o, one in enumerate(outbound) for at in range(len(one.groups))}
+        self._crossing = [Crossing(one.plan, stacks) for one in outbound]
+        self._groups = {
+            (o, at): _Group(self._crossing[o].last()) for o, one in enumerate(outbound) for at in range(len(one.groups))
+        }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
             Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.WEIGHTS: 1 << 40,
@@ -89,7 +95,7 @@ class SiteEnd:
         if not self.joined:
             self._ask(now)
         for (o, at), group in self._groups.items():
-            worked |= self._carry(self._outbound[o], at, group)
+            worked |= self._carry(o, at, group)
         worked |= self._grant()
         if self.joined and now - self._counted_at >= STATISTICS_S:
             self._counted_at = now
@@ -126,6 +132,7 @@ class SiteEnd:
             self._nonce += 1
             for (o, at), group in self._groups.items():
                 self._forget(self._outbound[o], at, group)
+                group.last.known = False
             self._asked = [False] * len(self._stores)
         elif now - self._asked_at < AGAIN_S:
             return
@@ -184,11 +191,12 @@ class SiteEnd:
 
     # --------------------------------------------------------------------------------------------------- what is carried
 
-    def _carry(self, outbound: Outbound, at: int, group: _Group) -> bool:
+    def _carry(self, o: int, at: int, group: _Group) -> bool:
         """Send what a group's actor asks for and what it wrote: its next want first, so that the answer meets the rows."""
+        outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         if (life := int(outbound.words["lives"][at])) != group.life:
-            worked |= self._rows(outbound, at)  # of the dead one, which it had handed in
+            worked |= self._rows(o, at, group)  # of the dead one, which it had handed in
             self._forget(outbound, at, group)
             group.life = life
             if self.joined:
@@ -202,9 +210,10 @@ class SiteEnd:
                 group.told += 1
                 self.line.send(Kind.WANT, number, group.life)
                 worked = True
-        return worked | self._rows(outbound, at)
+        return worked | self._rows(o, at, group)
 
-    def _rows(self, outbound: Outbound, at: int) -> bool:
+    def _rows(self, o: int, at: int, group: _Group) -> bool:
+        outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         while (found := outbound.complete(at)) is not None:
             sequence, data = found
@@ -212,7 +221,7 @@ class SiteEnd:
                 self.dropped += 1
             else:
                 self._count(self._of_group[number])
-                self.line.send(Kind.ROWS, number, sequence, body=data)
+                self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
             outbound.sent(at)
             worked = True
         return worked
