@@ -37,6 +37,8 @@ STACKS = {POLICY: {"screen": Stack(frames=FRAMES, padding="zero")}}
 class Store:
     """The weights of one policy, whose bytes say their version."""
 
+    nbytes = 8
+
     def __init__(self, version: int = -1) -> None:
         self.version = version
 

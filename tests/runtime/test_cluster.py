@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("CartPole-v1", "dqn", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "sac": ("Pendulum-v1", "sac", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "two learners": ("CartPole-v1", "ppo", {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]}),
-    "pong": ("ALE/Pong-v5", "impala", {"batch": 4, "steps": 640}),  # stacks of frames, which cross the links once
+    "pong": ("ALE/Pong-v5", "impala", {"steps": 640}),  # stacks of frames, which cross the links once
     "central": ("CartPole-v1", "ppo", {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]}),
 }
 
@@ -38,6 +39,24 @@ def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> No
     assert there == here
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
+
+
+def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path) -> None:
+    """The bits of a run to which nobody else speaks."""
+    env, algorithm, options = PROGRAMS["impala, lstm"]
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+    runtime, notes = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY), list[str]()
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        if not runtime.done and runtime.stats().version > 0:
+            with socket.create_connection(("127.0.0.1", runtime._home.port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+
+    there, stats = finish(runtime, each)
+    assert there == here and stats.rows["dropped"] == 0
+    assert stats.refused.keys() == {"no ZeroMQ"} and stats.refused["no ZeroMQ"] >= 1
+    assert notes.count("warning: the link to other machines refuses what it gets: no ZeroMQ") == 1
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from equipoise.experience.queue.queue import Plan
+from equipoise.runtime.cluster import site
 from equipoise.runtime.cluster.line import Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
@@ -237,6 +238,19 @@ def test_the_same_actors_go_on_after_a_partition() -> None:
     assert [text for site, text in world.home.heard if site == "site 0"][2:] == ["joined"]
     assert world.home.check()["dropped"] == dropped
     assert all(world.sites[0].done[group] > done[group] + 5 for group in (0, 1))
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_site_goes_on_where_the_word_that_its_session_began_is_lost(hears: bool, monkeypatch: Any) -> None:
+    if not hears:  # that home's number is higher: it asks with the old one for ever
+        monkeypatch.setattr(site, "AHEAD", 0)
+    world = World(0, 1, delay=2.0)
+    while not world.home.proxy._sites["site 0"].nonce:
+        world.tick()
+    assert not world.sites[0].end.joined
+    world.ways[0].cut(0, told=False)
+    world.tick(4 * int(SILENT))
+    assert world.sites[0].end.joined is hears
 
 
 def test_a_twin_that_was_thought_dead_is_told_and_never_heard() -> None:

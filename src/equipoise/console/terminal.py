@@ -225,6 +225,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
     if printed := summary["printed"]:
         lines, workers = sum(printed.values()), len(printed)
         rows["printed"] = f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see logs/"
+    if refused := summary["refused"]:
+        rows["refused"] = "by the link to other machines: " + ", ".join(f"{n:,} x {why}" for why, n in refused.items())
     rows["verdict"] = summary["verdict"]
     return rows
 

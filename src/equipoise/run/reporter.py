@@ -271,6 +271,7 @@ class Reporter:
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},
+            "refused": dict(stats.refused),
         }
 
 

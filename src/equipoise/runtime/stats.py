@@ -40,6 +40,7 @@ class RunStats:
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
+    refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -26,7 +26,6 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Carried
 from equipoise.types import Tick
-from equipoise.weights.store import Weights
 from equipoise.workers.kind import Kind, Member
 
 IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
@@ -75,7 +74,7 @@ class SiteHost:
         self._carrier = Event()
         self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier], lives=job.lives)
         weights = [policy.weights for policy in self._shared.policies.values()]
-        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(_bytes(one) for one in weights))
+        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(one.nbytes for one in weights))
         address = f"{job.home.address}:{job.home.port}"
         self._link = SiteLink(job.name, job.incarnation, address, job.home.keys.public, job.home.sites, largest)
         self.end = SiteEnd(
@@ -161,10 +160,6 @@ class SiteHost:
 
 def _no_channel() -> Any:
     raise AssertionError("a machine without a queue has no channels")
-
-
-def _bytes(weights: Weights) -> int:
-    return weights.plan.flat
 
 
 def run(job: SiteJob, ended: Callable[[], bool] = lambda: False) -> str:

@@ -14,7 +14,9 @@ from equipoise.record import checkpoint
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import Proxy, Remote
 from equipoise.runtime.cluster.sockets import Keys, Listener
+from equipoise.runtime.cluster.wire import Refused
 from equipoise.runtime.ipc import Outbox
+from equipoise.runtime.messages import from_json
 from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
 from equipoise.workers.kind import Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
@@ -127,8 +129,9 @@ class ProxyWorker:
             queue_plan(blue), remotes, versions, counted, shared.own[ProxyKind.name].views,
             lambda: (site.cut(), site.cut_step()), self, home.digest, stacks_of(blue),
         )  # fmt: skip
-        largest = max(self.proxy.most.values())
-        self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port)
+        self.listener = Listener(
+            home.address, home.keys, home.sites.public, self.proxy.most, self.proxy.refused, port=home.port
+        )  # fmt: skip
         for expected in job.expected:
             self._expect(expected)
 
@@ -148,11 +151,18 @@ class ProxyWorker:
                 self._let_go(order["let_go"])
             else:
                 self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
-        self.listener.collect()
-        return self.proxy.tick(time.monotonic())
+        more = self.listener.collect()
+        worked = self.proxy.tick(time.monotonic())
+        return Tick.WORKED if more else worked
 
     def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
         """A worker said this to its driver. The worker sent the files of its share before."""
+        try:
+            from_json(message)
+        except ValueError as error:
+            raise Refused("no JSON", f"said: {error}") from error
+        if title not in self._files:
+            raise Refused("wrong numbers", f"said: expected a worker of this run, got {title!r}")
         if message.get("message") == "Saved" and title in self._entries:
             message = {**message, "files": self._entries.pop(title)}
         self._site.relay(title, message)

@@ -21,12 +21,16 @@ from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
 from equipoise.runtime.cluster.sockets import Keys
+from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import Failed, HandedOver, Linked, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import ProcessRuntime
+from equipoise.runtime.stats import RunStats
 from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
+
+EXPECTED = ("another session", "out of order", "no site of this run")  # what a lost connection leaves behind
 
 
 class Nodes(Protocol):
@@ -58,6 +62,7 @@ class ClusterRuntime(ProcessRuntime):
         self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
         self._down = set(self._sites)  # without a link now
         self.moved: dict[str, int] = {}  # how often each site was handed over
+        self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
@@ -125,6 +130,7 @@ class ClusterRuntime(ProcessRuntime):
         for name, how in self._nodes.ended().items():
             self._replace(name, how)
         self._tell_of_waiting()
+        self._tell_of_refusals()
         for name in set(self._nodes.leaving()) - self._leaving:
             self._let_go(name)
         if self._fences and take_back(self._fences, self._cancel):
@@ -139,6 +145,18 @@ class ClusterRuntime(ProcessRuntime):
         for name in self._told - waits.keys():
             self._out.append(Note(text=f"{name} has a machine"))
         self._told = set(waits)
+
+    def stats(self) -> RunStats:
+        """As ``ProcessRuntime.stats``, with what home refused."""
+        return replace(super().stats(), refused=Tally(self._fences["refused"]).by_reason() if self._fences else {})
+
+    def _tell_of_refusals(self) -> None:
+        """Say once for each reason that home refuses connections or messages. How many they were is in the summary."""
+        if self._fences and self._fences["refused"].any():
+            for reason in Tally(self._fences["refused"]).by_reason().keys() - self._refusals:
+                self._refusals.add(reason)
+                if reason not in EXPECTED:
+                    self._out.append(Note(text=f"warning: the link to other machines refuses what it gets: {reason}"))
 
     def _cancel(self, group: int) -> None:
         self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))

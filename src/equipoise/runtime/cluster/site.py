@@ -14,21 +14,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import VOID, Outbound
+from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, words
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
 from equipoise.types import Stack, Tick
 
 AGAIN_S = 1.0  # after which home is asked again to begin a session
 STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
+AHEAD = 1 << 20  # sessions that home may have begun and this site has not heard of
 PART = 1 << 19  # bytes of a part of a file
 
 
 class Store(Protocol):
     """The weights of one policy on this machine."""
 
+    @property
+    def nbytes(self) -> int: ...  # of ``publish_bytes``
     @property
     def version(self) -> int: ...
     def publish_bytes(self, version: int, data: Any) -> None: ...
@@ -76,7 +79,8 @@ class SiteEnd:
         }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.WEIGHTS: 1 << 40,
+            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0,
+            Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
@@ -152,7 +156,11 @@ class SiteEnd:
         worked, line = False, self.line
         while (frame := line.receive(now)) is not None:
             worked = True
-            self._take(frame, now)
+            try:
+                self._take(frame, now)
+            except Refused as error:
+                line.refused.add(error.reason)
+                line.end()
         line.late.clear()
         if self._asked_at is None and not line.beat(now):
             worked = True  # the session is over: ``_ask`` is next
@@ -165,17 +173,25 @@ class SiteEnd:
                 self.line.begin(frame.b, now)
                 self._asked_at = None
         elif kind is Kind.EXPELLED:
-            if frame.a == self.line.session:
+            if not self.joined:
+                if self._nonce <= frame.b < self._nonce + AHEAD:  # home's word that a session began was lost on its way
+                    self._nonce, self._asked_at = frame.b, None
+            elif frame.a == self.line.session:
                 self.line.end()
         elif kind is Kind.REFUSED:
             if frame.a in (self._nonce, -1):
-                self._ended(str(frame.words()["why"]))
+                self._ended(str(frame.words().get("why", "home refused it")))
         elif kind is Kind.GRANT:
-            o, at = self._place(frame.a)
-            group = self._groups[o, at]
+            group = self._place(frame.a)
+            if len(frame.body) != 8 * len(self._stores):
+                raise Refused("wrong numbers", f"grant: expected {len(self._stores)} versions, got {len(frame.body)} bytes")
             if frame.c == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
+                if len(group.pending) >= SLOTS:
+                    raise Refused("wrong numbers", f"grant: expected at most {SLOTS} places that wait, got one more")
                 group.pending.append(_Granted(frame.b, np.frombuffer(frame.body, np.int64)))
         elif kind is Kind.WEIGHTS:
+            if not 0 <= frame.a < len(self._stores) or self._stores[frame.a].nbytes != len(frame.body):
+                raise Refused("wrong numbers", f"weights: expected a policy's, got {frame.a} with {len(frame.body):,} bytes")
             self._asked[frame.a] = False
             if frame.b > self._stores[frame.a].version:
                 self._stores[frame.a].publish_bytes(frame.b, frame.body)
@@ -186,8 +202,11 @@ class SiteEnd:
         elif kind is Kind.STOP:
             self._ended("")
 
-    def _place(self, group: int) -> tuple[int, int]:
-        return next((o, one.at(group)) for o, one in enumerate(self._outbound) if group in one.groups)
+    def _place(self, group: int) -> _Group:
+        for o, one in enumerate(self._outbound):
+            if group in one.groups:
+                return self._groups[o, one.at(group)]
+        raise Refused("wrong numbers", f"grant: expected a group that is here, got {group}")
 
     # --------------------------------------------------------------------------------------------------- what is carried
 
