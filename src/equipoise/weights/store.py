@@ -115,7 +115,7 @@ class Weights(Versions):
 
     @property
     def nbytes(self) -> int:
-        """Of what ``fetch_bytes`` gives."""
+        """The size of what ``fetch_bytes`` gives."""
         return len(self._copy)
 
     def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:

@@ -98,7 +98,7 @@ class Tally:
         return int(self._counts.sum())
 
     def by_reason(self) -> dict[str, int]:
-        """Those that are not 0."""
+        """The counts that are not 0."""
         return {reason: count for reason, count in zip(REASONS, self._counts.tolist(), strict=True) if count}
 
 
