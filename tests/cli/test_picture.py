@@ -366,18 +366,17 @@ SITE = SiteStats(
     reached=True,
     received=2_500_000,
     sent=40_000,
-    refused=0,
     lost=0,
     moved=0,
 )
 
 
 def test_a_site_has_a_line_and_many_have_one() -> None:
-    two = {"site 0": SITE, "site 1": replace(SITE, machine="", lost=2, moved=1, refused=3, reached=False)}
+    two = {"site 0": SITE, "site 1": replace(SITE, machine="", lost=2, moved=1, reached=False)}
     view = picture(replace(report(), sites=two), program(), History(), on="ray")
     lines = [line.strip() for line in rendered(view).splitlines() if line.startswith("site")]
     assert lines[0] == "site 0 on 1a2b3c4d: 2 workers, 2.5 MB received, 40.0 kB sent"
-    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 3 messages")
+    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 2 times lost")
     assert site_lines(two)[1].endswith("2 times lost, 1 times moved, out of reach")
     assert site_lines({f"site {n}": SITE for n in range(6)}) == [
         "6 sites: 12 workers, 15.0 MB received, 240.0 kB sent, 0 out of reach"

@@ -26,11 +26,16 @@ ROW = RowSpec(
 
 def write(slot: Any, actor: int, stamp: int) -> None:
     """``stamp`` in the first and the last field that is written, and in what lies between."""
-    slot.data.obs[:] = stamp
+    _stamps(slot.data)[:] = stamp
     slot.data.action[:] = stamp
     slot.data.version[:] = stamp
     slot.data.context["stream"][:] = stream_ids(actor, BLOCK)
     slot.data.context["start"][:] = stamp
+
+
+def _stamps(data: Any) -> Any:
+    """The observations that are stamps; others may stand beside them."""
+    return data.obs["stamp"] if isinstance(data.obs, dict) else data.obs
 
 
 def read(batch: Batch) -> list[tuple[int, int, int]]:
@@ -38,7 +43,7 @@ def read(batch: Batch) -> list[tuple[int, int, int]]:
     data, found = batch.data, []
     for i in range(0, len(batch.keys), BLOCK):
         of = slice(i, i + BLOCK)
-        stamps = np.concatenate([np.ravel(x) for x in (data.obs[:, of], data.action[:, of], data.version[:, of])])
+        stamps = np.concatenate([np.ravel(x) for x in (_stamps(data)[:, of], data.action[:, of], data.version[:, of])])
         stamp = int(data.context["start"][i])
         assert (stamps == stamp).all() and (np.asarray(data.context["start"][of]) == stamp).all(), (
             f"torn: {set(stamps)}, {stamp}"

@@ -6,11 +6,12 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from equipoise import tree
+from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
@@ -18,16 +19,25 @@ from equipoise.runtime.cluster.parts import Bytes
 from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.ipc import Heap
-from equipoise.types import stream_ids
+from equipoise.tree import ArraySpec
+from equipoise.types import Stack, stream_ids
 from tests.experience import hammer
 from tests.experience.alone import POLICY, Alone
 
 SILENT = 40.0  # ticks
 DIGEST = "the program"
+FRAMES = 3
+ROW = RowSpec(
+    obs={"stamp": ArraySpec((), "int64"), "screen": ArraySpec((FRAMES, 2, 2), "uint8")}, action=hammer.ROW.action,
+    behaviour=hammer.ROW.behaviour, state=hammer.ROW.state, context=hammer.ROW.context,
+)  # fmt: skip
+STACKS = {POLICY: {"screen": Stack(frames=FRAMES, padding="zero")}}
 
 
 class Store:
     """The weights of one policy, whose bytes say their version."""
+
+    nbytes = 8
 
     def __init__(self, version: int = -1) -> None:
         self.version = version
@@ -120,8 +130,9 @@ class Home:
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
         self.proxy = proxy(
-            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self._cut, self, DIGEST, silent
-        )
+            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self._cut, self, DIGEST, STACKS,
+            silent,
+        )  # fmt: skip
         self._reconciling = False
 
     def _cut(self) -> tuple[int, int]:
@@ -136,7 +147,9 @@ class Home:
                 self._reconciling = not self.queue.reconcile()
         if learns and (keys := self.queue.take()) is not None:
             batch = self.queue.batches(keys)[POLICY]
-            for _, actor, stamp in hammer.read(batch):
+            for i, (_, actor, stamp) in enumerate(hammer.read(batch)):
+                screens = np.asarray(batch.data.obs["screen"])[:, i * hammer.BLOCK : (i + 1) * hammer.BLOCK]
+                assert screens.tobytes() == Machine.wrote.pop(stamp), "not the stacks that the actor wrote"
                 assert stamp not in self.seen, "learned from twice"
                 self.seen.add(stamp)
                 self.lags.append(self.store.version - stamp // 1_000_000)
@@ -186,6 +199,7 @@ class Machine:
     """A site with its actors. A stamp is the version that its actor began with, times a million, plus a number of its own."""
 
     stamps = 0
+    wrote: ClassVar[dict[int, bytes]] = {}  # the stacks of blocks that were handed in, by stamp
 
     def __init__(
         self, name: str, incarnation: int, plan: Plan, groups: range, way: Way, end: type[SiteEnd] = SiteEnd,
@@ -201,9 +215,12 @@ class Machine:
         self.end = end(
             name, incarnation, way.join(), [self.outbound], [self.store],
             {group: Bytes(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
-            cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, silent_s=silent,
+            cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
+            silent_s=silent,
         )  # fmt: skip
         self.writing: dict[int, tuple[Any, int]] = {}
+        self.screens: dict[int, Any] = {}  # what the envs of a group show
+        self._chance = np.random.default_rng(incarnation)
 
     def act(self, group: int) -> None:
         """One step of an actor: it begins an unroll, or hands it in."""
@@ -216,9 +233,22 @@ class Machine:
             return
         slots, stamp = self.writing.pop(group)
         hammer.write(slots[POLICY], group, stamp)
+        self.wrote[stamp] = self._show(slots[POLICY].data.obs["screen"], group)
         self.counts[group].view(np.int64)[0] = stamp
         self.outbound.commit(slots)
         self.done[group] += 1
+
+    def _show(self, rows: Any, group: int) -> bytes:
+        """Write stacks, as they go on from the last unroll; episodes end at random, and some envs shuffle their frames."""
+        chance, now = self._chance, self.screens.setdefault(group, np.zeros(rows.shape[1:], rows.dtype))
+        for t in range(len(rows)):
+            if t:
+                now[:, :-1] = now[:, 1:]
+                now[chance.random(len(now)) < 0.1] = 0
+                now[:, -1] = chance.integers(0, 256, now[:, -1].shape)
+                now[chance.random(len(now)) < 0.05] = chance.integers(0, 256, now[0].shape)
+            rows[t] = now
+        return bytes(rows.tobytes())
 
     def restart(self, group: int) -> None:
         if group in self.writing:

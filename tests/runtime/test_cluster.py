@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("CartPole-v1", "dqn", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "sac": ("Pendulum-v1", "sac", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "two learners": ("CartPole-v1", "ppo", {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]}),
+    "pong": ("ALE/Pong-v5", "impala", {"steps": 640}),  # stacks of frames, which cross the links once
     "central": ("CartPole-v1", "ppo", {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]}),
 }
 
@@ -31,6 +33,8 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS[name]
+    if name == "pong":
+        pytest.importorskip("ale_py")
     sites: Any = AWAY
     if name == "central":  # an inference worker acts for whole actors: those of one machine
         sites = {"site 0": ["actor 2", "actor 3", "inference 1"]}
@@ -39,6 +43,24 @@ def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> No
     assert there == here
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
+
+
+def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path) -> None:
+    """The bits of a run to which nobody else speaks."""
+    env, algorithm, options = PROGRAMS["impala, lstm"]
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+    runtime, notes = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY), list[str]()
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        if not runtime.done and runtime.stats().version > 0:
+            with socket.create_connection(("127.0.0.1", runtime._home.port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+
+    there, stats = finish(runtime, each)
+    assert there == here and stats.rows["dropped"] == 0
+    assert stats.refused.keys() == {"no ZeroMQ"} and stats.refused["no ZeroMQ"] >= 1
+    assert notes.count("warning: the link to other machines refuses what it gets: no ZeroMQ") == 1
 
 
 @pytest.mark.thorough
@@ -83,7 +105,7 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     assert moved
     assert stats.rows["dropped"] == 0
     site = stats.sites[max(away)]
-    assert (site.moved, site.lost, site.refused) == (1, 0, 0) and site.received > site.sent / 100 > 0
+    assert (site.moved, site.lost) == (1, 0) and site.received > site.sent / 100 > 0
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here

@@ -33,7 +33,7 @@ def report(**fields):
 
 def summary(**fields):
     given = {
-        "status": "completed", "printed": {}, "sites": {},
+        "status": "completed", "printed": {}, "sites": {}, "refused": {},
         "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "wall_s": 1.5,
         "steps_per_s": 1000.0, "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
@@ -179,7 +179,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert set(SUMMARY_KEYS) == {
         "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
         "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
-        "info", "acting", "aborted", "printed", "best_evaluation", "sites",
+        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

@@ -46,6 +46,7 @@ def test_an_algorithm_learns_on_three_nodes(name: str, there: Machines, tmp_path
     sizes = {"actors": actors, "envs_per_actor": streams // actors, "max_lag": 1}
     summary = train(env, algorithm, "ray", 0, tmp_path, stop_at=goal, cluster=there.settings, **sizes | options)
     assert summary["status"] == "solved" and summary["evaluation"]["mean"] >= goal, summary
-    assert summary["lag"]["max"] <= 1 or api.program(env, algorithm, **options).policies["main"].replay is not None
+    if algorithm in ("impala", "ppo", "appo", "a3c"):  # with a replay the lag is the age of rows
+        assert summary["lag"]["max"] <= 1
     assert accounted(summary["rows"])
     assert all(site["received"] > 0 for site in summary["sites"].values()) and summary["sites"]

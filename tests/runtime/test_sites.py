@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from equipoise.experience.queue.queue import Plan
+from equipoise.runtime.cluster import site
 from equipoise.runtime.cluster.line import Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.wire import Kind, parse
 from tests.experience.alone import POLICY
-from tests.experience.hammer import BLOCK, ROW, UNROLL
-from tests.runtime.sites import SILENT, Clock, Home, Machine, Way
+from tests.experience.hammer import BLOCK, UNROLL
+from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
 
 
 def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Plan:
@@ -140,11 +141,31 @@ class SkipsAVersion(SiteEnd):
 class CountsAfterwards(SiteEnd):
     """Statistics follow the rows that they belong to."""
 
-    def _rows(self, outbound: Any, at: int) -> bool:
+    def _rows(self, o: int, at: int, group: Any) -> bool:
         before, self._of_group = self._of_group, dict.fromkeys(self._of_group, ())
-        worked = super()._rows(outbound, at)
+        worked = super()._rows(o, at, group)
         self._of_group = before
         return worked
+
+
+class RemembersAtTheSite(SiteEnd):
+    """The rows of a session follow from those that were sent in the last one."""
+
+    def _ask(self, now: float) -> None:
+        known = [group.last.known for group in self._groups.values()]
+        super()._ask(now)
+        for group, was in zip(self._groups.values(), known, strict=True):
+            group.last.known = was
+
+
+class RemembersAtHome(Proxy):
+    """The same at home, which would refuse them."""
+
+    def _hello(self, site: Any, frame: Any, now: float) -> None:
+        super()._hello(site, frame, now)
+        for group in site.groups:
+            if (last := self._remotes[group].last) is not None:
+                last.known = True
 
 
 class AnySession(Line):
@@ -183,10 +204,15 @@ class SaysSoTooEarly(Proxy):
 
 
 @pytest.mark.parametrize(
-    "broken", [GrantsAtOnce, SkipsAVersion, CountsAfterwards, TakesFencedRows, SaysSoTooEarly], ids=lambda one: one.__name__
-)
+    "broken",
+    [
+        (GrantsAtOnce,), (SkipsAVersion,), (CountsAfterwards,), (TakesFencedRows,), (SaysSoTooEarly,),
+        (RemembersAtTheSite, RemembersAtHome),
+    ],
+    ids=lambda broken: broken[0].__name__,
+)  # fmt: skip
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
-    made = {"proxy" if issubclass(broken, Proxy) else "end": broken}
+    made = {"proxy" if issubclass(one, Proxy) else "end": one for one in broken}
 
     def hunt() -> None:
         for seed in range(20):
@@ -212,6 +238,19 @@ def test_the_same_actors_go_on_after_a_partition() -> None:
     assert [text for site, text in world.home.heard if site == "site 0"][2:] == ["joined"]
     assert world.home.check()["dropped"] == dropped
     assert all(world.sites[0].done[group] > done[group] + 5 for group in (0, 1))
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_site_goes_on_where_the_word_that_its_session_began_is_lost(hears: bool, monkeypatch: Any) -> None:
+    if not hears:  # that home's number is higher: it asks with the old one for ever
+        monkeypatch.setattr(site, "AHEAD", 0)
+    world = World(0, 1, delay=2.0)
+    while not world.home.proxy._sites["site 0"].nonce:
+        world.tick()
+    assert not world.sites[0].end.joined
+    world.ways[0].cut(0, told=False)
+    world.tick(4 * int(SILENT))
+    assert world.sites[0].end.joined is hears
 
 
 def test_a_twin_that_was_thought_dead_is_told_and_never_heard() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import zmq
 
 from equipoise.runtime.cluster.sockets import Keys, Listener, SiteLink
-from equipoise.runtime.cluster.wire import Frame, Kind
+from equipoise.runtime.cluster.wire import Frame, Kind, Tally
 
 LIMIT_S = 60.0
 HEAD = Frame(Kind.BEAT, 1, 1).head
@@ -40,7 +42,7 @@ def keys() -> tuple[Keys, Keys]:
 
 @pytest.fixture
 def home(keys: tuple[Keys, Keys]) -> Iterator[Listener]:
-    listener = Listener("127.0.0.1", keys[0], keys[1].public, 1 << 20)
+    listener = Listener("127.0.0.1", keys[0], keys[1].public, {Kind.BEAT: 1 << 20, Kind.WANT: 0}, Tally())
     yield listener
     listener.close()
 
@@ -104,21 +106,85 @@ def test_home_that_is_gone_is_seen(home: Listener, connect: Callable[..., SiteLi
 def test_the_keys_of_another_run_do_not_get_in(whose: str, home: Listener, connect: Callable[..., SiteLink]) -> None:
     here, another = home.end("site", 1), Keys.made()
     there = connect(public=another.public) if whose == "server" else connect(mine=another)
-    until(lambda: heard(home, lambda: home.failed))
+    until(lambda: heard(home, lambda: home.refused["another key"]))
     assert not there.send(HEAD, b"let me in")
     assert here.receive() is None
+    assert home.refused.by_reason().keys() <= {"another key", "no key"}  # the second: a handshake that the other end left
 
 
-def test_what_is_no_zeromq_at_all_does_not_get_in(home: Listener) -> None:
+@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
+def test_who_has_no_key_does_not_get_in(mechanism: str, home: Listener) -> None:
     here = home.end("site", 1)
-    with socket.create_connection(("127.0.0.1", home.port)) as raw:
-        raw.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
-        raw.settimeout(LIMIT_S)
-        with contextlib.suppress(ConnectionResetError):
-            while raw.recv(4096):
-                pass
-    home.collect()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.setsockopt(zmq.IDENTITY, b"site.1")
+        if mechanism == "PLAIN":
+            stranger.plain_username, stranger.plain_password = b"site", b"1"
+        stranger.connect(f"tcp://127.0.0.1:{home.port}")
+        stranger.send_multipart([HEAD, b"let me in"])
+        until(lambda: heard(home, lambda: home.refused["no key"]))
     assert here.receive() is None
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"CURVE".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
+
+
+def throw(home: Listener, data: bytes) -> None:
+    """Say this to home's port by TCP, and wait until home hangs up."""
+    with socket.create_connection(("127.0.0.1", home.port)) as raw, contextlib.suppress(ConnectionError):
+        raw.sendall(data)
+        with contextlib.suppress(OSError):  # home has hung up already
+            raw.shutdown(socket.SHUT_WR)
+        raw.settimeout(LIMIT_S)
+        while raw.recv(4096):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n" * 100, "no ZeroMQ"),
+        (b"x", "no ZeroMQ"),
+        (GREETING + b"\x04\x19hello hello hello hello ...", "no key"),
+        (GREETING.replace(b"CURVE", b"NULL\0"), "no key"),
+    ],
+    ids=["http", "a byte", "a broken handshake", "without a key"],
+)
+def test_what_is_no_zeromq_at_all_does_not_get_in(data: bytes, reason: str, home: Listener) -> None:
+    here = home.end("site", 1)
+    throw(home, data)
+    until(lambda: heard(home, lambda: home.refused[reason]))
+    assert here.receive() is None and home.refused.total == 1
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.thorough)])
+def test_a_site_is_not_disturbed_by_what_others_throw_at_its_home(
+    count: int, home: Listener, connect: Callable[..., SiteLink], seed: int
+) -> None:
+    """Random bytes, and handshakes that are broken at a random byte, while a site works."""
+    chance, here, there = random.Random(seed), home.end("site", 1), connect()
+    until(lambda: there.send(HEAD, b""))
+    until(lambda: heard(home, here.receive))
+    for n in range(count):
+        data = bytearray(GREETING + chance.randbytes(chance.randrange(200)))
+        if n % 2:
+            data[: chance.randrange(64)] = chance.randbytes(chance.randrange(64))
+        throw(home, bytes(data))
+        assert there.send(HEAD, b"%d" % n)
+        assert bytes(until(lambda: heard(home, here.receive))[1]) == b"%d" % n
+        assert not here.closed() and there.receive() is None  # home does not ask whether this site is still there
+    until(lambda: heard(home, lambda: home.refused.total >= count))
+    assert home.refused.total == count
+    assert not here.closed() and not there.closed()
+
+
+def test_a_message_above_the_limit_of_its_kind_is_not_kept(home: Listener, connect: Callable[..., SiteLink]) -> None:
+    here, there = home.end("site", 1), connect()
+    until(lambda: there.send(Frame(Kind.WANT, 1, 1).head, b"!"))
+    assert there.send(Frame(Kind.ROWS, 1, 1).head, b"") and there.send(HEAD[:-1], b"") and there.send(HEAD, b"the last")
+    assert bytes(until(lambda: heard(home, here.receive))[1]) == b"the last"
+    assert home.refused.by_reason() == {"too large": 1, "unknown kind": 1, "no message": 1}
+    assert not there.closed()
 
 
 def test_an_older_incarnation_is_told_that_it_was_replaced(home: Listener, connect: Callable[..., SiteLink]) -> None:
@@ -130,11 +196,16 @@ def test_an_older_incarnation_is_told_that_it_was_replaced(home: Listener, conne
     assert here.receive() is None and home.refused["no site of this run"] >= 1
 
 
-def test_a_message_that_is_too_large_is_not_taken(home: Listener, connect: Callable[..., SiteLink]) -> None:
-    here, there = home.end("site", 1), connect()
-    until(lambda: there.send(HEAD, b""))
-    until(lambda: heard(home, here.receive))
+def test_a_message_above_all_limits_closes_its_connection_and_no_other(
+    home: Listener, connect: Callable[..., SiteLink]
+) -> None:  # fmt: skip
+    here, other = home.end("site", 1), home.end("other", 1)
+    there, stays = connect(), connect("other")
+    for link, end in ((there, here), (stays, other)):
+        until(partial(link.send, HEAD, b""))
+        until(partial(heard, home, end.receive))
     assert there.send(HEAD, bytes(3 << 20))
     until(there.closed)
-    home.collect()
-    assert here.receive() is None
+    assert stays.send(HEAD, b"still here")
+    assert bytes(until(lambda: heard(home, other.receive))[1]) == b"still here"
+    assert here.receive() is None and not stays.closed()

@@ -111,7 +111,7 @@ def site_lines(sites: Mapping[str, SiteStats]) -> list[str]:
 
 def added(sites: Sequence[SiteStats]) -> SiteStats:
     """Add up the numbers of several sites."""
-    numbers = ("received", "sent", "refused", "lost", "moved")
+    numbers = ("received", "sent", "lost", "moved")
     workers = tuple(title for site in sites for title in site.workers)
     return SiteStats(
         machine="", workers=workers, reached=all(site.reached for site in sites),
@@ -121,8 +121,8 @@ def added(sites: Sequence[SiteStats]) -> SiteStats:
 
 def _site(site: SiteStats) -> str:
     said = [_count(len(site.workers), "worker"), f"{decimal(site.received)} received, {decimal(site.sent)} sent"]
-    said += [f"{n:,} {what}" for n, what in ((site.refused, "messages refused"), (site.lost, "times lost")) if n]
-    said += [f"{site.moved:,} times moved"] * bool(site.moved) + ["out of reach"] * (not site.reached)
+    said += [f"{n:,} {what}" for n, what in ((site.lost, "times lost"), (site.moved, "times moved")) if n]
+    said += ["out of reach"] * (not site.reached)
     return ", ".join(said)
 
 

@@ -228,6 +228,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
         rows["printed"] = f"{lines:,} line{'s' * (lines != 1)} by {workers} worker{'s' * (workers != 1)}, see logs/"
     if sites := {name: SiteStats(**site) for name, site in summary["sites"].items()}:
         rows["sites"] = f"\n{'':14}".join(site_lines(sites))
+    if refused := summary["refused"]:
+        rows["refused"] = "by the link to other machines: " + ", ".join(f"{n:,} x {why}" for why, n in refused.items())
     rows["verdict"] = summary["verdict"]
     return rows
 

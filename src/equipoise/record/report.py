@@ -100,7 +100,6 @@ class SiteStats:
     reached: bool  # is there a connection to them now?
     received: int  # bytes from there
     sent: int  # bytes to there
-    refused: int  # messages from there that were not taken
     lost: int  # how often they were lost, and began anew
     moved: int  # how often they were handed over to another machine
 

@@ -273,6 +273,7 @@ class Reporter:
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},
             "sites": {name: asdict(site) for name, site in stats.sites.items()},
+            "refused": dict(stats.refused),
         }
 
 

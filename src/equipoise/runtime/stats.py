@@ -42,6 +42,7 @@ class RunStats:
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
     sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
+    refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -113,6 +113,11 @@ class Weights(Versions):
         """Another reader of the same memory, with its own copy."""
         return Weights(self.plan, self._memory)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of what ``fetch_bytes`` gives."""
+        return len(self._copy)
+
     def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
         """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch overwrites them."""
         found = self.fetch(newer_than)

@@ -141,13 +141,3 @@ def block_views(plan: Plan, buffer: Any) -> dict[str, dict[str, Tree]]:
     """The rows of a block by policy, as views over its bytes."""
     views: dict[str, dict[str, Tree]] = tree.views(plan.fields(plan.block), buffer)
     return views
-
-
-def copy_block(plan: Plan, to: Mapping[str, Slot], buffer: Any) -> None:
-    """Copy rows that have travelled into the slots of a queue."""
-    for name, fields in block_views(plan, buffer).items():
-        tree.copy(vars_of(to[name].data), fields)
-
-
-def vars_of(rows: Trajectory) -> dict[str, Tree]:
-    return {name: getattr(rows, name) for name in rows.__slots__}

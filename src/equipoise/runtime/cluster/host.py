@@ -16,7 +16,7 @@ from equipoise.record import checkpoint
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import Home
+from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.wire import WORDS
@@ -26,7 +26,6 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Carried
 from equipoise.types import Tick
-from equipoise.weights.store import Weights
 from equipoise.workers.kind import Kind, Member
 
 IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
@@ -75,14 +74,14 @@ class SiteHost:
         self._carrier = Event()
         self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier], lives=job.lives)
         weights = [policy.weights for policy in self._shared.policies.values()]
-        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(_bytes(one) for one in weights))
+        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(one.nbytes for one in weights))
         address = f"{job.home.address}:{job.home.port}"
         keys = job.home.keys.public, job.home.sites
         self._link = SiteLink(job.name, job.incarnation, address, *keys, largest, job.home.silent_s)
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
             {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended, silent_s=job.home.silent_s,
+            cut=self._cut, ended=self._ended, stacks=stacks_of(blue), silent_s=job.home.silent_s,
         )  # fmt: skip
         self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
 
@@ -162,10 +161,6 @@ class SiteHost:
 
 def _no_channel() -> Any:
     raise AssertionError("a machine without a queue has no channels")
-
-
-def _bytes(weights: Weights) -> int:
-    return weights.plan.flat
 
 
 def run(job: SiteJob, ended: Callable[[], bool] = lambda: False) -> str:

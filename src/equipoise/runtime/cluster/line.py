@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from equipoise.runtime.cluster.wire import OUTSIDE, Frame, Kind, Refused, parse
+from equipoise.runtime.cluster.wire import Frame, Kind, Refused, Tally, parse
 
 BEAT_S = 0.5
 SILENT_S = 5.0  # after which the other end counts as gone
@@ -28,11 +28,15 @@ class Link(Protocol):
 class Line:
     """``session`` is 0 while there is none."""
 
-    def __init__(self, link: Link, most: Mapping[Kind, int], silent_s: float = SILENT_S) -> None:
-        """``most``: what may come, and the most bytes of each kind. ``silent_s``: as ``SILENT_S``."""
+    def __init__(
+        self, link: Link, most: Mapping[Kind, int], silent_s: float = SILENT_S, refused: Tally | None = None
+    ) -> None:  # fmt: skip
+        """``most``: what may come, and the most bytes of each kind. ``silent_s``: as ``SILENT_S``. ``refused``: messages that
+        were not taken.
+        """
         self.link, self._most, self.silent_s = link, most, silent_s
         self.session = 0
-        self.refused: Counter[str] = Counter()  # messages that were not taken, by the reason
+        self.refused = Tally() if refused is None else refused
         self.late: list[int] = []  # sessions that are over, from which messages have come; the owner empties it
         self.moved: Counter[str] = Counter()  # bytes of bodies, by kind
         self._sent = self._received = 0
@@ -65,19 +69,16 @@ class Line:
             try:
                 frame = parse(*found, self._most)
             except Refused as error:
-                self.refused[str(error)] += 1
-                continue
-            if (frame.session == 0) is not (frame.kind in OUTSIDE):
-                self.refused[f"{frame.kind.name} in session {frame.session}"] += 1
+                self.refused.add(error.reason)
                 continue
             if frame.session == 0:
                 return frame
             if frame.session != self.session:
-                self.refused["another session"] += 1
+                self.refused.add("another session")
                 self.late.append(frame.session)
                 continue
             if frame.number != self._received + 1:
-                self.refused["out of order"] += 1
+                self.refused.add("out of order")
                 self.session = 0
                 continue
             self._received += 1

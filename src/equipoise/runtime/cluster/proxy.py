@@ -11,20 +11,25 @@ says so in ``cancelled``; before that the group gets no place. Each of the two w
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import block_bytes, copy_block
+from equipoise.experience.queue.outbound import SLOTS
 from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, Tally, words
 from equipoise.tree import ArraySpec
-from equipoise.types import Array, Slot, Tick, Tree
+from equipoise.types import Array, Slot, Stack, Tick, Tree
+
+WANTED = 2 * SLOTS  # places that a group may ask for and have: those of its slots that are under way, and the next ones
+AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
+FILE = 1 << 32  # bytes of a file of a checkpoint
 
 
 class Queue(Protocol):
@@ -62,6 +67,7 @@ class Remote:
     wanted: int = 0  # places that it waits for
     life: int = 0  # of its actor, as the site counts
     open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)  # by sequence: granted, and the rows have not come
+    last: Last | None = None  # of its rows that have come in this session
 
 
 @dataclass(slots=True)
@@ -77,15 +83,19 @@ class Site:
     told: tuple[int, int] = (0, 0)  # the cut and the step that it was told
     leaving: bool = False  # it gets no more blocks, and hands its actors over
     parts: deque[bytes] = field(default_factory=deque)  # of a file that is coming
+    size: int = 0  # their bytes
+
+    def empty(self) -> None:
+        self.parts.clear()
+        self.size = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The lines of one site: bytes from it and to it, and messages that were not taken."""
+    """The lines of one site: bytes from it and to it."""
 
     received: int
     sent: int
-    refused: int
 
 
 class Proxy:
@@ -93,23 +103,25 @@ class Proxy:
 
     def __init__(
         self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
-        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str, silent_s: float = SILENT_S,
+        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str,
+        stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
         ``fences``: the words of ``specs``. ``cut``: the number and the step of the newest cut. ``digest``: of
-        the Program; a site's must be the same. ``silent_s``: after which a site that says nothing counts as gone.
+        the Program; a site's must be the same. ``stacks``: of each policy's observations, as in ``EnvSpec``.
+        ``silent_s``: after which a site that says nothing counts as gone.
         """
         self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
-        self._silent_s = silent_s
+        self._silent_s, self._crossing = silent_s, Crossing(plan, stacks)
         self._remotes = {remote.group: remote for remote in remotes}
         self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
         self._sites: dict[str, Site] = {}
         self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
         self._sessions = 0
-        self.refused: Counter[str] = Counter()  # messages of sessions whose numbers make no sense, by the reason
+        self.refused = Tally(fences["refused"])  # of all sites
         self.most = {
-            Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: block_bytes(plan), Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
+            Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: self._crossing.most, Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
             Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
             Kind.BEAT: 0, Kind.PROBE: 0,
         }  # fmt: skip
@@ -117,15 +129,18 @@ class Proxy:
 
     @staticmethod
     def specs(groups: int) -> Tree:
-        """The words of fences, by group: how often the proxy let go of it, and how often the driver took its blocks back."""
-        return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64"))
+        """The words of fences, by group: how often the proxy let go of it, and how often the driver took its blocks back.
+
+        ``refused``: what was not taken, by reason; the proxy's.
+        """
+        return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {"refused": Tally.SPEC}
 
     def expect(self, name: str, incarnation: int, groups: Sequence[int], link: Link) -> None:
         """A site was started: its messages come by this link; an older incarnation of it is over."""
         if (before := self._sites.get(name)) is not None:
             self._fence(before)
             self._earlier[name] = self.traffic(name)
-        self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s), tuple(groups))
+        self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s, self.refused), tuple(groups))
 
     def let_go(self, name: str) -> None:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
@@ -135,12 +150,9 @@ class Proxy:
 
     def traffic(self, name: str) -> Traffic:
         """What has gone through the lines of a site so far."""
-        before, line = self._earlier.get(name, Traffic(0, 0, 0)), self._sites[name].line
+        before, line = self._earlier.get(name, Traffic(0, 0)), self._sites[name].line
         received = sum(size for kind, size in line.moved.items() if kind in self._names)
-        return Traffic(
-            before.received + received, before.sent + sum(line.moved.values()) - received,
-            before.refused + sum(line.refused.values()),
-        )  # fmt: skip
+        return Traffic(before.received + received, before.sent + sum(line.moved.values()) - received)
 
     def stop(self) -> None:
         """The run is over: the sites are to end."""
@@ -161,14 +173,15 @@ class Proxy:
         worked, line = False, site.line
         while (frame := line.receive(now)) is not None:
             worked = True
-            if frame.kind is Kind.HELLO:
-                self._hello(site, frame, now)
-                continue
             try:
-                self._take(site, frame)
-            except Refused as error:  # a site that says such things is broken, whoever it is
-                self.refused[str(error)] += 1
-                line.end()
+                if frame.kind is Kind.HELLO:
+                    self._hello(site, frame, now)
+                else:
+                    self._take(site, frame)
+            except Refused as error:
+                self.refused.add(error.reason)
+                if frame.session:  # a site that says such things is broken, whoever it is
+                    line.end()
         for session in line.late:  # the site may not know that they are over
             line.outside(Kind.EXPELLED, session)
         line.late.clear()
@@ -185,7 +198,12 @@ class Proxy:
         if (said := frame.words().get("plan")) != self._digest:
             site.line.outside(Kind.REFUSED, nonce, body=words(why=f"expected a site of the run {self._digest}, got {said!r}"))
             return
-        if nonce <= site.newest:  # it asked again, before it heard that the session began
+        first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
+        if not first < nonce <= max(site.newest, first) + AHEAD:
+            raise Refused("wrong numbers", f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
+        if nonce <= site.newest:
+            if nonce != site.nonce:  # else it asked again, before it heard that the session began
+                site.line.outside(Kind.EXPELLED, 0, site.newest)
             return
         if site.nonce:
             self._fence(site, "it began anew")
@@ -202,30 +220,40 @@ class Proxy:
         kind = frame.kind
         if kind in (Kind.WANT, Kind.ROWS, Kind.LOST, Kind.RESTARTED):
             if frame.a not in site.groups:
-                raise Refused(f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
+                raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
             self._of_group(self._remotes[frame.a], frame)
         elif kind is Kind.STATISTICS:
             if not 0 <= frame.a < len(self._parts) or self._parts[frame.a].nbytes != len(frame.body):
-                raise Refused(f"statistics: expected a part with its bytes, got {frame.a} with {len(frame.body):,}")
+                raise Refused(
+                    "wrong numbers", f"statistics: expected a part with its bytes, got {frame.a} with {len(frame.body):,}"
+                )
             self._parts[frame.a].write(frame.body)
         elif kind is Kind.ASK:
             if not 0 <= frame.a < len(self._versions):
-                raise Refused(f"ask: expected one of {len(self._versions)} policies, got {frame.a}")
+                raise Refused("wrong numbers", f"ask: expected one of {len(self._versions)} policies, got {frame.a}")
             if (found := self._versions[frame.a].fetch_bytes(frame.b)) is not None:
                 site.line.send(Kind.WEIGHTS, frame.a, found[0], body=found[1])
         elif kind is Kind.FILE:
             site.parts.append(bytes(frame.body))
+            site.size += len(site.parts[-1])
+            if site.size > FILE:
+                raise Refused("too large", f"file: expected at most {FILE:,} bytes, got more")
         elif kind is Kind.SAID:
             said = frame.words()
-            if "name" in said:  # the parts of a file came before
-                data = b"".join(site.parts)
-                site.parts.clear()
-                self._heard.file(site.name, str(said["title"]), str(said["name"]), data)
-            else:
-                self._heard.said(site.name, str(said["title"]), said["message"])
+            match said:
+                case {"title": str(title), "name": str(name)}:  # the parts of a file came before
+                    data = b"".join(site.parts)
+                    site.empty()
+                    self._heard.file(site.name, title, name, data)
+                case {"title": str(title), "message": dict(message)}:
+                    self._heard.said(site.name, title, message)
+                case _:
+                    raise Refused("no JSON", f"said: expected a title and a name or a message, got {sorted(said)}")
 
     def _of_group(self, remote: Remote, frame: Frame) -> None:
         if frame.kind is Kind.WANT:
+            if remote.wanted + len(remote.open) >= WANTED:
+                raise Refused("wrong numbers", f"want: expected at most {WANTED} places of a group, got one more")
             remote.wanted += 1
             remote.life = frame.b
         elif frame.kind is Kind.LOST:
@@ -233,14 +261,17 @@ class Proxy:
             self._let_go(remote)
         elif frame.kind is Kind.RESTARTED:
             if not remote.open:
-                raise Refused(f"restarted: expected group {remote.group} with an open block, got none")
+                raise Refused("wrong numbers", f"restarted: expected group {remote.group} with an open block, got none")
             remote.queue.restart(remote.open[min(remote.open)])
         else:
             if (slots := remote.open.pop(frame.b, None)) is None:
-                raise Refused(f"rows: expected those of a block that group {remote.group} has, got {frame.b}")
-            if len(frame.body) != self.most[Kind.ROWS]:
-                raise Refused(f"rows: expected {self.most[Kind.ROWS]:,} bytes, got {len(frame.body):,}")
-            copy_block(self._plan, slots, frame.body)
+                raise Refused("wrong numbers", f"rows: expected those of a block that group {remote.group} has, got {frame.b}")
+            if remote.last is None:
+                remote.last = self._crossing.last()
+            try:
+                self._crossing.unpack(frame.body, slots, remote.last)
+            except ValueError as error:
+                raise Refused("wrong numbers", f"rows: {error}") from error
             remote.queue.commit(slots)
 
     # ------------------------------------------------------------------------------------------------ what home answers
@@ -273,9 +304,11 @@ class Proxy:
             return
         site.nonce = 0
         site.line.end()
-        site.parts.clear()
+        site.empty()
         for group in site.groups:
             self._let_go(self._remotes[group])
+            if (last := self._remotes[group].last) is not None:
+                last.known = False
         if how:
             self._heard.left(site.name, how)
 

@@ -14,9 +14,11 @@ from equipoise.record import checkpoint
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
+from equipoise.runtime.cluster.wire import Refused
 from equipoise.runtime.ipc import Outbox
+from equipoise.runtime.messages import from_json
 from equipoise.tree import ArraySpec
-from equipoise.types import StateReader, StateWriter, Tick, Tree
+from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
 from equipoise.workers.kind import Kind, Member, Queue, Site
 from equipoise.workers.shared import Shared
 
@@ -105,6 +107,11 @@ class ProxyKind(Kind):
         return PATIENCE_S
 
 
+def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
+    """The stacks in the observations of the policies that learn."""
+    return {name: role.spec.stacks for name, role in blue.learns.items()}
+
+
 class ProxyWorker:
     """Ticks the proxy, and does what concerns files and the driver."""
 
@@ -124,14 +131,16 @@ class ProxyWorker:
         versions = [policy.weights.handle() for policy in shared.policies.values()]
         self.proxy = Proxy(
             queue_plan(blue), remotes, versions, counted, own["fences"], lambda: (site.cut(), site.cut_step()), self,
-            home.digest, home.silent_s,
+            home.digest, stacks_of(blue), home.silent_s,
         )  # fmt: skip
         self._traffic = own["traffic"]
         self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
         self._names = [one.name for one in job.expected]
         self._counted_at = 0.0
-        largest = max(self.proxy.most.values())
-        self.listener = Listener(home.address, home.keys, home.sites.public, largest, port=home.port, silent_s=home.silent_s)
+        self.listener = Listener(
+            home.address, home.keys, home.sites.public, self.proxy.most, self.proxy.refused, port=home.port,
+            silent_s=home.silent_s,
+        )  # fmt: skip
         for expected in job.expected:
             self._expect(expected)
 
@@ -151,12 +160,13 @@ class ProxyWorker:
                 self._let_go(order["let_go"])
             else:
                 self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
-        self.listener.collect()
+        more = self.listener.collect()
         now = time.monotonic()
         if now - self._counted_at >= PATIENCE_S:
             self._counted_at = now
             self._count()
-        return self.proxy.tick(now)
+        worked = self.proxy.tick(now)
+        return Tick.WORKED if more else worked
 
     def _count(self) -> None:
         for at, name in enumerate(self._names):
@@ -165,6 +175,12 @@ class ProxyWorker:
 
     def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
         """A worker said this to its driver. The worker sent the files of its share before."""
+        try:
+            from_json(message)
+        except ValueError as error:
+            raise Refused("no JSON", f"said: {error}") from error
+        if title not in self._files:
+            raise Refused("wrong numbers", f"said: expected a worker of this run, got {title!r}")
         if message.get("message") == "Saved" and title in self._entries:
             message = {**message, "files": self._entries.pop(title)}
         self._site.relay(title, message)

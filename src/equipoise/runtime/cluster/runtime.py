@@ -23,6 +23,7 @@ from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
 from equipoise.runtime.cluster.sockets import Keys
+from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
@@ -32,6 +33,7 @@ from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
 
 MOVE_S = 30.0  # that a cut waits at most for sites that move
+EXPECTED = ("another session", "out of order", "no site of this run")  # what a lost connection leaves behind
 
 
 class Nodes(Protocol):
@@ -66,6 +68,7 @@ class ClusterRuntime(ProcessRuntime):
         self._down = set(self._sites)  # without a link now
         self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
         self._lost = dict.fromkeys(self._sites, 0)  # and lost
+        self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
         self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
@@ -137,6 +140,7 @@ class ClusterRuntime(ProcessRuntime):
         for name, how in self._nodes.ended().items():
             self._replace(name, how)
         self._tell_of_waiting()
+        self._tell_of_refusals()
         if not self._cuts.under_way:
             for name in set(self._nodes.leaving()) - self._leaving:
                 self._let_go(name)
@@ -155,6 +159,14 @@ class ClusterRuntime(ProcessRuntime):
         for name in self._told - waits.keys():
             self._out.append(Note(text=f"{name} has a machine"))
         self._told = set(waits)
+
+    def _tell_of_refusals(self) -> None:
+        """Say once for each reason that home refuses connections or messages. How many they were is in the summary."""
+        if self._fences and self._fences["refused"].any():
+            for reason in Tally(self._fences["refused"]).by_reason().keys() - self._refusals:
+                self._refusals.add(reason)
+                if reason not in EXPECTED:
+                    self._out.append(Note(text=f"warning: the link to other machines refuses what it gets: {reason}"))
 
     def _cancel(self, group: int) -> None:
         self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
@@ -252,14 +264,15 @@ class ClusterRuntime(ProcessRuntime):
         return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
 
     def stats(self) -> RunStats:
-        """As ``ProcessRuntime.stats``, with a line for each site."""
+        """As ``ProcessRuntime.stats``, with a line for each site, and with what home refused."""
         found = {}
         for at, (name, titles) in enumerate(self._sites.items()):
             found[name] = SiteStats(
                 machine=self._nodes.where(name), workers=titles, lost=self._lost[name], moved=self.moved[name],
                 reached=name not in self._down, **{key: int(array[at]) for key, array in self._traffic.items()},
             )  # fmt: skip
-        return replace(super().stats(), sites=found)
+        refused = Tally(self._fences["refused"]).by_reason() if self._fences else {}
+        return replace(super().stats(), sites=found, refused=refused)
 
     def stop(self) -> None:
         """End every worker on every machine: the proxy's last word ends the sites."""

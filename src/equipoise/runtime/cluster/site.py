@@ -14,20 +14,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from equipoise.experience.queue.outbound import VOID, Outbound
+from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
+from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, words
-from equipoise.types import Tick
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
+from equipoise.types import Stack, Tick
 
 AGAIN_S = 1.0  # after which home is asked again to begin a session
 STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
+AHEAD = 1 << 20  # sessions that home may have begun and this site has not heard of
 PART = 1 << 19  # bytes of a part of a file
 
 
 class Store(Protocol):
     """The weights of one policy on this machine."""
 
+    @property
+    def nbytes(self) -> int: ...  # of ``publish_bytes``
     @property
     def version(self) -> int: ...
     def publish_bytes(self, version: int, data: Any) -> None: ...
@@ -45,6 +49,7 @@ class _Granted:
 class _Group:
     """What the site knows of a group besides the words of ``Outbound``."""
 
+    last: Last  # of its rows that crossed in this session
     told: int = 0  # of its wants, home knows of so many
     life: int = 0  # of its actor
     restarted: int = 0
@@ -57,20 +62,25 @@ class SiteEnd:
     def __init__(
         self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
         parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str, cut: Callable[[int, int], object],
-        ended: Callable[[str], object], silent_s: float = SILENT_S,
+        ended: Callable[[str], object], stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``outbound``: of each learner; ``stores``: of each policy; ``parts``: what the workers here count, by home's
         numbers; ``of_group``: the numbers of those that go home before the group's rows do.
 
         ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
-        ``ended`` with the reason why this site is of no more use.
+        ``ended`` with the reason why this site is of no more use. ``stacks``: of each policy's observations, as in
+        ``EnvSpec``.
         """
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
         self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
-        self._groups = {(o, at): _Group() for o, one in enumerate(outbound) for at in range(len(one.groups))}
+        self._crossing = [Crossing(one.plan, stacks) for one in outbound]
+        self._groups = {
+            (o, at): _Group(self._crossing[o].last()) for o, one in enumerate(outbound) for at in range(len(one.groups))
+        }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.WEIGHTS: 1 << 40,
+            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0,
+            Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
@@ -89,7 +99,7 @@ class SiteEnd:
         if not self.joined:
             self._ask(now)
         for (o, at), group in self._groups.items():
-            worked |= self._carry(self._outbound[o], at, group)
+            worked |= self._carry(o, at, group)
         worked |= self._grant()
         if self.joined and now - self._counted_at >= STATISTICS_S:
             self._counted_at = now
@@ -126,6 +136,7 @@ class SiteEnd:
             self._nonce += 1
             for (o, at), group in self._groups.items():
                 self._forget(self._outbound[o], at, group)
+                group.last.known = False
             self._asked = [False] * len(self._stores)
         elif now - self._asked_at < AGAIN_S:
             return
@@ -145,7 +156,11 @@ class SiteEnd:
         worked, line = False, self.line
         while (frame := line.receive(now)) is not None:
             worked = True
-            self._take(frame, now)
+            try:
+                self._take(frame, now)
+            except Refused as error:
+                line.refused.add(error.reason)
+                line.end()
         line.late.clear()
         if self._asked_at is None and not line.beat(now):
             worked = True  # the session is over: ``_ask`` is next
@@ -158,17 +173,25 @@ class SiteEnd:
                 self.line.begin(frame.b, now)
                 self._asked_at = None
         elif kind is Kind.EXPELLED:
-            if frame.a == self.line.session:
+            if not self.joined:
+                if self._nonce <= frame.b < self._nonce + AHEAD:  # home's word that a session began was lost on its way
+                    self._nonce, self._asked_at = frame.b, None
+            elif frame.a == self.line.session:
                 self.line.end()
         elif kind is Kind.REFUSED:
             if frame.a in (self._nonce, -1):
-                self._ended(str(frame.words()["why"]))
+                self._ended(str(frame.words().get("why", "home refused it")))
         elif kind is Kind.GRANT:
-            o, at = self._place(frame.a)
-            group = self._groups[o, at]
+            group = self._place(frame.a)
+            if len(frame.body) != 8 * len(self._stores):
+                raise Refused("wrong numbers", f"grant: expected {len(self._stores)} versions, got {len(frame.body)} bytes")
             if frame.c == group.life:  # else it was for an actor that died meanwhile, and home has taken it back
+                if len(group.pending) >= SLOTS:
+                    raise Refused("wrong numbers", f"grant: expected at most {SLOTS} places that wait, got one more")
                 group.pending.append(_Granted(frame.b, np.frombuffer(frame.body, np.int64)))
         elif kind is Kind.WEIGHTS:
+            if not 0 <= frame.a < len(self._stores) or self._stores[frame.a].nbytes != len(frame.body):
+                raise Refused("wrong numbers", f"weights: expected a policy's, got {frame.a} with {len(frame.body):,} bytes")
             self._asked[frame.a] = False
             if frame.b > self._stores[frame.a].version:
                 self._stores[frame.a].publish_bytes(frame.b, frame.body)
@@ -179,16 +202,20 @@ class SiteEnd:
         elif kind is Kind.STOP:
             self._ended("")
 
-    def _place(self, group: int) -> tuple[int, int]:
-        return next((o, one.at(group)) for o, one in enumerate(self._outbound) if group in one.groups)
+    def _place(self, group: int) -> _Group:
+        for o, one in enumerate(self._outbound):
+            if group in one.groups:
+                return self._groups[o, one.at(group)]
+        raise Refused("wrong numbers", f"grant: expected a group that is here, got {group}")
 
     # --------------------------------------------------------------------------------------------------- what is carried
 
-    def _carry(self, outbound: Outbound, at: int, group: _Group) -> bool:
+    def _carry(self, o: int, at: int, group: _Group) -> bool:
         """Send what a group's actor asks for and what it wrote: its next want first, so that the answer meets the rows."""
+        outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         if (life := int(outbound.words["lives"][at])) != group.life:
-            worked |= self._rows(outbound, at)  # of the dead one, which it had handed in
+            worked |= self._rows(o, at, group)  # of the dead one, which it had handed in
             self._forget(outbound, at, group)
             group.life = life
             if self.joined:
@@ -202,9 +229,10 @@ class SiteEnd:
                 group.told += 1
                 self.line.send(Kind.WANT, number, group.life)
                 worked = True
-        return worked | self._rows(outbound, at)
+        return worked | self._rows(o, at, group)
 
-    def _rows(self, outbound: Outbound, at: int) -> bool:
+    def _rows(self, o: int, at: int, group: _Group) -> bool:
+        outbound = self._outbound[o]
         worked, number = False, outbound.groups[at]
         while (found := outbound.complete(at)) is not None:
             sequence, data = found
@@ -212,7 +240,7 @@ class SiteEnd:
                 self.dropped += 1
             else:
                 self._count(self._of_group[number])
-                self.line.send(Kind.ROWS, number, sequence, body=data)
+                self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
             outbound.sent(at)
             worked = True
         return worked

@@ -2,11 +2,15 @@
 
 Framing, reconnection, heartbeats of the connection, bounds of what is under way and keys are the library's. A site is known by
 its identity, "NAME.INCARNATION"; what comes from any other is refused and counted.
+
+ZeroMQ closes a connection that announces a message above ``MAXMSGSIZE`` before it allocates any of it; the session of that
+site ends. What is above the limit of its kind is refused here, before it is kept.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +19,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from equipoise.runtime.cluster.line import SILENT_S
-from equipoise.runtime.cluster.wire import HEAD, Frame, Kind, words
+from equipoise.runtime.cluster.wire import Frame, Kind, Refused, Tally, parse, words
 
 UNDER_WAY = 256  # messages of one site, each way; a site has two blocks an actor, so more than these are a flood
 LAST_MS = 500  # that the last words of home may take to reach the sites
@@ -23,6 +27,7 @@ BEAT_MS = 500  # of a connection: ZeroMQ closes one whose other end says nothing
 SLACK = 1 << 10  # bytes of a message besides its body
 DETACHED = zmq.EVENT_DISCONNECTED
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+BEGUN = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,10 @@ class Keys:
 class _Monitored:
     """A socket, and what its connections do."""
 
-    def __init__(self, context: zmq.Context[Any], kind: int, most: int, silent_s: float) -> None:
+    def __init__(self, context: zmq.Context[Any], kind: int, most: int, silent_s: float, refused: Tally | None = None) -> None:
+        self._refused = Tally() if refused is None else refused
+        self._shaking: list[int] = []  # descriptors of connections that have shown no key yet, the oldest first
+        self._failed = False  # was the last event a handshake that failed?
         self.socket: Any = context.socket(kind)
         socket = self.socket
         socket.setsockopt(zmq.LINGER, 0)
@@ -51,17 +59,37 @@ class _Monitored:
         silent_ms = int(800 * silent_s)  # before the line itself gives up
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silent_ms)
         socket.setsockopt(zmq.HEARTBEAT_TTL, silent_ms)
-        self._events: Any = socket.get_monitor_socket(DETACHED | FAILED)
-        self.failed = 0  # handshakes: no key, or that of another run
+        self._events: Any = socket.get_monitor_socket(DETACHED | FAILED | BEGUN)
 
     def detached(self) -> bool:
-        """Has a connection ended since the last call?"""
+        """Has a connection that had shown its key ended since the last call?"""
         found = False
         while self._events.poll(0):
-            event = parse_monitor_message(self._events.recv_multipart(zmq.NOBLOCK))["event"]
-            found |= bool(event & DETACHED)
-            self.failed += bool(event & FAILED)
+            said = parse_monitor_message(self._events.recv_multipart(zmq.NOBLOCK))
+            found |= self._ends(said["event"], said["value"])
         return found
+
+    def _ends(self, event: int, value: int) -> bool:
+        """Count what gets no connection -> has another one ended?
+
+        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. Where that is wrong, the end of a
+        site's connection is seen by its silence. What closes without a word of a handshake did not speak ZeroMQ.
+        """
+        failed, self._failed = self._failed, bool(event & FAILED)
+        if event & zmq.EVENT_ACCEPTED:
+            self._shaking.append(value)
+        elif event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            del self._shaking[-1:]
+        elif event & FAILED:
+            another = event & zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+            self._refused.add("another key" if another else "no key")
+        elif event & DETACHED and value in self._shaking:
+            self._shaking.remove(value)
+            if not failed:
+                self._refused.add("no ZeroMQ")
+        else:
+            return bool(event & DETACHED)
+        return False
 
     def close(self, linger_ms: int = 0) -> None:
         """``linger_ms``: for what is still to be sent."""
@@ -75,24 +103,27 @@ class _Monitored:
 class Listener:
     """Home's socket. ``end`` is a site's ``Link``."""
 
-    def __init__(self, address: str, keys: Keys, sites: bytes, most: int, *, port: int = 0, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self, address: str, keys: Keys, sites: bytes, most: Mapping[Kind, int], refused: Tally, *, port: int = 0,
+        silent_s: float = SILENT_S,
+    ) -> None:  # fmt: skip
         """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
 
-        ``most``: the bytes of the largest message that may come. ``port``: 0 for one that is free.
-        ``silent_s``: after which a connection that says nothing is closed.
+        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is counted. ``port``: 0 for
+        one that is free. ``silent_s``: after which a connection that says nothing is closed.
         """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
         self._guard.start()
         self._guard.configure_curve_callback(credentials_provider=_Only(sites))
-        self._socket = _Monitored(self._context, zmq.ROUTER, most, silent_s)
+        self._most, self.refused = most, refused
+        self._socket = _Monitored(self._context, zmq.ROUTER, max(most.values()), silent_s, refused)
         socket = self._socket.socket
         socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"tcp://{address}:{port or '*'}")
         self.port = int(socket.getsockopt(zmq.LAST_ENDPOINT).rpartition(b":")[2])
-        self.refused: Counter[str] = Counter()
         self._ends: dict[bytes, HomeLink] = {}
 
     @property
@@ -100,11 +131,6 @@ class Listener:
         """Becomes readable when something may have come; read until there is nothing."""
         found: int = self._socket.socket.getsockopt(zmq.FD)
         return found
-
-    @property
-    def failed(self) -> int:
-        """Connections that had not the keys of this run."""
-        return self._socket.failed
 
     def end(self, name: str, incarnation: int) -> HomeLink:
         """The link of a site; an earlier incarnation's is of no more use."""
@@ -115,25 +141,32 @@ class Listener:
         self._ends[identity] = HomeLink(self, identity)
         return self._ends[identity]
 
-    def collect(self) -> None:
-        """Hand what has come to the links."""
+    def collect(self) -> bool:
+        """Hand what has come to the links -> may there be more? No more than the library keeps of one site is taken at once."""
         if self._socket.detached():
             for end in self._ends.values():
                 end.gone |= not self.send(end.identity, Frame(Kind.PROBE, 0, 0).head, b"")
-        while True:
+        for _ in range(UNDER_WAY):
             try:
                 parts = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return False
             identity = parts[0].bytes
             site = self._ends.get(identity)
             if site is None:
-                self.refused["no site of this run"] += 1
+                self.refused.add("no site of this run")
                 self.send(identity, Frame(Kind.REFUSED, 0, 0, -1).head, words(why="home knows no such site: it was replaced"))
-            elif len(parts) != 3 or len(parts[1]) != HEAD:
-                self.refused["no message of the protocol"] += 1
+            elif len(parts) != 3:
+                self.refused.add("no message")
             else:
-                site.inbox.append((parts[1].bytes, parts[2].buffer))
+                head, body = parts[1].bytes, parts[2].buffer
+                try:
+                    parse(head, body, self._most)
+                except Refused as error:
+                    self.refused.add(error.reason)
+                else:
+                    site.inbox.append((head, body))
+        return True
 
     def send(self, identity: bytes, head: bytes, body: Any) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The table of what travels between a site and home: kinds of messages, their numbers, and the most bytes of each. No pickle.
+"""The table of what travels between a site and home: kinds of messages, their numbers, and why one is refused. No pickle.
 
 A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory, JSON where it is words.
 """
@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Any
+
+import numpy as np
+
+from equipoise.tree import ArraySpec
 
 MAGIC = 0x45510001  # a protocol that changes gets another number
 _HEAD = struct.Struct("<IIqqqqq")  # magic, kind, session, number, a, b, c
@@ -34,7 +38,7 @@ class Kind(IntEnum):
     FILE = 9  # {"title", "name", "more"} is said before; a part of a file of a checkpoint
     # home's
     WELCOME = 32  # a: nonce, b: the session that begins
-    EXPELLED = 33  # a: the session that is over
+    EXPELLED = 33  # a: the session that is over, or 0 and b: what asks for a session must have a nonce above this one
     REFUSED = 34  # a: nonce; the words say why there is no session
     GRANT = 35  # a: group, b: sequence, c: life; the version of each policy [n] int64 when it was given
     WEIGHTS = 36  # a: policy, b: version; the bytes of its tensors
@@ -51,8 +55,51 @@ OUTSIDE = frozenset(
 )  # belong to no session: its number is 0
 
 
+# Why connections and messages are refused. Fixed, so that no sender can make home remember more.
+REASONS = (
+    "another key",  # connections: keys of another run
+    "no key",  # connections: another mechanism than CURVE, or a handshake that was broken off
+    "no ZeroMQ",  # connections that ended before a handshake began
+    "no site of this run",
+    "no message",  # head of another size, or of another protocol
+    "unknown kind",
+    "too large",  # for its kind
+    "another session",
+    "out of order",
+    "no JSON",
+    "wrong numbers",  # a group, a block, a policy or a size that the sender has not
+)
+
+
 class Refused(ValueError):
-    """A message that is not of the protocol, or larger than its kind allows."""
+    """A message that is not of the protocol, or larger than its kind allows. ``reason``: one of ``REASONS``."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Tally:
+    """How many connections and messages were refused, by reason, in memory that others may read. One process writes."""
+
+    SPEC = ArraySpec((len(REASONS),), "int64")
+
+    def __init__(self, counts: Any = None) -> None:
+        self._counts = np.zeros(len(REASONS), np.int64) if counts is None else counts
+
+    def add(self, reason: str) -> None:
+        self._counts[REASONS.index(reason)] += 1
+
+    def __getitem__(self, reason: str) -> int:
+        return int(self._counts[REASONS.index(reason)])
+
+    @property
+    def total(self) -> int:
+        return int(self._counts.sum())
+
+    def by_reason(self) -> dict[str, int]:
+        """The counts that are not 0."""
+        return {reason: count for reason, count in zip(REASONS, self._counts.tolist(), strict=True) if count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +122,10 @@ class Frame:
         """The body as JSON; ``Refused`` where it is none."""
         try:
             found = json.loads(bytes(self.body))
-        except ValueError as error:
-            raise Refused(f"{self.kind.name}: expected JSON, got {bytes(self.body[:40])!r}") from error
+        except (ValueError, RecursionError) as error:  # the second: of a thousand brackets and more
+            raise Refused("no JSON", f"{self.kind.name}: expected JSON, got {bytes(self.body[:40])!r}") from error
         if not isinstance(found, dict):
-            raise Refused(f"{self.kind.name}: expected a JSON object, got {type(found).__name__}")
+            raise Refused("no JSON", f"{self.kind.name}: expected a JSON object, got {type(found).__name__}")
         return found
 
 
@@ -87,15 +134,20 @@ def words(**said: Any) -> bytes:
 
 
 def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
-    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those that may come."""
+    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those that may come.
+
+    Nothing of the body is read or copied.
+    """
     if len(head) != HEAD:
-        raise Refused(f"expected a head of {HEAD} bytes, got {len(head)}")
+        raise Refused("no message", f"expected a head of {HEAD} bytes, got {len(head)}")
     magic, kind, session, number, a, b, c = _HEAD.unpack(head)
     if magic != MAGIC:
-        raise Refused(f"expected a message of protocol {MAGIC:#x}, got {magic:#x}")
+        raise Refused("no message", f"expected a message of protocol {MAGIC:#x}, got {magic:#x}")
     if kind not in most:
-        raise Refused(f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}")
+        raise Refused("unknown kind", f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}")
     size = memoryview(body).nbytes
     if size > most[kind]:
-        raise Refused(f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}")
+        raise Refused("too large", f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}")
+    if (session == 0) is not (kind in OUTSIDE):
+        raise Refused("another session", f"{Kind(kind).name}: expected {'no' if session else 'a'} session, got {session}")
     return Frame(Kind(kind), session, number, a, b, c, body)
