@@ -201,7 +201,7 @@ def test_frames_that_are_not_in_the_shape_are_refused() -> None:
         (lambda body, one: with_byte(body, one._stacked[0].follows, 1), "got rows that follow"),
         (lambda body, one: with_byte(body, one._stacked[1].follows + 7, 1), "bytes by the rows that follow"),
     ],
-    ids=str,
+    ids=["cut short", "too few", "too many", "no flag", "follows what is not known", "other bytes"],
 )
 def test_what_is_no_block_is_refused_and_writes_nothing(broken: Any, said: str, seed: int) -> None:
     sizes = plan()
