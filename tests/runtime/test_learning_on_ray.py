@@ -40,7 +40,7 @@ def there() -> Iterator[Machines]:
 @pytest.mark.parametrize("name", CASES)
 def test_an_algorithm_learns_on_three_nodes(name: str, there: Machines, tmp_path: Path) -> None:
     (env, goal), algorithm, options = CASES[name]
-    made = api.program(env, algorithm, **options).placement
+    made = api.program(env, algorithm).placement
     streams = made.actors * made.envs_per_actor
     actors = 4 if streams % 4 == 0 else made.actors  # as many streams as the recipe has
     sizes = {"actors": actors, "envs_per_actor": streams // actors, "max_lag": 1}
