@@ -40,6 +40,7 @@ class Processes:
         self._lifeline = Lifeline()
         self.sites: dict[str, Any] = {}
         self.drained: set[str] = set()  # sites whose machine will be taken away
+        self.home_drained = False
 
     def start(self, job: host.SiteJob) -> None:
         made = multiprocessing.get_context("spawn").Process(target=run_site, args=(job, self._lifeline), name=job.name)
@@ -54,6 +55,9 @@ class Processes:
 
     def leaving(self) -> set[str]:
         return self.drained
+
+    def home_leaves(self) -> bool:
+        return self.home_drained
 
     def waits(self) -> Mapping[str, int]:
         return {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime.messages import Note
+from equipoise.runtime.messages import Cut, Note
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 
 AWAY = {"site 0": ["actor 1"], "site 1": ["actor 2", "actor 3"]}
@@ -109,6 +109,22 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_is_made_when_home_will_be_taken_away(tmp_path: Path) -> None:
+    nodes, notes, cuts = Processes(), list[str](), list[Cut]()
+    runtime = on_machines(blue_of(tmp_path, "CartPole-v1", "ppo", settings=SMALL), AWAY, nodes)
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        cuts.extend(message for message in messages if isinstance(message, Cut))
+        nodes.home_drained = nodes.home_drained or runtime.stats().version >= 4
+
+    finish(runtime, each)
+    assert sum("machine will be taken away: a checkpoint" in note for note in notes) == 1, notes
+    assert len(cuts) == 2 and cuts[0].version < cuts[1].version and cuts[0].error is None, cuts
+    assert {"learner.safetensors", "actor_3.safetensors"} <= cuts[0].files.keys()
 
 
 def pids(title: str) -> list[int]:

@@ -147,10 +147,18 @@ class RayNodes:
 
     def leaving(self) -> Collection[str]:
         """The sites on machines that are drained."""
+        drained = self._draining()
+        return [name for name, one in self._running.items() if one.node in drained]
+
+    def home_leaves(self) -> bool:
+        return self._home in self._draining()
+
+    def _draining(self) -> set[str]:
+        """The machines that are about to be taken away, as of the last look."""
         now = time.monotonic()
-        if self._running and now - self._drained_at >= NODES_S:
+        if now - self._drained_at >= NODES_S and ray.is_initialized():
             self._drained_at, self._drained = now, _draining()
-        return [name for name, one in self._running.items() if one.node in self._drained]
+        return self._drained
 
     def where(self, name: str) -> str:
         """The machine of a site, in short; empty while it has none."""

@@ -48,6 +48,7 @@ class Nodes(Protocol):
     def waits(self) -> Mapping[str, int]: ...  # sites that no machine has room for, and the cores that each needs
     def where(self, name: str) -> str: ...  # the machine of a site, in short; empty while it has none
     def leaving(self) -> Collection[str]: ...  # sites whose machine will be taken away
+    def home_leaves(self) -> bool: ...  # will this machine be taken away?
     def close(self) -> None: ...  # end all sites
 
 
@@ -69,6 +70,7 @@ class ClusterRuntime(ProcessRuntime):
         self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
         self._lost = dict.fromkeys(self._sites, 0)  # and lost
         self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
+        self._warned = False  # that home's machine will be taken away
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
         self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
@@ -141,6 +143,10 @@ class ClusterRuntime(ProcessRuntime):
             self._replace(name, how)
         self._tell_of_waiting()
         self._tell_of_refusals()
+        if not self._warned and self._nodes.home_leaves():
+            self._warned = True
+            self._out.append(Note(text="warning: the learner's machine will be taken away: a checkpoint is made now"))
+            self.hold()
         if not self._cuts.under_way:
             for name in set(self._nodes.leaving()) - self._leaving:
                 self._let_go(name)
