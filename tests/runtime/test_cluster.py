@@ -24,7 +24,6 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("CartPole-v1", "dqn", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "sac": ("Pendulum-v1", "sac", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "two learners": ("CartPole-v1", "ppo", {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]}),
-    "pong": ("ALE/Pong-v5", "impala", {"steps": 640}),  # stacks of frames, which cross the links once
     "central": ("CartPole-v1", "ppo", {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]}),
 }
 
@@ -33,8 +32,6 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS[name]
-    if name == "pong":
-        pytest.importorskip("ale_py")
     sites: Any = AWAY
     if name == "central":  # an inference worker acts for whole actors: those of one machine
         sites = {"site 0": ["actor 2", "actor 3", "inference 1"]}
@@ -43,6 +40,16 @@ def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> No
     assert there == here
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["held"] and rows["dropped"] == 0
+
+
+@pytest.mark.thorough
+def test_frames_that_cross_once_are_the_frames_that_the_actors_saw(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", "ALE/Pong-v5", "impala", steps=640)))
+    blue = blue_of(tmp_path / "cluster", "ALE/Pong-v5", "impala", steps=640)
+    assert all(role.spec.stacks for role in blue.learns.values())
+    there, stats = finish(on_machines(blue, ALL_AWAY))
+    assert there == here and stats.rows["dropped"] == 0
 
 
 def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path) -> None:
