@@ -67,7 +67,7 @@ def test_a_manifest_has_only_fields_that_there_are(name: str) -> None:
 )
 def test_a_wrong_field_is_found(name: str, at: tuple[Any, ...], key: str, value: Any, said: str) -> None:
     made = copy.deepcopy(manifest(name))
-    place = workers(made) if at else made["spec"]
+    place: Any = workers(made) if at else made["spec"]
     for step in at:
         place = place[step]
     place[key] = value
