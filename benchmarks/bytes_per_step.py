@@ -17,6 +17,7 @@ from typing import Any
 
 from equipoise import api
 from equipoise.experience.queue.outbound import block_bytes
+from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.programs.limits import check_processes
 from equipoise.programs.memory_needed import queue_plan
 from equipoise.runtime import build
@@ -24,7 +25,6 @@ from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.wire import HEAD
 from equipoise.runtime.ipc import Heap
-from equipoise.runtime.serial import LocalChannel
 from equipoise.types import Program
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS

@@ -6,17 +6,21 @@ import pytest
 from bytes_per_step import allowed, cost
 
 from equipoise import api
+from equipoise.experience.queue.outbound import block_bytes
+from equipoise.programs.memory_needed import queue_plan
+from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cluster.wire import HEAD
 
 
 def test_the_rows_of_cartpole_cost_what_their_fields_have() -> None:
-    one = cost(api.program("CartPole-v1", "impala", recipe=False, actors=2, envs_per_actor=3, unroll=10, batch=6, max_lag=1))
+    made = api.program("CartPole-v1", "impala", recipe=False, actors=2, envs_per_actor=3, unroll=10, batch=6, max_lag=1)
+    one = cost(made)
     obs, first = 11 * 4 * 4, 11  # T + 1 rows
     others = 10 * (8 + 4 + 4 + 1 + 1 + 8)  # action, logp, reward, mask, bootstrap, version
     stream = 2 * 8  # the context: stream, start
     block = 3 * (obs + first + others + stream)
     assert one.rows * 30 - HEAD == pytest.approx(block, abs=8 * 64)  # fields begin at a multiple of 64
-    assert one.rows * 30 - HEAD >= block
+    assert one.rows * 30 - HEAD == pytest.approx(block_bytes(queue_plan(blueprint(made))))
     assert one.asked * 30 == 2 * HEAD + 8  # a want, and a grant with one version
 
 
