@@ -13,8 +13,8 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="auto|HOST:PORT|local",
-        help="With --on ray: the cluster that RAY_ADDRESS names or that runs here, the one at that address, or a new one "
-        "on this machine. Default local.",
+        help="Which Ray cluster, with --on ray. auto: the one that RAY_ADDRESS names, or that runs on this machine. HOST:PORT: "
+        "the one whose head is there. local (default): a new one on this machine, for this run alone.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -23,8 +23,9 @@ ClusterSettings = Annotated[
     typer.Option(
         "--cluster",
         metavar="KEY=VALUE",
-        help="With --on ray: home_actors=N on the learner's machine, labels=KEY=VALUE of machines for actors, autoscale=true, "
-        "link_deadline_s=5. They are no part of the run's settings.",
+        help="How a run is placed, with --on ray; as often as you like. home_actors=N: so many actors on this machine, with "
+        "the learner. labels=KEY=VALUE: only machines with that Ray label get actors. autoscale=true: wait for machines that "
+        "are added. link_deadline_s=5: when a silent machine counts as gone. They may change on a resume (docs/cluster.md).",
         rich_help_panel=WHERE,
     ),
 ]

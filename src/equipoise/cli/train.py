@@ -86,7 +86,8 @@ def train(
         str,
         typer.Option(
             metavar="serial|process|ray",
-            help="All in one thread, each actor in a process of its own, or over the machines of a Ray cluster.",
+            help="serial: all in one thread. process: each actor in a process of its own. ray: the same, with actors on the "
+            'machines of a Ray cluster, too (extra "ray"; see --address).',
             rich_help_panel=WHERE,
         ),
     ] = "process",
