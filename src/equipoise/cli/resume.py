@@ -60,7 +60,7 @@ def resume(
             from equipoise.console.terminal import View
             from equipoise.record.summary import read_summary
 
-            before = None if "://" in directory else read_summary(Path(directory))  # None where the run was killed: what it had told is told again
+            before = None if "://" in directory else read_summary(Path(directory))
             told = [] if before is None else before.get("notes", [])
             try:
                 run = api.resume(

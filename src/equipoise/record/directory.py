@@ -25,8 +25,8 @@ from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
-from equipoise.record.origin import host, versions
 from equipoise.record.mirror import Mirror
+from equipoise.record.origin import host, versions
 from equipoise.record.paths import RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS

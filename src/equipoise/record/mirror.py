@@ -225,7 +225,7 @@ class Mirror:
 
     def _tidy(self, room: str, kept: set[str]) -> None:
         """Remove the checkpoints and the rows that are no longer here, once a newer checkpoint is whole there."""
-        if not kept:
+        if not kept.intersection(self._store.steps(room)):
             return
         for name in self._store.names(room):
             if STEP.fullmatch(name) and name not in kept:
