@@ -52,8 +52,8 @@ def evaluate(
             raise ValueError(f"{directory}: video: expected a local run directory, which the video is written into, got a URL")
         with tempfile.TemporaryDirectory(prefix="equipoise-") as place:
             return evaluate(
-                fetch(directory, Path(place), whole=False), episodes=episodes, deterministic=deterministic, seed=seed, best=best,
-                trust=trust, tell=tell,
+                fetch(directory, Path(place), whole=False), episodes=episodes, deterministic=deterministic, seed=seed,
+                best=best, trust=trust, tell=tell,
             )  # fmt: skip
     program = RunDirectory.open(directory, trusted=trust).program
     loaded = read_policies(directory, best=best, trust=trust)
