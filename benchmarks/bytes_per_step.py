@@ -5,7 +5,8 @@ computed from the queue's plan of a real Program, the table of messages and the 
 
 An unroll of an actor costs four kinds of messages: it asks for a place, gets one, sends what it counts, and sends its rows.
 Besides there are weights: a site asks for a version that a grant names, so at most each version goes to each site. The headers
-of ZeroMQ, of its encryption and of TCP are not counted. Of a stack of frames the newest one crosses, as where no episode begins.
+of ZeroMQ, of its encryption and of TCP are not counted. Of a stack of frames the
+newest one crosses, as where no episode begins.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
 from equipoise.api.sizing import fitted
 from equipoise.programs.fields import alter
+from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_replays, check_resume
 from equipoise.programs.settings import (
@@ -22,6 +23,8 @@ from equipoise.programs.settings import (
 )
 from equipoise.record import checkpoint
 from equipoise.record.directory import CLUSTER, RunDirectory
+from equipoise.record.mirror import Mirror, fetch, is_url, there
+from equipoise.record.paths import RUN
 from equipoise.record.report import step_of
 from equipoise.run.measure import choose
 from equipoise.run.run import Run
@@ -50,6 +53,8 @@ def train(
     learners: int | str | None = None,
     tell: Callable[[str], object] = lambda text: None,
     cluster: Mapping[str, Any] | None = None,
+    or_resume: bool = False,
+    trust: Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -62,6 +67,9 @@ def train(
     ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``; ``learners``:
     how many there are, or "auto", which measures 1, 2, 4, ... of them. ``cluster``: with ``on="ray"``, its settings by name:
     ``{"address": "auto", "home_actors": 0}`` (docs/cluster.md).
+
+    ``out`` may be a URL (``s3://...``): the run then lies in runs/ and is copied to the URL as it goes on (docs/remote.md).
+    ``or_resume``: go on with the run that is at ``out``, where there is one of the same program.
     """
     asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
     said = {"inference": asked, "learners": learners}
@@ -88,12 +96,21 @@ def train(
     for setting in auto:
         made, record = choose(made, setting, on=on, tell=tell)
         chosen |= record
+    url = out if isinstance(out, str) and is_url(out) else None
+    if or_resume and out is None:
+        raise ValueError("or_resume: expected out, the directory or URL where the run may be, got none")
+    if (there(url) if url is not None else out is not None and (Path(out).expanduser() / RUN).is_file()) and out is not None:
+        if or_resume:
+            return resume(out, on=on, trust=trust, cluster=cluster, same=made)
+        if url is not None:
+            raise FileExistsError(f"{url}: expected no run there, got one; --or-resume goes on with it")
+    chosen |= {} if url is None else {"mirror": url}
     nodes = connected(on, cluster or {})
     with _disconnected(nodes):
         return Run(
             made,
             on=on,
-            out=None if out is None else Path(out),
+            out=None if out is None or url is not None else Path(out),
             weights=weights,
             learner=what == "learner",
             tensorboard=tensorboard,
@@ -125,6 +142,7 @@ def resume(
     settings: Settings = (),
     trust: Sequence[str] = (),
     cluster: Mapping[str, Any] | None = None,
+    same: Program | None = None,
     **fields: Any,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
@@ -135,9 +153,14 @@ def resume(
 
     ``trust``: modules and ``module:callable`` that a run from elsewhere may import. ``cluster``: as for ``train``; what is not
     said stays as it was.
+    ``directory`` may be a URL; ``same``: the program that the run must have.
     Raises ``NothingToDo`` where the run is complete already.
     """
-    run = RunDirectory.open(directory, trusted=trust)
+    url = directory if isinstance(directory, str) and is_url(directory) else None
+    run = RunDirectory.open(directory if url is None else fetch(url), trusted=trust)
+    if same is not None and (other := differences(run.program, same)):
+        said = ", ".join(f"{key} {was!r} (now {now!r})" for key, (was, now) in list(other.items())[:3])
+        raise ValueError(f"{directory}: expected a run of the same program to go on with, got one with {said}")
     given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
     check_replays(run.program, [key for key, _ in pairs(settings)])
     made = apply_settings(alter(run.program, **given), settings)
@@ -158,4 +181,7 @@ def resume(
     before = run.run.get(CLUSTER, {}) if where == "ray" else {}
     nodes = connected(where, {**before, **(cluster or {})})
     with _disconnected(nodes):
-        return Run(made, on=where, resume=run, source=source, nodes=nodes)
+        going = Run(made, on=where, resume=run, source=source, nodes=nodes)
+        if url is not None:  # a URL that only the fetched run.json names is not written to
+            run.mirror = Mirror(run.path, url)
+        return going

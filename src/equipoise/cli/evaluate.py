@@ -26,7 +26,7 @@ if TYPE_CHECKING:
                                                what it would do; needs no env""",
 )
 def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")],
     episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")] = "20",
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Draw actions as in training, not the most likely one.")
@@ -81,11 +81,11 @@ def evaluate(
     for name, value in result.info.items():
         print(f"  {name} {'—' if value is None else f'{value:.3g}'}")
     if video:
-        print(f"video in {shlex.quote(str(directory / 'videos'))}")
+        print(f"video in {shlex.quote(str(Path(directory) / 'videos'))}")
 
 
 def play_recorded(
-    directory: Path, recorded: str, out: Path | None, *, seed: str, video: bool, debug: bool, **given: Any
+    directory: str, recorded: str, out: Path | None, *, seed: str, video: bool, debug: bool, **given: Any
 ) -> None:
     """Play recorded observations and print how the actions agree with the recorded ones."""
     with plain_errors("equipoise evaluate", debug):

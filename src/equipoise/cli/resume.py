@@ -29,7 +29,7 @@ from equipoise.types import On
 @settings_options(resume=True)
 @leaving()
 def resume(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting to change, such as algorithm.entropy=0."),
@@ -60,7 +60,7 @@ def resume(
             from equipoise.console.terminal import View
             from equipoise.record.summary import read_summary
 
-            before = read_summary(directory)  # None where the run was killed: what it had told is told again
+            before = None if "://" in directory else read_summary(Path(directory))
             told = [] if before is None else before.get("notes", [])
             try:
                 run = api.resume(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
@@ -106,13 +106,16 @@ def train(
         ),
     ] = "weights",
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="DIR",
-            help="A new directory for the run. Default: runs/ENV-ALGORITHM-SEED-TIME.",
+            metavar="DIR|URL",
+            help="A new directory for the run; at a URL, a copy of it. Default: runs/ENV-ALGORITHM-SEED-TIME.",
             rich_help_panel=OUT,
         ),
     ] = None,
+    or_resume: Annotated[
+        bool, typer.Option("--or-resume", help="Go on with the run that is at --out, if there is one.", rich_help_panel=OUT)
+    ] = False,
     tensorboard: Annotated[bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)] = True,
     wandb: Annotated[
         str | None,
@@ -187,11 +190,13 @@ def train(
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
             if seeds is not None:
+                if or_resume or (out is not None and "://" in out):
+                    raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
                 logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
                 words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
-                sys.exit(train_seeds(program, count, jobs=beside, out=out, words=words))
+                sys.exit(train_seeds(program, count, jobs=beside, out=None if out is None else Path(out), words=words))
             if (
                 env is not None
                 and recipe
@@ -203,9 +208,14 @@ def train(
             if measured:
                 auto["tell"] = lambda text: say(text, file=sys.stderr)
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
-            run = api.train(
-                program, on=where, cluster=of_cluster, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto
-            )
+            begin |= {"or_resume": or_resume, **vouched(trust)}
+            try:
+                run = api.train(
+                    program, on=where, cluster=of_cluster, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto
+                )
+            except api.NothingToDo as done:
+                say(str(done))
+                sys.exit(0)
             view = View(run.program, on=run.on, quiet=quiet)
         code = watch(run, view, "train", start)
     sys.exit(code)

@@ -211,7 +211,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def read(path: Path, name: str) -> bytes:
     """One file of a checkpoint, read once, so that what was verified is what is used."""
-    files, _ = _manifest(path)
+    files, _ = manifest(path)
     if name not in files:
         raise ValueError(f"{path}: expected a file {name} in its manifest, got {sorted(files)}")
     return _content(path / name, files[name])
@@ -219,7 +219,7 @@ def read(path: Path, name: str) -> bytes:
 
 def segments(path: Path) -> dict[str, Entry]:
     """The segments that hold the rows of a checkpoint's replay."""
-    return _manifest(path)[1]
+    return manifest(path)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +285,7 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
         if path in passed:
             continue
         try:
-            files, named = _manifest(path)
+            files, named = manifest(path)
             if LEARNER not in files:
                 continue
             for name, said in files.items():
@@ -303,7 +303,7 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
 
 
 def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
-    files, named = _manifest(path)
+    files, named = manifest(path)
     for name, said in files.items():
         _content(path / name, said)
     for name, said in named.items() if rows else ():
@@ -314,20 +314,20 @@ def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
     return files
 
 
-def _manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
+def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The files and the segments."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: expected a checkpoint directory, such as RUN/checkpoints/step_1000, got none")
-    manifest = read_json(path / MANIFEST)
-    files = manifest.get("files") if isinstance(manifest, dict) else None
+    said = read_json(path / MANIFEST)
+    files = said.get("files") if isinstance(said, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
     if not isinstance(files, dict) or not files.keys() >= REQUIRED or not all(KNOWN.fullmatch(name) for name in files):
         raise ValueError(f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got {files!r}")
-    named = manifest.get("segments", {})
+    named = said.get("segments", {})
     if not isinstance(named, dict) or not all(SEGMENT.fullmatch(name) for name in named):
         raise ValueError(f"{path / MANIFEST}: expected segments such as 'segment_1.rows', got {named!r}")
-    for name, said in (files | named).items():
-        check(said, ENTRY_SCHEMA, f"{path / MANIFEST}: {name}")
+    for name, entry in (files | named).items():
+        check(entry, ENTRY_SCHEMA, f"{path / MANIFEST}: {name}")
     return files, named
 
 

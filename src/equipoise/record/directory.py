@@ -25,6 +25,7 @@ from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
+from equipoise.record.mirror import Mirror
 from equipoise.record.origin import host, versions
 from equipoise.record.paths import RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
@@ -62,6 +63,7 @@ class RunDirectory:
         self._metrics: Any = None
         self._lock: int | None = None
         self._unconfirmed = False
+        self.mirror: Mirror | None = None  # at a URL
 
     @classmethod
     def create(
@@ -105,6 +107,7 @@ class RunDirectory:
         made._begin_writing()
         made._write_spec(spec)
         try:
+            made.mirror = Mirror(directory, url) if (url := run.get("mirror")) else None
             made._begin_wandb()
         except Exception:
             made.close()
@@ -273,6 +276,8 @@ class RunDirectory:
         if self._wandb is not None:
             self._wandb.close(failed=(self.summary() or {}).get("status") == "failed")
             self._wandb = None
+        if self.mirror is not None:
+            self.mirror.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -12,6 +12,7 @@ from equipoise.files import plain
 from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Entry
 from equipoise.record.directory import RunDirectory, params_sha256
+from equipoise.record.mirror import END_S
 from equipoise.record.report import step_of
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.reporter import Reporter
@@ -76,6 +77,8 @@ class Keeping:
                 )
                 self.version = cut.version
                 self.asked.done(path)
+                if self._files.mirror is not None:
+                    self._files.mirror.wake(reporter.note)
             except OSError as problem:
                 error = str(problem)
         if error is not None:
@@ -121,7 +124,19 @@ class Keeping:
             save = self._files.save_best if status == "solved" else self._files.save_checkpoint
             self.weights(save, reporter, evaluations, meta)
         self.sum_up(status, reporter, evaluations)
+        self._mirrored(status, reporter, evaluations)
         phases.ending("")
+
+    def _mirrored(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
+        """Wait until the URL has all that the directory has, and sum up what failed."""
+        mirror = self._files.mirror
+        if mirror is None:
+            return
+        phases.ending(f"copying the run to {mirror.url}, in {END_S:.0f} s at most")
+        mirror.finish(END_S, reporter.note)
+        if mirror.failures:
+            reporter.note(f"warning: {mirror.failures} times the run could not be copied to {mirror.url}")
+            self.sum_up(status, reporter, evaluations)
 
     def sum_up(self, status: str, reporter: Reporter, evaluations: EvaluationSchedule) -> None:
         """Write the summary, which ``summary`` keeps."""
