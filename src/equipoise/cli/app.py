@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -54,3 +55,8 @@ def equipoise(
 def vouched(trust: list[str] | None) -> dict[str, Any]:
     """Return the API argument for ``--trust``."""
     return {"trust": trust} if trust else {}
+
+
+def place(text: str) -> Path | str:
+    """What was typed for a run: a path, or a URL as it is."""
+    return text if "://" in text else Path(text)

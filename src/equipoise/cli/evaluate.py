@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.cli.app import Debug, Trust, app, place, vouched
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.place import say
-from equipoise.record.mirror import place
 
 if TYPE_CHECKING:
     pass

@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.cli.app import Debug, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.watch import watch
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
-from equipoise.record.mirror import place
 from equipoise.types import On
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.cli.app import Debug, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
@@ -18,7 +18,6 @@ from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.hints import nearest
-from equipoise.record.mirror import place
 from equipoise.types import OUT, WHAT, WHERE, On
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py")))

@@ -33,11 +33,6 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def place(text: str) -> Path | str:
-    """What was typed for a run: a path, or a URL as it is."""
-    return text if is_url(text) else Path(text)
-
-
 class Store:
     """The files at a URL."""
 
