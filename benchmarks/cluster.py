@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import host, ran, table
+from harness import host, ran, recorded, table
 
 CASES = {
     "cartpole": "CartPole-v1 --algorithm impala --actors 2 --envs-per-actor 64 --unroll 64 --batch 128 --max-lag 1 "
@@ -45,12 +45,9 @@ def run(case: str, row: str, address: str, limit_s: float) -> dict[str, float]:
         words += ["--no-recipe", "--quiet", "--no-tensorboard", "--evaluate-episodes", "0", "--checkpoint-every", "0"]
         words += ["--out", str(out)]
         ran(words, Path(folder) / "log", limit_s=limit_s)
-        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [one for one in map(json.loads, lines) if not one.get("timed")]
+        _, rate = recorded(out)
         summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    first, last = records[0], records[-1]
     moved = sum(site["received"] for site in summary["sites"].values())
-    rate = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
     return {"rate": rate, "bytes": moved / max(summary["taken"], 1)}
 
 

@@ -167,6 +167,14 @@ def run_for_json(command: Sequence[str], log: Path, *, limit_s: float, **env: st
 # ------------------------------------------------------------------------------------------------------------ the tables
 
 
+def recorded(run: Path) -> tuple[list[dict[str, Any]], float]:
+    """The records of a run by steps, and its env steps/s between the first and the last of them."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [one for one in map(json.loads, lines) if not one.get("timed")]
+    first, last = records[0], records[-1]
+    return records, (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Aligned columns, the first one to the left."""
     text = [[str(x) for x in row] for row in (head, *rows)]

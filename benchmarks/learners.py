@@ -11,14 +11,13 @@ the median over rounds of the ratio to the round's first row. Rates are between 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from harness import host, ran, table
+from harness import host, ran, recorded, table
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
@@ -49,13 +48,9 @@ def run(case: str, options: str, limit_s: float) -> dict[str, float]:
         ]
         words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", "--out", str(out)]
         ran(words, Path(folder) / "log", limit_s=limit_s, PYTHONPATH=str(HERE))
-        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-    records = [record for record in records if not record.get("timed")]
-    first, last = records[0], records[-1]
-    learners = [shares for title, shares in last["balance"].items() if title.startswith("learner")]
+        records, rate = recorded(out)
+    learners = [shares for title, shares in records[-1]["balance"].items() if title.startswith("learner")]
     total = sum(sum(one[state] for state in ("worked", "preempted", "starved", "blocked")) for one in learners)
-    rate = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
     return {"rate": rate} | {
         state: sum(one[state] for one in learners) / total for state in ("summing", "starved", "preempted")
     }

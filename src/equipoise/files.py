@@ -16,7 +16,12 @@ from collections.abc import Mapping
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
+
+
+def is_url(place: object) -> TypeGuard[str]:
+    """Is this a URL, and no path?"""
+    return isinstance(place, str) and "://" in place
 
 
 def plain(value: Any) -> Any:

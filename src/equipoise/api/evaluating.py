@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from equipoise import tree
 from equipoise.actors.evaluator import Evaluator
@@ -16,9 +14,10 @@ from equipoise.api.playing import Loaded, Player, read_policies
 from equipoise.envs.spaces import differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded.dataset import Dataset
+from equipoise.files import is_url
 from equipoise.programs.program import algorithm_name
 from equipoise.record.directory import RunDirectory, params_sha256
-from equipoise.record.mirror import fetch, is_url
+from equipoise.record.mirror import local
 from equipoise.record.report import Evaluating, Evaluation, step_of
 from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, gave_up, result
 from equipoise.seeds import derive_seed
@@ -47,13 +46,12 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
-    if isinstance(directory, str) and is_url(directory):
+    if is_url(directory):
         if video:
             raise ValueError(f"{directory}: video: expected a local run directory, which the video is written into, got a URL")
-        with tempfile.TemporaryDirectory(prefix="equipoise-") as place:
+        with local(directory) as here:
             return evaluate(
-                fetch(directory, Path(place), whole=False), episodes=episodes, deterministic=deterministic, seed=seed,
-                best=best, trust=trust, tell=tell,
+                here, episodes=episodes, deterministic=deterministic, seed=seed, best=best, trust=trust, tell=tell
             )  # fmt: skip
     program = RunDirectory.open(directory, trusted=trust).program
     loaded = read_policies(directory, best=best, trust=trust)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from equipoise.files import parse_json
 from equipoise.hints import hint
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
-from equipoise.record.mirror import fetch, is_url
+from equipoise.record.mirror import local
 from equipoise.record.playable import Playable
 from equipoise.record.report import step_of
 from equipoise.types import EnvSpec
@@ -92,13 +90,6 @@ class Loaded:
         return next(iter(self.playable))
 
 
-def _here(place: str | os.PathLike[str], stack: contextlib.ExitStack) -> str | os.PathLike[str]:
-    """A directory with the run: what a URL has is fetched into one that the stack removes."""
-    if not (isinstance(place, str) and is_url(place)):
-        return place
-    return fetch(place, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="equipoise-"))), whole=False)
-
-
 def read_policies(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> Loaded:
     """Read the policies of a run, or of one checkpoint; no env is made, and its package is not needed."""
     source = weights_of(directory, best=best)
@@ -144,8 +135,8 @@ def load(
     ``policy``: which one, by default the first. ``best``: the weights of the best evaluation. ``seed``: of the actions that
     ``act(..., deterministic=False)`` draws. ``trust``: modules and ``module:callable`` that a run from elsewhere may import.
     """
-    with contextlib.ExitStack() as stack:
-        loaded = read_policies(_here(directory, stack), best=best, trust=trust)
+    with local(directory) as here:
+        loaded = read_policies(here, best=best, trust=trust)
     name = loaded.first if policy is None else policy
     if name not in loaded.policies:
         raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")

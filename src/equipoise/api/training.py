@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import measurable, program, read_fields
 from equipoise.api.sizing import fitted
+from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
@@ -23,7 +24,7 @@ from equipoise.programs.settings import (
 )
 from equipoise.record import checkpoint
 from equipoise.record.directory import CLUSTER, RunDirectory
-from equipoise.record.mirror import Mirror, fetch, is_url, there
+from equipoise.record.mirror import Mirror, fetch, there
 from equipoise.record.paths import RUN
 from equipoise.record.report import step_of
 from equipoise.run.measure import choose
@@ -96,10 +97,10 @@ def train(
     for setting in auto:
         made, record = choose(made, setting, on=on, tell=tell)
         chosen |= record
-    url = out if isinstance(out, str) and is_url(out) else None
+    url = out if is_url(out) else None
     if or_resume and out is None:
         raise ValueError("or_resume: expected out, the directory or URL where the run may be, got none")
-    if (there(url) if url is not None else out is not None and (Path(out).expanduser() / RUN).is_file()) and out is not None:
+    if out is not None and (there(url) if url is not None else (Path(out).expanduser() / RUN).is_file()):
         if or_resume:
             return resume(out, on=on, trust=trust, cluster=cluster, same=made)
         if url is not None:
@@ -156,7 +157,7 @@ def resume(
     ``directory`` may be a URL; ``same``: the program that the run must have.
     Raises ``NothingToDo`` where the run is complete already.
     """
-    url = directory if isinstance(directory, str) and is_url(directory) else None
+    url = directory if is_url(directory) else None
     run = RunDirectory.open(directory if url is None else fetch(url), trusted=trust)
     if same is not None and (other := differences(run.program, same)):
         said = ", ".join(f"{key} {was!r} (now {now!r})" for key, (was, now) in list(other.items())[:3])

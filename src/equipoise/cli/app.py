@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.console.help import OneLineErrors
+from equipoise.files import is_url
 
 app = typer.Typer(
     name="equipoise",
@@ -59,4 +60,4 @@ def vouched(trust: list[str] | None) -> dict[str, Any]:
 
 def place(text: str) -> Path | str:
     """What was typed for a run: a path, or a URL as it is."""
-    return text if "://" in text else Path(text)
+    return text if is_url(text) else Path(text)

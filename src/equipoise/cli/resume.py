@@ -16,6 +16,7 @@ from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.files import is_url
 from equipoise.types import On
 
 
@@ -60,7 +61,7 @@ def resume(
             from equipoise.console.terminal import View
             from equipoise.record.summary import read_summary
 
-            before = None if "://" in directory else read_summary(Path(directory))
+            before = None if is_url(directory) else read_summary(Path(directory))
             told = [] if before is None else before.get("notes", [])
             try:
                 run = api.resume(

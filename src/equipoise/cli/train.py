@@ -17,6 +17,7 @@ from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.files import is_url
 from equipoise.hints import nearest
 from equipoise.types import OUT, WHAT, WHERE, On
 
@@ -190,7 +191,7 @@ def train(
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
             if seeds is not None:
-                if or_resume or (out is not None and "://" in out):
+                if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]

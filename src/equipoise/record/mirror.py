@@ -7,15 +7,17 @@ fails is told once per cause and tried again with the next checkpoint; the run g
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from equipoise.files import LARGEST_JSON, parse_json
+from equipoise.files import LARGEST_JSON, is_url, parse_json
 from equipoise.hints import install
 from equipoise.record import checkpoint
 from equipoise.record.paths import RUN
@@ -26,11 +28,6 @@ SMALL = (RUN, checkpoint.SPEC, "metrics.jsonl", SUMMARY)
 STEP = re.compile(r"step_\d{1,19}")
 CHUNK = 8 << 20  # bytes read at once
 END_S = 300.0  # that the end of a run waits for its mirror, at most
-
-
-def is_url(place: object) -> bool:
-    """Is this a URL, and no path?"""
-    return isinstance(place, str) and "://" in place
 
 
 class Store:
@@ -244,6 +241,16 @@ class Mirror:
 
 
 # --------------------------------------------------------------------------------------------------------------- fetching
+
+
+@contextmanager
+def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
+    """A directory with the run, to read its policies: what a URL has is fetched into one that is removed again."""
+    if not is_url(place):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="equipoise-") as folder:
+        yield fetch(place, Path(folder), whole=False)
 
 
 def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:

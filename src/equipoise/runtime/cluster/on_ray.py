@@ -147,13 +147,13 @@ class RayNodes:
 
     def leaving(self) -> Collection[str]:
         """The sites on machines that are drained."""
-        drained = self._draining()
+        drained = self._looked_for_drains()
         return [name for name, one in self._running.items() if one.node in drained]
 
     def home_leaves(self) -> bool:
-        return self._home in self._draining()
+        return self._home in self._looked_for_drains()
 
-    def _draining(self) -> set[str]:
+    def _looked_for_drains(self) -> set[str]:
         """The machines that are about to be taken away, as of the last look."""
         now = time.monotonic()
         if now - self._drained_at >= NODES_S and ray.is_initialized():

@@ -233,14 +233,15 @@ class ClusterRuntime(ProcessRuntime):
             said = from_json(message.said)
             if isinstance(said, Failed):
                 raise self._failed(message.title, said)
-            self._take(message.title, said)
+            if isinstance(said, HandedOver):
+                if said.site in self._leaving and message.title in self._sites[said.site]:  # else it was replaced meanwhile
+                    self._move(said.site)
+            else:
+                super()._take(message.title, said)
         elif isinstance(message, Linked):
             self._linked(message.site, message.how)
         elif isinstance(message, CutBegun):
             self._begun = message, time.monotonic()
-        elif isinstance(message, HandedOver):
-            if message.site in self._leaving:  # else it was replaced meanwhile
-                self._move(message.site)
         else:
             super()._take(title, message)
 
