@@ -52,6 +52,7 @@ def test_frames_that_cross_once_are_the_frames_that_the_actors_saw(tmp_path: Pat
     assert there == here and stats.rows["dropped"] == 0
 
 
+@pytest.mark.thorough
 def test_strangers_at_home_s_port_are_counted_and_change_nothing(tmp_path: Path) -> None:
     """The bits of a run to which nobody else speaks."""
     env, algorithm, options = PROGRAMS["impala, lstm"]
@@ -91,7 +92,7 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "max_lag"), [("ppo", 0), ("impala, lstm", 0), ("ppo", 1), ("dqn", 0), ("central", 0), ("two learners", 0)]
 )

@@ -133,7 +133,7 @@ def survive(case: str, learners: int, kills: int, path: Path, seed: int) -> None
 
 
 @pytest.mark.parametrize(("case", "learners"), [("impala", 2), ("ppo", 2), ("impala", 4)])
-@pytest.mark.few(1)
+@pytest.mark.thorough
 def test_a_lost_learner_changes_nothing(case: str, learners: int, tmp_path: Path, seed: int) -> None:
     survive(case, learners, 3, tmp_path, seed)
 
