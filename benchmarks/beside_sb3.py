@@ -41,7 +41,7 @@ CASES = {
     "acrobot": Case("Acrobot-v1", "ppo", 100_000),
     "lunarlander": Case("LunarLander-v3", "ppo", 200_000),
     "pendulum": Case("Pendulum-v1", "sac", 10_000),
-    "mountaincar": Case("MountainCarContinuous-v0", "sac", 20_000),
+    "mountaincar": Case("MountainCarContinuous-v0", "sac", 10_000),
 }
 
 

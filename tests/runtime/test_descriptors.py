@@ -94,3 +94,13 @@ def test_more_actors_than_there_are_descriptors_for_are_refused(
     with pytest.raises(ValueError, match=rf"actors: expected at most {most} with max_lag={max_lag} and {inference} inference"):
         Run(too_many, out=tmp_path / "run")
     assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == len(open_before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a doorbell takes two")
+@pytest.mark.parametrize(("max_lag", "away", "most"), [(1, 900, 1139), (0, 900, 119), (1, 30, 269)])
+def test_the_doorbells_of_actors_on_other_machines_are_there(max_lag: int, away: int, most: int) -> None:
+    """The pipes of their tokens are here: with max_lag=0 the proxy waits for each in its turn."""
+    fits, too_many = (made(actors, "local", max_lag, 1, 0) for actors in (most, most + 1))
+    check_processes(fits, away=min(away, most))
+    with pytest.raises(ValueError, match=f"actors: expected at most {most} with max_lag={max_lag}"):
+        check_processes(too_many, away=min(away, most + 1))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from tests.runtime.ray_machines import Machines, accounted, machines, of_runs, until
+from equipoise.errors import WorkerFailed
+from tests.runtime.ray_machines import STORE, Machines, accounted, machines, of_runs, until
 from tests.runtime.test_cluster import PROGRAMS
 
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray installs it")
@@ -150,3 +151,23 @@ def test_a_node_without_the_envs_package_is_said_in_one_line(there: Machines, tm
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=given)
     assert done.returncode
     assert "only_here" in done.stderr and "install there" in done.stderr, done.stderr
+
+
+def test_a_node_without_this_package_is_said_in_one_line(there: Machines, tmp_path: Path) -> None:
+    """Ray gives workers the module path of the driver, so that here the package is kept from them by hand."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n\nclass Absent:\n    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'equipoise':\n"
+        "            raise ModuleNotFoundError(\"No module named 'equipoise'\", name='equipoise')\n\n"
+        "sys.meta_path.insert(0, Absent())\n"
+    )
+    node = there.cluster.add_node(
+        num_cpus=4, object_store_memory=STORE, labels={"kept": "bare"}, env_vars={"PYTHONPATH": str(tmp_path)}
+    )
+    try:
+        with pytest.raises(WorkerFailed, match="No module named 'equipoise'; install there what this machine has") as caught:
+            train("CartPole-v1", "ppo", tmp_path / "run", "ray", there.settings | {"labels": "kept=bare"})
+        assert "\n" not in str(caught.value)
+    finally:
+        there.cluster.remove_node(node)
+    until(lambda: not of_runs(), "the processes of the run to end")

@@ -39,7 +39,7 @@ class World:
 
     def _site(self, i: int) -> Machine:
         name, groups = f"site {i}", range(2 * i, 2 * i + 2)
-        self.home.proxy.expect(name, self.incarnations[i], groups, self.ways[i].home)
+        self.home.proxy.expect(name, self.incarnations[i], groups, groups, self.ways[i].home)
         machine = Machine(name, self.incarnations[i], self.plan, groups, self.ways[i], self._end, self._silent)
         for group, counts in machine.counts.items():  # a site goes on with what home knows
             counts[:] = self.home.counts[group]
@@ -278,3 +278,41 @@ def test_a_cut_is_passed_on_to_every_site_also_to_one_that_joins_later() -> None
     world.replace(1)
     world.tick(50)
     assert world.sites[1].cuts == [(3, 500)]
+
+
+def test_a_long_file_comes_whole_and_is_no_flood() -> None:
+    world, data = World(0, 1, delay=3.0), bytes(range(256)) * (site.PART * 5 * site.PARTS // 256)
+    world.tick(20)
+    machine, parts = world.sites[0], list[int]()
+    machine.end.files("actor 0", {"actor_000.safetensors": data}, then={"cut": 1})
+    machine.end.say("actor 0", {"episode": 1})  # does not wait for files
+    for _ in range(200):
+        world.tick()
+        parts.append(sum(parse(head, b"", dict.fromkeys(Kind, 0)).kind is Kind.FILE for _, head, _ in world.ways[0].home.inbox))
+    assert 1 < max(parts) <= site.PARTS
+    heard = [said for who, said in world.home.heard if who == "actor 0"]
+    assert heard == [{"episode": 1}, ("actor_000.safetensors", data), {"cut": 1}]
+
+
+def test_a_file_is_not_gone_on_with_in_another_session() -> None:
+    world = World(0, 1, delay=2.0)
+    world.tick(20)
+    world.sites[0].end.files("actor 0", {"a": bytes(site.PART * 5 * site.PARTS)}, then={"cut": 1})
+    world.ways[0].cut(5 * SILENT, told=True)
+    world.tick(int(5 * SILENT))
+    world.settle()
+    assert [said for who, said in world.home.heard if who == "actor 0"] == []
+    world.sites[0].end.files("actor 0", {"b": b"whole"}, then={"cut": 2})
+    world.tick(20)
+    assert [said for who, said in world.home.heard if who == "actor 0"] == [("b", b"whole"), {"cut": 2}]
+
+
+def test_a_site_cannot_write_what_workers_of_another_count() -> None:
+    world = World(0, 1, delay=0.0)
+    world.tick(20)
+    before = world.home.counts[2].copy()
+    line = world.sites[0].end.line
+    line.send(Kind.STATISTICS, 2, body=bytes(range(8)))
+    world.home.proxy.tick(world.clock.now)
+    assert world.home.proxy.refused["wrong numbers"] == 1 and (world.home.counts[2] == before).all()
+    world.settle()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from equipoise.runtime.cluster.sockets import Keys, Listener, SiteLink
+from equipoise.runtime.cluster.sockets import UNDER_WAY, Keys, Listener, SiteLink
 from equipoise.runtime.cluster.wire import Frame, Kind, Tally
 
 LIMIT_S = 60.0
@@ -42,7 +42,8 @@ def keys() -> tuple[Keys, Keys]:
 
 @pytest.fixture
 def home(keys: tuple[Keys, Keys]) -> Iterator[Listener]:
-    listener = Listener("127.0.0.1", keys[0], keys[1].public, {Kind.BEAT: 1 << 20, Kind.WANT: 0}, Tally())
+    most = {Kind.BEAT: 1 << 20, Kind.WANT: 0}
+    listener = Listener("127.0.0.1", keys[0], keys[1].public, most, Tally(), groups=60)
     yield listener
     listener.close()
 
@@ -51,8 +52,10 @@ def home(keys: tuple[Keys, Keys]) -> Iterator[Listener]:
 def connect(home: Listener, keys: tuple[Keys, Keys]) -> Iterator[Callable[..., SiteLink]]:
     made: list[SiteLink] = []
 
-    def one(name: str = "site", incarnation: int = 1, public: bytes = keys[0].public, mine: Keys = keys[1]) -> SiteLink:
-        made.append(SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, 1 << 20))
+    def one(
+        name: str = "site", incarnation: int = 1, public: bytes = keys[0].public, mine: Keys = keys[1], groups: int = 1
+    ) -> SiteLink:
+        made.append(SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, 1 << 20, groups=groups))
         return made[-1]
 
     yield one
@@ -79,6 +82,16 @@ def test_messages_go_both_ways_whole_and_in_order(home: Listener, connect: Calla
     assert here.send(HEAD, b"answer")
     head, body = until(there.receive)
     assert head == HEAD and bytes(body) == b"answer"
+
+
+def test_what_may_be_under_way_goes_by_the_groups_of_a_site(home: Listener, connect: Callable[..., SiteLink]) -> None:
+    """Home reads nothing meanwhile: its memory, the kernel's and the site's take what they may."""
+    taken, data = {}, bytes(1 << 15)
+    for groups in (1, 60):
+        there = connect(f"site of {groups}", groups=groups)
+        until(partial(there.send, HEAD, b""))
+        taken[groups] = sum(there.send(HEAD, data) for _ in range(UNDER_WAY + 20 * 60))
+    assert taken[60] == UNDER_WAY + 20 * 60 > taken[1] + 300
 
 
 def test_a_site_that_is_killed_is_seen_at_once(home: Listener, connect: Callable[..., SiteLink]) -> None:

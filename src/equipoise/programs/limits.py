@@ -18,20 +18,25 @@ DESCRIPTORS = 240  # that Python's forkserver hands to a process (251), less tho
 FILES, WORKER_FILES = 18, 6  # that a run opens in the driver: besides workers (its own files, the servers), and for each
 
 
-def check_processes(program: Program) -> None:
-    """ValueError where workers of their own would need more descriptors than a process can be given, or may open."""
+def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -> None:
+    """ValueError where workers of their own would need more descriptors than a process can be given, or may open.
+
+    ``away``: how many of the actors are on other machines, and how many inference workers are there beside them. Their
+    doorbells are there, too; the pipes of their tokens are here.
+    """
     place, learners = program.placement, program.placement.learners
     bell = 1 if hasattr(os, "eventfd") else 2
-    servers = place.inference_workers if place.inference == "central" else 0
+    servers = place.inference_workers - servers_away if place.inference == "central" else 0
     shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
         """Descriptors of the worker that is given most: all pipes, the doorbells of all that write, and those that it rings."""
         rung = shards + learners - 1  # a learner rings the others and its shards
+        here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers
-            return pipes * actors + bell * (servers + max(-(-actors // servers), rung))
-        return pipes * actors + bell * (actors + rung)
+            return pipes * actors + bell * (servers + max(-(-here // servers), rung))
+        return pipes * actors + bell * (here + rung)
 
     if (needed := given(program.actors)) > DESCRIPTORS:
         most = next((n for n in range(program.actors - 1, 0, -1) if given(n) <= DESCRIPTORS), 0)
@@ -41,8 +46,9 @@ def check_processes(program: Program) -> None:
             f"{place.inference} inference, since a worker can be given {DESCRIPTORS} descriptors of doorbells and pipes, got "
             f"{program.actors}, which take {needed}; use more envs_per_actor{less}"
         )
-    opened = (pipes + bell) * program.actors + bell * (servers + shards + learners - 1)
-    workers = learners + program.actors + servers + shards
+    here = program.actors - away + bool(away)
+    opened = pipes * program.actors + bell * (here + servers + shards + learners - 1)
+    workers = learners + here + servers + shards
     files = _files_open() + FILES + opened + WORKER_FILES * workers + (WORKER_FILES if servers else 0)
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(

@@ -73,7 +73,8 @@ class Run:
         self._processes = on != "serial"  # of their own for the workers
         self._nodes = nodes
         if self._processes:
-            check_processes(program)
+            if nodes is None:  # else it is known once the workers are dealt to machines
+                check_processes(program)
             forkserver.prepare(central=program.placement.inference == "central")
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}

@@ -77,7 +77,9 @@ class SiteHost:
         largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(one.nbytes for one in weights))
         address = f"{job.home.address}:{job.home.port}"
         keys = job.home.keys.public, job.home.sites
-        self._link = SiteLink(job.name, job.incarnation, address, *keys, largest, job.home.silent_s)
+        self._link = SiteLink(
+            job.name, job.incarnation, address, *keys, largest, groups=len(groups), silent_s=job.home.silent_s
+        )  # fmt: skip
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
             {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
@@ -121,9 +123,12 @@ class SiteHost:
             self._handed_over(title, said)
             return
         if isinstance(said, Saved):
-            for name in said.files:
-                self.end.file(title, name, checkpoint.read_aside(Path(self._blue.directory), self._step, name))
-        self.end.say(title, to_json(said))
+            self.end.files(title, self._read(said), then=to_json(said))
+        else:
+            self.end.say(title, to_json(said))
+
+    def _read(self, said: Saved) -> dict[str, bytes]:
+        return {name: checkpoint.read_aside(Path(self._blue.directory), self._step, name) for name in said.files}
 
     def _handed_over(self, title: str, said: Saved) -> None:
         """Send a worker's files; the last worker's are followed by the word that all are there."""
@@ -132,12 +137,10 @@ class SiteHost:
         if said.error is not None:
             self.end.say(title, to_json(Note(text=f"warning: {title} could not be handed over: {said.error}")))
             return
-        for name in said.files:
-            self.end.file(title, name, checkpoint.read_aside(Path(self._blue.directory), self._step, name))
         self._missing.discard(title)
         if not self._missing:
             self.end.count()
-            self.end.say(title, to_json(HandedOver(site=self._job.name)))
+        self.end.files(title, self._read(said), then=None if self._missing else to_json(HandedOver(site=self._job.name)))
 
     def _failed(self, error: WorkerFailed) -> None:
         """A worker here cannot be replaced, so the run cannot go on: home ends it with the same words."""

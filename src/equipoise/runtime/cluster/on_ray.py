@@ -22,6 +22,7 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from equipoise.errors import WorkerFailed
+from equipoise.programs.limits import check_processes
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
@@ -32,6 +33,7 @@ LOOK_S = 0.25  # between two looks at the sites
 NODES_S = 1.0  # between two looks at the machines
 REACH_S = 3.0  # to reach the address of a cluster
 END_S = 5.0  # from the stop word of a site to its end
+NOT_MADE = "error raised in its creation task"  # in Ray's words: this package is not there, or not whole
 
 
 @ray.remote(max_restarts=0, max_task_retries=0)
@@ -94,7 +96,12 @@ class RayNodes:
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
         """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
         learning = blue.learners * blue.program.placement.threads
-        dealt = deal(cells(blue, crew(blue, kinds)), learning, self.nodes(), self.cluster)
+        members = crew(blue, kinds)
+        dealt = deal(cells(blue, members), learning, self.nodes(), self.cluster)
+        titles = {title for site in dealt.sites.values() for title in site}
+        away = [member for member in members if member.title in titles]
+        servers = sum(member.kind.serves for member in away)
+        check_processes(blue.program, away=len(away) - servers, servers_away=servers)
         self._wanted = dict(dealt.nodes)
         return dealt.sites
 
@@ -188,14 +195,17 @@ class RayNodes:
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, ImportError):
-                where = self._running[name].node[:8]
-                raise WorkerFailed(
-                    name, f"could not begin on machine {where}: {cause}; install there what this machine has", final=True
-                ) from error
+                raise self._missing(name, str(cause)) from error
             return f"raised {type(cause).__name__}: {cause}"
         except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+            if NOT_MADE in str(error):
+                raise self._missing(name, str(error).strip().splitlines()[-1]) from error
             return f"was lost with its machine ({type(error).__name__})"
         return f"ended: {why}" if why else "ended"
+
+    def _missing(self, name: str, what: str) -> WorkerFailed:
+        said = f"could not begin on machine {self._running[name].node[:8]}: {what}; install there what this machine has"
+        return WorkerFailed(name, said, final=True)
 
     def close(self) -> None:
         """End all sites. They were told; those that do not end are killed."""

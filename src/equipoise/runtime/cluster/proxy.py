@@ -12,7 +12,7 @@ says so in ``cancelled``; before that the group gets no place. Each of the two w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,6 +78,7 @@ class Site:
     incarnation: int  # the newest that was started; messages of an older one are refused
     line: Line
     groups: tuple[int, ...]
+    counts: Collection[int]  # the numbers of the parts that its workers write
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
     told: tuple[int, int] = (0, 0)  # the cut and the step that it was told
@@ -135,12 +136,16 @@ class Proxy:
         """
         return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {"refused": Tally.SPEC}
 
-    def expect(self, name: str, incarnation: int, groups: Sequence[int], link: Link) -> None:
-        """A site was started: its messages come by this link; an older incarnation of it is over."""
+    def expect(self, name: str, incarnation: int, groups: Sequence[int], counts: Collection[int], link: Link) -> None:
+        """A site was started: its messages come by this link; an older incarnation of it is over.
+
+        ``counts``: the numbers of the parts of ``parts`` that its workers write.
+        """
         if (before := self._sites.get(name)) is not None:
             self._fence(before)
             self._earlier[name] = self.traffic(name)
-        self._sites[name] = Site(name, incarnation, Line(link, self.most, self._silent_s, self.refused), tuple(groups))
+        line = Line(link, self.most, self._silent_s, self.refused)
+        self._sites[name] = Site(name, incarnation, line, tuple(groups), frozenset(counts))
 
     def let_go(self, name: str) -> None:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
@@ -223,9 +228,9 @@ class Proxy:
                 raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
             self._of_group(self._remotes[frame.a], frame)
         elif kind is Kind.STATISTICS:
-            if not 0 <= frame.a < len(self._parts) or self._parts[frame.a].nbytes != len(frame.body):
+            if frame.a not in site.counts or self._parts[frame.a].nbytes != len(frame.body):
                 raise Refused(
-                    "wrong numbers", f"statistics: expected a part with its bytes, got {frame.a} with {len(frame.body):,}"
+                    "wrong numbers", f"statistics: expected a part of this site, got {frame.a} with {len(frame.body):,} bytes"
                 )
             self._parts[frame.a].write(frame.body)
         elif kind is Kind.ASK:
@@ -238,6 +243,7 @@ class Proxy:
             site.size += len(site.parts[-1])
             if site.size > FILE:
                 raise Refused("too large", f"file: expected at most {FILE:,} bytes, got more")
+            site.line.send(Kind.TAKEN)
         elif kind is Kind.SAID:
             said = frame.words()
             match said:

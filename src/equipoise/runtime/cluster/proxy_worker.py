@@ -35,6 +35,7 @@ class Expected:
     name: str
     incarnation: int
     groups: tuple[int, ...]
+    titles: tuple[str, ...]  # of its workers
     leaving: bool = False  # it was asked for its actors
 
 
@@ -125,7 +126,9 @@ class ProxyWorker:
         self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
         self._entries: dict[str, dict[str, Any]] = {}  # of files that have come, by their workers' titles
         rows = {member.title: site.board(member.title) for member in job.members}
-        counted = [place.part for place in parts(shared, rows, job.members).values()]
+        self._places = parts(shared, rows, job.members)
+        self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
+        counted = [place.part for place in self._places.values()]
         groups = range(blue.program.groups)
         remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
         versions = [policy.weights.handle() for policy in shared.policies.values()]
@@ -138,15 +141,18 @@ class ProxyWorker:
         self._names = [one.name for one in job.expected]
         self._counted_at = 0.0
         self.listener = Listener(
-            home.address, home.keys, home.sites.public, self.proxy.most, self.proxy.refused, port=home.port,
-            silent_s=home.silent_s,
+            home.address, home.keys, home.sites.public, self.proxy.most, self.proxy.refused,
+            groups=blue.program.groups, port=home.port, silent_s=home.silent_s,
         )  # fmt: skip
         for expected in job.expected:
             self._expect(expected)
 
     def _expect(self, site: Expected) -> None:
         self._leaving.discard(site.name)
-        self.proxy.expect(site.name, site.incarnation, site.groups, self.listener.end(site.name, site.incarnation))
+        self._titles[site.name] = site.titles
+        counts = [n for n, one in self._places.items() if one.group in site.groups or one.title in site.titles]
+        link = self.listener.end(site.name, site.incarnation)
+        self.proxy.expect(site.name, site.incarnation, site.groups, counts, link)
         if site.leaving:
             self._let_go(site.name)
 
@@ -159,7 +165,7 @@ class ProxyWorker:
             if "let_go" in order:
                 self._let_go(order["let_go"])
             else:
-                self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"])))
+                self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"]), tuple(order["titles"])))
         more = self.listener.collect()
         now = time.monotonic()
         if now - self._counted_at >= PATIENCE_S:
@@ -179,15 +185,15 @@ class ProxyWorker:
             from_json(message)
         except ValueError as error:
             raise Refused("no JSON", f"said: {error}") from error
-        if title not in self._files:
-            raise Refused("wrong numbers", f"said: expected a worker of this run, got {title!r}")
+        if title not in self._titles[site]:
+            raise Refused("wrong numbers", f"said: expected a worker of {site}, got {title!r}")
         if message.get("message") == "Saved" and title in self._entries:
             message = {**message, "files": self._entries.pop(title)}
         self._site.relay(title, message)
 
     def file(self, site: str, title: str, name: str, data: bytes) -> None:
         """Write a worker's file into the checkpoint that is aside."""
-        if name != self._files.get(title):
+        if title not in self._titles[site] or name != self._files[title]:
             self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
             return
         if site in self._leaving:

@@ -107,7 +107,8 @@ class ClusterRuntime(ProcessRuntime):
         """Let the proxy take the next incarnation of a site, and no earlier one."""
         self._incarnations[name] += 1
         self._down.add(name)
-        self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(self._groups_of(blue, name)))
+        groups = tuple(self._groups_of(blue, name))
+        self._proxy.expected[name] = Expected(name, self._incarnations[name], groups, self._sites[name])
 
     def _start(self, name: str, handed: SourceInHand | None = None) -> None:
         """Start a site, with what home knows of its workers, and what they were in the checkpoint that the run goes on from.
@@ -209,7 +210,12 @@ class ClusterRuntime(ProcessRuntime):
         """Let the proxy that lives take the new incarnation of a site."""
         self._leaving.discard(name)
         expected = self._proxy.expected[name]
-        self._order({"name": name, "incarnation": expected.incarnation, "groups": list(expected.groups)})
+        self._order(
+            {
+                "name": name, "incarnation": expected.incarnation, "groups": list(expected.groups),
+                "titles": list(expected.titles),
+            }
+        )  # fmt: skip
 
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""

@@ -25,6 +25,7 @@ AGAIN_S = 1.0  # after which home is asked again to begin a session
 STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
 AHEAD = 1 << 20  # sessions that home may have begun and this site has not heard of
 PART = 1 << 19  # bytes of a part of a file
+PARTS = 16  # of files, that are under way: a long file is no flood
 
 
 class Store(Protocol):
@@ -79,7 +80,7 @@ class SiteEnd:
         }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.BEAT: 0, Kind.PROBE: 0,
+            Kind.STOP: 0, Kind.TAKEN: 0, Kind.BEAT: 0, Kind.PROBE: 0,
             Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
@@ -87,6 +88,8 @@ class SiteEnd:
         self._asked_at: float | None = None  # when home was asked to begin a session
         self._asked = [False] * len(stores)  # for weights
         self._counted_at = 0.0
+        self._files: deque[tuple[Kind, Any]] = deque()  # their parts, and what is said of them, still to be sent
+        self._under_way = 0  # parts that home has not taken yet
         self.leaving = False  # does home ask for the actors, to give them to another machine?
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
 
@@ -119,14 +122,22 @@ class SiteEnd:
 
     def say(self, title: str, message: Mapping[str, Any]) -> None:
         """Pass on what a worker told its driver."""
-        if self.joined:
-            self.line.send(Kind.SAID, body=words(title=title, message=message))
+        self.line.send(Kind.SAID, body=words(title=title, message=message))
 
-    def file(self, title: str, name: str, data: bytes) -> None:
-        """Send a file of a checkpoint."""
-        for at in range(0, len(data), PART):
-            self.line.send(Kind.FILE, body=data[at : at + PART])
-        self.line.send(Kind.SAID, body=words(title=title, name=name))
+    def files(self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None) -> None:
+        """Send a worker's files of a checkpoint, and after them what it told its driver."""
+        for name, data in files.items():
+            self._files.extend((Kind.FILE, data[at : at + PART]) for at in range(0, len(data), PART))
+            self._files.append((Kind.SAID, words(title=title, name=name)))
+        if then is not None:
+            self._files.append((Kind.SAID, words(title=title, message=then)))
+        self._send_files()
+
+    def _send_files(self) -> None:
+        while self._files and (self._files[0][0] is not Kind.FILE or self._under_way < PARTS):
+            kind, body = self._files.popleft()
+            self._under_way += kind is Kind.FILE
+            self.line.send(kind, body=body)
 
     # ------------------------------------------------------------------------------------------------------ the session
 
@@ -138,6 +149,8 @@ class SiteEnd:
                 self._forget(self._outbound[o], at, group)
                 group.last.known = False
             self._asked = [False] * len(self._stores)
+            self._files.clear()
+            self._under_way = 0
         elif now - self._asked_at < AGAIN_S:
             return
         self._asked_at = now
@@ -197,6 +210,11 @@ class SiteEnd:
                 self._stores[frame.a].publish_bytes(frame.b, frame.body)
         elif kind is Kind.CUT:
             self._cut(frame.a, frame.b)
+        elif kind is Kind.TAKEN:
+            if not self._under_way:
+                raise Refused("wrong numbers", "taken: expected it for a part that was sent, got one more")
+            self._under_way -= 1
+            self._send_files()
         elif kind is Kind.LET_GO:
             self.leaving = True
         elif kind is Kind.STOP:

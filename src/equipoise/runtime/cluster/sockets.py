@@ -21,7 +21,8 @@ from zmq.utils.monitor import parse_monitor_message
 from equipoise.runtime.cluster.line import SILENT_S
 from equipoise.runtime.cluster.wire import Frame, Kind, Refused, Tally, parse, words
 
-UNDER_WAY = 256  # messages of one site, each way; a site has two blocks an actor, so more than these are a flood
+UNDER_WAY = 256  # messages of one site, each way, besides those of its groups: more are a flood
+OF_GROUP = 32  # the places, rows and counts of one group that may be under way
 LAST_MS = 500  # that the last words of home may take to reach the sites
 BEAT_MS = 500  # of a connection: ZeroMQ closes one whose other end says nothing
 SLACK = 1 << 10  # bytes of a message besides its body
@@ -45,15 +46,17 @@ class Keys:
 class _Monitored:
     """A socket, and what its connections do."""
 
-    def __init__(self, context: zmq.Context[Any], kind: int, most: int, silent_s: float, refused: Tally | None = None) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], kind: int, most: int, groups: int, silent_s: float, refused: Tally | None = None
+    ) -> None:
         self._refused = Tally() if refused is None else refused
         self._shaking: list[int] = []  # descriptors of connections that have shown no key yet, the oldest first
         self._failed = False  # was the last event a handshake that failed?
         self.socket: Any = context.socket(kind)
         socket = self.socket
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, UNDER_WAY)
-        socket.setsockopt(zmq.RCVHWM, UNDER_WAY)
+        socket.setsockopt(zmq.SNDHWM, UNDER_WAY + OF_GROUP * groups)
+        socket.setsockopt(zmq.RCVHWM, UNDER_WAY + OF_GROUP * groups)
         socket.setsockopt(zmq.MAXMSGSIZE, most + SLACK)
         socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT_MS)
         silent_ms = int(800 * silent_s)  # before the line itself gives up
@@ -104,20 +107,21 @@ class Listener:
     """Home's socket. ``end`` is a site's ``Link``."""
 
     def __init__(
-        self, address: str, keys: Keys, sites: bytes, most: Mapping[Kind, int], refused: Tally, *, port: int = 0,
-        silent_s: float = SILENT_S,
+        self, address: str, keys: Keys, sites: bytes, most: Mapping[Kind, int], refused: Tally, *, groups: int = 0,
+        port: int = 0, silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
         """``address``: of this machine, which sites can reach; ``sites``: the public key that all of them have.
 
-        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is counted. ``port``: 0 for
-        one that is free. ``silent_s``: after which a connection that says nothing is closed.
+        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is counted. ``groups``: the
+        most that a site may have. ``port``: 0 for one that is free. ``silent_s``: after which a connection that says nothing is
+        closed.
         """
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
         self._guard.start()
         self._guard.configure_curve_callback(credentials_provider=_Only(sites))
         self._most, self.refused = most, refused
-        self._socket = _Monitored(self._context, zmq.ROUTER, max(most.values()), silent_s, refused)
+        self._socket = _Monitored(self._context, zmq.ROUTER, max(most.values()), groups, silent_s, refused)
         socket = self._socket.socket
         socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -214,11 +218,12 @@ class SiteLink:
     """``Link`` of a site: its one connection to home, made again by itself."""
 
     def __init__(
-        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int, silent_s: float = SILENT_S
-    ) -> None:
-        """``address``: HOST:PORT of home; ``home``: its public key; ``most``, ``silent_s``: as of ``Listener``."""
+        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int, *, groups: int = 0,
+        silent_s: float = SILENT_S,
+    ) -> None:  # fmt: skip
+        """``address``: HOST:PORT of home; ``home``: its public key; ``most``, ``groups``, ``silent_s``: as of ``Listener``."""
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
-        self._socket = _Monitored(self._context, zmq.DEALER, most, silent_s)
+        self._socket = _Monitored(self._context, zmq.DEALER, most, groups, silent_s)
         socket = self._socket.socket
         socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     CUT = 37  # a: the cut that workers are to save for, b: its step
     LET_GO = 38  # the site's actors get no more places: once they have handed in what they have, they are to be handed over
     STOP = 39
+    TAKEN = 40  # a part of a file: the next one may come
     # both
     BEAT = 64
     PROBE = 65  # says nothing: whether it can be sent tells whether the other end is there
