@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,42 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
     assert {name: site.lost for name, site in stats.sites.items()} == {"site 0": 1, "site 1": 1}
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+
+
+class BackAtTheEnd(Processes):
+    """A machine that is lost has a successor only once the run has made its last version."""
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._over, self._job = over, list[Any]()
+
+    def start(self, job: Any) -> None:
+        if job.incarnation == 1 or self._over():
+            super().start(job)
+        else:
+            self._job.append(job)
+
+    def ended(self) -> Mapping[str, str]:
+        if self._job and self._over():
+            super().start(self._job.pop())
+        return {name: how for name, how in super().ended().items() if all(name != job.name for job in self._job)}
+
+
+def test_the_last_checkpoint_waits_for_a_machine_that_is_lost(tmp_path: Path) -> None:
+    cuts, killed = list[Cut](), list[int]()
+    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=6_400, settings=SMALL)
+    nodes = BackAtTheEnd(lambda: runtime.stats().version >= blue.updates)
+    runtime = on_machines(blue, AWAY, nodes)
+
+    def each(messages: Any) -> None:
+        cuts.extend(message for message in messages if isinstance(message, Cut))
+        if not killed and runtime.stats().version >= 8:
+            killed.append(1)
+            nodes.kill("site 0")
+
+    finish(runtime, each)
+    assert killed and cuts[-1].version == blue.updates and cuts[-1].error is None, cuts
+    assert "actor_1.safetensors" in cuts[-1].files
 
 
 @pytest.mark.thorough

@@ -27,12 +27,11 @@ from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
-from equipoise.runtime.process.process import ProcessRuntime
+from equipoise.runtime.process.process import WAIT_S, ProcessRuntime
 from equipoise.runtime.stats import RunStats
 from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
 
-MOVE_S = 30.0  # that a cut waits at most for sites that move
 EXPECTED = ("another session", "out of order", "no site of this run")  # what a lost connection leaves behind
 
 
@@ -74,7 +73,6 @@ class ClusterRuntime(ProcessRuntime):
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
         self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
-        self._begun: tuple[CutBegun, float] | None = None  # a cut that waits for sites that move, and since when
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
         self._home = Home(
             address=nodes.address, port=_free_port(nodes.address), keys=Keys.made(), sites=Keys.made(), digest=digest(blue),
@@ -151,9 +149,6 @@ class ClusterRuntime(ProcessRuntime):
         if not self._cuts.under_way:
             for name in set(self._nodes.leaving()) - self._leaving:
                 self._let_go(name)
-        if self._begun is not None and not self._may_wait(self._begun[1]):
-            begun, self._begun = self._begun[0], None
-            super()._take("", begun)
         if self._fences and take_back(self._fences, self._cancel):
             self._reconciling = True
         return super().poll(timeout_s)
@@ -196,10 +191,11 @@ class ClusterRuntime(ProcessRuntime):
         self._carried[name] = source
         self._start(name, source)
 
-    def _may_wait(self, since: float) -> bool:
-        """May a cut that has begun wait for sites that move? They do so while the learners hold still."""
+    def _waits(self, begun: CutBegun, since: float) -> bool:
+        """As ``ProcessRuntime._waits``; each cut waits for sites that move, which they do while the learners hold still."""
         moving = self._leaving | self._carried.keys()
-        return bool(moving) and not moving & self._nodes.waits().keys() and time.monotonic() - since < MOVE_S
+        may = bool(moving) and not moving & self._nodes.waits().keys() and time.monotonic() - since < WAIT_S
+        return may or super()._waits(begun, since)
 
     def _order(self, order: dict[str, Any]) -> None:
         """Tell the proxy."""
@@ -246,8 +242,6 @@ class ClusterRuntime(ProcessRuntime):
                 super()._take(message.title, said)
         elif isinstance(message, Linked):
             self._linked(message.site, message.how)
-        elif isinstance(message, CutBegun):
-            self._begun = message, time.monotonic()
         else:
             super()._take(title, message)
 

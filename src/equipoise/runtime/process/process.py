@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
 from equipoise.workers.kind import Kind, crew
 from equipoise.workers.kinds import KINDS
+
+WAIT_S = 30.0  # that a cut waits at most for workers that are not there
 
 
 def shared_device(blue: Blueprint) -> Share | None:
@@ -50,6 +53,7 @@ class ProcessRuntime:
             wake=lambda titles: ring(bells, [title for title in titles if title in bells]),
         )  # fmt: skip
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
+        self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
         self._crew.start(self._queues)
 
     def _queue(self, learner: int) -> SharedQueue:
@@ -99,6 +103,9 @@ class ProcessRuntime:
         if self._reconciling:
             certain = [queue.reconcile() for queue in self._queues]  # each of them looks on
             self._reconciling = not all(certain)
+        if self._begun is not None and not self._waits(*self._begun):
+            begun, self._begun = self._begun[0], None
+            self._cuts.begun(begun.version, obstacle=self._obstacle())
         self._out += self._cuts.ready()
         out, self._out = self._out, []
         return out
@@ -113,9 +120,14 @@ class ProcessRuntime:
         elif isinstance(message, Written):
             self._cuts.written(title, message)
         elif isinstance(message, CutBegun):
-            self._cuts.begun(message.version, obstacle=self._obstacle())
+            self._begun = message, time.monotonic()
         else:
             self._out.append(message)
+
+    def _waits(self, begun: CutBegun, since: float) -> bool:
+        """Does a cut wait, while the learners hold still? The last one does until every worker is there: no other follows."""
+        last = begun.version >= self._blue.updates
+        return last and self._obstacle() is not None and time.monotonic() - since < WAIT_S
 
     def _obstacle(self) -> str | None:
         """The reason why there can be no cut now: the run would not hold still."""
