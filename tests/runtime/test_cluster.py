@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.runtime.messages import Cut, Note
+from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.messages import Cut, Note, Relayed
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 
 AWAY = {"site 0": ["actor 1"], "site 1": ["actor 2", "actor 3"]}
@@ -156,6 +157,36 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     if max_lag == 0:
         here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
         assert there == here
+
+
+class LosesTheWord(ClusterRuntime):
+    """The proxy dies as it passes on that a machine has handed its workers over."""
+
+    lost = 0
+
+    def _take(self, title: str, message: Any) -> None:
+        if isinstance(message, Relayed) and message.said.get("message") == "HandedOver" and not self.lost:
+            self.lost += 1
+            os.kill(pids("proxy")[0], signal.SIGKILL)
+        else:
+            super()._take(title, message)
+
+
+@pytest.mark.thorough
+def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS["impala, lstm"]
+    nodes = Processes()
+    runtime = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, AWAY)
+
+    def each(messages: Any) -> None:
+        if runtime.stats().version >= 8 and not runtime.moved["site 1"]:
+            nodes.drained.add("site 1")
+
+    there, stats = finish(runtime, each)
+    assert runtime.lost == 1 and (stats.sites["site 1"].moved, stats.sites["site 1"].lost) == (1, 0)
+    assert stats.rows["dropped"] == 0
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+    assert there == here
 
 
 @pytest.mark.thorough

@@ -53,6 +53,7 @@ class SiteHost:
         """``scratch``: a folder of this machine, for files that go home."""
         self._job, self.over, self._step = job, "", 0
         self._handing: int | None = None  # the number of the cut in which the workers here save, to go on elsewhere
+        self._handed_in = 0  # the session in which they do
         self._missing: set[str] = set()  # those that have not done so
         (scratch / "logs").mkdir()
         mine = tuple(member for member in job.members if member.title in job.titles)
@@ -102,12 +103,15 @@ class SiteHost:
             self._carrier.clear()
         while self.end.tick(time.monotonic()) is Tick.WORKED:
             ring(self._crew.bells, self._job.titles, always=False)
+        if self._handing is not None and self._handed_in != self.end.sessions:
+            self._handing = None  # home may not have got all of it, and may have got none: once more
         if self.end.leaving and self._handing is None and self.end.joined and self.end.idle and not self._crew.absent:
             self._hand_over()
 
     def _hand_over(self) -> None:
         """Let all workers here save what they are: they wait for places, and will get none."""
         self._handing, self._missing = int(self._board.cut["save"][0]) + 1, set(self._job.titles)
+        self._handed_in = self.end.sessions
         self._save(self._handing, self._step)
 
     def _save(self, number: int, step: int) -> None:

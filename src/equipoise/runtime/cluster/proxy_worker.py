@@ -197,6 +197,7 @@ class ProxyWorker:
             self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
             return
         if site in self._leaving:
+            (self._handed / name).unlink(missing_ok=True)  # of a session that ended before all was here
             write_synced(self._handed / name, data)
             return
         place = checkpoint.aside(self._directory, self._site.cut_step())

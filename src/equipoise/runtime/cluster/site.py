@@ -90,6 +90,7 @@ class SiteEnd:
         self._counted_at = 0.0
         self._files: deque[tuple[Kind, Any]] = deque()  # their parts, and what is said of them, still to be sent
         self._under_way = 0  # parts that home has not taken yet
+        self.sessions = 0  # that have begun
         self.leaving = False  # does home ask for the actors, to give them to another machine?
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
 
@@ -185,6 +186,7 @@ class SiteEnd:
             if frame.a == self._nonce and not self.joined:
                 self.line.begin(frame.b, now)
                 self._asked_at = None
+                self.sessions += 1
         elif kind is Kind.EXPELLED:
             if not self.joined:
                 if self._nonce <= frame.b < self._nonce + AHEAD:  # home's word that a session began was lost on its way
