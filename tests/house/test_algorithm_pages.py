@@ -71,7 +71,7 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     if cls.needs_dataset:
         settings = [*settings, f"source.dataset={recorded(tmp_path / 'rows')}"]
     elif cls.needs_replay:
-        settings = [*settings, "replay.starts_at=0"]
+        settings = [*settings, "replay.starts_at=0", "replay.updates=4"]
     made = api.program(
         ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8,
         steps=64, evaluate_episodes=0, settings=settings,

@@ -108,7 +108,7 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
     made = api.program("CartPole-v1", name, settings=["algorithm.warmth=1.5", "algorithm.normalize_obs=true"])
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
     (policy,) = learning(made).values()
-    assert policy.algorithm == Warm(warmth=1.5, normalize_obs=True, minibatches=16)
+    assert policy.algorithm == Warm(warmth=1.5, normalize_obs=True, minibatches=32)
     assert "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Read where `normalize_obs` is set. A resume keeps it. |" in (
         settings_tables.table(Warm)
     )

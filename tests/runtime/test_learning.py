@@ -80,7 +80,7 @@ def after_success(path: Any, goal: float, of: Any = lambda evaluation: evaluatio
     ("env", "algorithm", "steps", "goal", "floor"),
     [
         ("CartPole-v1", "a2c", 500_000, 475.0, 300.0), ("CartPole-v1", "qr_dqn", 50_000, 475.0, 300.0),
-        ("Pendulum-v1", "tqc", 6_000, -200.0, -300.0), ("Pendulum-v1", "crossq", 10_000, -200.0, -300.0),
+        ("Pendulum-v1", "tqc", 10_000, -200.0, -300.0), ("Pendulum-v1", "crossq", 10_000, -200.0, -300.0),
     ],
 )  # fmt: skip
 def test_three_seeds_reach_the_goal_and_keep_it(

@@ -143,9 +143,9 @@ def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "minibatches"),
     [
-        ({"recipe": False}, 16),  # 2,048 rows
-        ({"recipe": False, "unroll": 16}, 4),  # 512 rows: 128 in each, as they are
-        ({"recipe": False, "unroll": 33}, 8),  # 1,056 rows, which 16 do not leave 128 each
+        ({"recipe": False}, 32),  # 2,048 rows
+        ({"recipe": False, "unroll": 8}, 4),  # 256 rows: 64 in each, as they are
+        ({"recipe": False, "unroll": 33}, 16),  # 1,056 rows, which 32 do not leave 64 each
         ({"recipe": False, "actors": 1, "envs_per_actor": 8, "unroll": 512}, 8),  # 4,096 rows of 8 windows
         ({"recipe": False, "settings": ["algorithm.minibatches=2"]}, 2),
         ({"recipe": False, "algorithm": "appo"}, 4),

@@ -20,13 +20,14 @@ from equipoise import tree
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
 from equipoise.facts import Help
 from equipoise.returns import gae
-from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Positive, Share, Trajectory, Tree
+from equipoise.types import Batch, Count, LossOutput, NonNegative, Optimizer, Pool, Positive, Share, Trajectory, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(ActorCriticAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {"placement.max_lag": 0}
-    minibatch_rows: ClassVar[int] = 128
+    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant")
+    minibatch_rows: ClassVar[int] = 64
 
     lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
     clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2

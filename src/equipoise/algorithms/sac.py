@@ -23,8 +23,9 @@ authors' code); a return of several steps has the entropy of its last one only; 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -63,6 +64,9 @@ class SoftActorCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicyAlgorithm):
+    # One stream and an update a step, as the authors have it: more streams are as many steps without news.
+    defaults: ClassVar[Mapping[str, Any]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
+
     temperature: Annotated[Positive, Help("Weight of the entropy at first; for good where it is not learned.")] = 1.0
     learn_temperature: Annotated[bool, Help("Follow the target entropy with the temperature."), KEPT] = True
     target_entropy: Annotated[

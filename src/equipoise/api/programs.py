@@ -61,7 +61,7 @@ def program(
     except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as
     ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
     or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
-    Without a recipe a large batch of an algorithm with ``minibatch_rows`` is cut into up to 16 minibatches.
+    Without a recipe a large batch of an algorithm with ``minibatch_rows`` is cut into up to 32 minibatches.
     """
     check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)

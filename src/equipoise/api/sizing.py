@@ -33,7 +33,7 @@ SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
 MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many steps
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
-MOST_MINIBATCHES = 16
+MOST_MINIBATCHES = 32
 WAITS = 0.5  # an env that computes for less than this share of a step waits for something outside, and needs no core
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
@@ -165,8 +165,8 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
 
 
 def cut(policy: Policy) -> Policy:
-    """Cut a large batch into more minibatches than the algorithm's default, since a step of 512 rows learns little more than
-    one of 128.
+    """Cut a large batch into more minibatches than the algorithm's default, since a step of many rows learns little more than
+    one of 64.
     """
     algorithm = policy.algorithm
     if not algorithm.minibatch_rows:

@@ -11,8 +11,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("CartPole-v1", "ppo"): {
         "policy.unroll": 32, "policy.batch": 16,
         "algorithm.gamma": 0.98, "algorithm.lambda_": 0.8, "algorithm.entropy": 0.0,
-        "optimizer.learning_rate": 0.001, "algorithm.epochs": 10, "algorithm.minibatches": 2, "algorithm.clip": 0.2,
-        "algorithm.anneal_clip": True,
+        "optimizer.learning_rate": 0.001, "optimizer.schedule": "linear", "algorithm.epochs": 10, "algorithm.minibatches": 2,
+        "algorithm.clip": 0.2, "algorithm.anneal_clip": True,
         "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 500_000,
     },
     # Found here: separate torsos and scaled rewards, or the value loss (values near 50) drowns the policy's gradient in the
@@ -48,7 +48,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("Acrobot-v1", "ppo"): {
         "policy.unroll": 64, "policy.batch": 32,
         "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.entropy": 0.01,
-        "optimizer.learning_rate": 0.001, "algorithm.epochs": 4, "algorithm.minibatches": 4, "algorithm.clip": 0.2,
+        "optimizer.learning_rate": 0.001, "optimizer.schedule": "linear", "algorithm.epochs": 4, "algorithm.minibatches": 4,
+        "algorithm.clip": 0.2,
         "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
     },
     ("Acrobot-v1", "impala"): {
@@ -133,13 +134,14 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "replay.capacity": 100_000, "replay.starts_at": 1_000, "replay.updates": 4,
         "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 20_000,
     },
-    # Pendulum's SAC with the learning rate of sb3-contrib. It stops early: it dips later (docs/results/new-algorithms.md).
-    # rl-baselines3-zoo's TQC has 64-64, lr 1e-3, generalised state-dependent exploration and 2e4 steps.
+    # sb3-contrib's defaults, which are TQC's here: lr 3e-4, an update a step of one stream. With four streams it dips after
+    # 6,000 steps (docs/results/new-algorithms.md). rl-baselines3-zoo's TQC has 64-64, lr 1e-3, generalised state-dependent
+    # exploration and 2e4 steps.
     ("Pendulum-v1", "tqc"): {
         "policy.unroll": 1, "policy.batch": 256,
         "algorithm.random_steps": 500,
-        "replay.capacity": 100_000, "replay.starts_at": 500, "replay.updates": 4,
-        "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1, "schedule.steps": 6_000,
+        "replay.capacity": 100_000, "replay.starts_at": 500, "replay.updates": 1,
+        "placement.actors": 1, "placement.envs_per_actor": 1, "placement.max_lag": 1, "schedule.steps": 10_000,
     },
     # After rl-baselines3-zoo's CrossQ (critics of 256-256, delay 2, batch 256, an update a step, 2e4 steps).
     #

@@ -12,7 +12,7 @@ from typing import Any
 PPO = {
     "policy.unroll": 128, "policy.batch": 16,
     "algorithm.gamma": 0.99, "algorithm.lambda_": 0.95, "algorithm.clip": 0.2, "algorithm.entropy": 0.0,
-    "optimizer.learning_rate": 0.0006, "algorithm.epochs": 10, "algorithm.minibatches": 8,
+    "optimizer.learning_rate": 0.0006, "optimizer.schedule": "linear", "algorithm.epochs": 10, "algorithm.minibatches": 8,
     "algorithm.normalize_obs": True, "rewards.normalize": True,
     "placement.actors": 1, "placement.envs_per_actor": 16, "placement.max_lag": 0, "schedule.steps": 1_000_000,
 }  # fmt: skip

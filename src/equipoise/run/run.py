@@ -78,9 +78,8 @@ class Run:
             forkserver.prepare(central=program.placement.inference == "central")
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
-        self._warnings: list[str] = []
-        if self._processes:
-            self._warnings += [*order_of_stores(), *crowded(program.placement.learners, program.placement.threads)]
+        crowds = crowded(program.placement.learners, program.placement.threads)
+        self._warnings = [*order_of_stores(), *crowds] if self._processes else []
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         if resume is None:
