@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,17 +16,16 @@ from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
 from equipoise.programs.refusals import check as check_program
-from equipoise.programs.refusals import check_replays, check_resume
+from equipoise.programs.refusals import check_replays, check_resume, fixed
 from equipoise.programs.settings import (
     Settings,
     apply_settings,
     convert,
     pairs,
 )
-from equipoise.record import checkpoint
+from equipoise.record import checkpoint, paths
 from equipoise.record.directory import CLUSTER, RunDirectory
-from equipoise.record.mirror import Mirror, fetch, there
-from equipoise.record.paths import RUN
+from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import step_of
 from equipoise.run.measure import choose
 from equipoise.run.run import Run
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
 
 InitWhat = Literal["weights", "learner"]
+
+# Where no one names them they are measured, so that one command may find others when it is started again.
+MEASURED = {"actors", "envs_per_actor", "unroll", "batch", "minibatches", "updates", "inference", "learners"}
 
 __all__ = ["NothingToDo", "resume", "train"]
 
@@ -87,6 +90,15 @@ def train(
         made, sizes = fitted(made, given, recipe=options.get("recipe", True))
         if sizes:
             tell(sizes)
+    if or_resume and out is None:
+        raise ValueError("or_resume: expected out, the directory or URL where the run may be, got none")
+    url = out if is_url(out) else None
+    held, notes = "nothing" if out is None else holds(out), list[str]()
+    if or_resume and held == "a run":
+        assert out is not None
+        return resume(out, on=on, trust=trust, cluster=cluster, same=made)
+    if url is not None and not or_resume and held != "nothing":
+        raise FileExistsError(f"{url}: expected no run there, got {held}; --or-resume goes on with it")
     what: InitWhat = convert(init_what, InitWhat, "init_what")
     if init_from is None and what != "weights":
         raise ValueError(f"init_what={what}: expected init_from, the run or checkpoint that it is taken from, got none")
@@ -97,17 +109,11 @@ def train(
     for setting in auto:
         made, record = choose(made, setting, on=on, tell=tell)
         chosen |= record
-    url = out if is_url(out) else None
-    if or_resume and out is None:
-        raise ValueError("or_resume: expected out, the directory or URL where the run may be, got none")
-    if out is not None and (there(url) if url is not None else (Path(out).expanduser() / RUN).is_file()):
-        if or_resume:
-            return resume(out, on=on, trust=trust, cluster=cluster, same=made)
-        if url is not None:
-            raise FileExistsError(f"{url}: expected no run there, got one; --or-resume goes on with it")
-    chosen |= {} if url is None else {"mirror": url}
     nodes = connected(on, cluster or {})
     with _disconnected(nodes):
+        if or_resume and held == "a beginning":
+            kept = "its files are replaced" if out is None or url else f"what it left is now in {paths.set_aside(Path(out))}"
+            notes = [f"{out}: a run ended there before its first checkpoint and begins anew; {kept}"]
         return Run(
             made,
             on=on,
@@ -116,8 +122,10 @@ def train(
             learner=what == "learner",
             tensorboard=tensorboard,
             wandb=wandb,
-            chosen=chosen,
+            chosen=chosen | ({} if url is None else {"mirror": url}),
             nodes=nodes,
+            mirror=url,
+            notes=notes,
         )
 
 
@@ -154,15 +162,36 @@ def resume(
 
     ``trust``: modules and ``module:callable`` that a run from elsewhere may import. ``cluster``: as for ``train``; what is not
     said stays as it was.
-    ``directory`` may be a URL; ``same``: the program that the run must have.
-    Raises ``NothingToDo`` where the run is complete already.
+    ``directory`` may be a URL. ``same``: the program of a command that is given again; more steps than the run has extend it.
+    ValueError where it is another program. Raises ``NothingToDo`` where the run is complete already.
     """
-    url = directory if is_url(directory) else None
-    run = RunDirectory.open(directory if url is None else fetch(url), trusted=trust)
-    if same is not None and (other := differences(run.program, same)):
-        said = ", ".join(f"{key} {was!r} (now {now!r})" for key, (was, now) in list(other.items())[:3])
-        raise ValueError(f"{directory}: expected a run of the same program to go on with, got one with {said}")
+    if not is_url(directory):
+        return _resumed(Path(directory), directory, on, settings, trust, cluster, same, fields)
+    fetched = fetch(directory)
+    try:
+        return _resumed(fetched, directory, on, settings, trust, cluster, same, fields)
+    except BaseException:
+        shutil.rmtree(fetched, ignore_errors=True)  # a copy
+        raise
+
+
+def _resumed(
+    path: Path,
+    place: str | os.PathLike[str],
+    on: On | None,
+    settings: Settings,
+    trust: Sequence[str],
+    cluster: Mapping[str, Any] | None,
+    same: Program | None,
+    fields: dict[str, Any],
+) -> Run:
+    """``resume`` the run in the directory ``path``, which is at ``place`` for the user."""
+    run = RunDirectory.open(path, trusted=trust)
     given = read_fields({key: value for key, value in fields.items() if value is not None}, run.program)
+    notes = list[str]()
+    if same is not None:
+        more, notes = _again(run.program, same, place)
+        given |= more
     check_replays(run.program, [key for key, _ in pairs(settings)])
     made = apply_settings(alter(run.program, **given), settings)
     if made.schedule.steps != run.program.schedule.steps and made.schedule.schedule_steps is None:
@@ -173,16 +202,31 @@ def resume(
     at = step_of(source.meta)
     solved = summary is not None and summary["status"] == "solved" and made.evaluation.stop_at == run.program.evaluation.stop_at
     if solved and made.schedule.steps <= run.program.schedule.steps:
-        raise NothingToDo(f"{run.path} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
+        raise NothingToDo(f"{place} is solved: nothing to do; --stop-at RETURN or more --steps goes on")
     if given.get("steps", at) < at:
-        raise ValueError(f"{run.path}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
+        raise ValueError(f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}")
     if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
-        raise NothingToDo(f"{run.path} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
+        raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
     before = run.run.get(CLUSTER, {}) if where == "ray" else {}
     nodes = connected(where, {**before, **(cluster or {})})
     with _disconnected(nodes):
-        going = Run(made, on=where, resume=run, source=source, nodes=nodes)
-        if url is not None:  # a URL that only the fetched run.json names is not written to
-            run.mirror = Mirror(run.path, url)
-        return going
+        # A URL that only the fetched run.json names is not written to.
+        mirror = place if is_url(place) else None
+        return Run(made, on=where, resume=run, source=source, nodes=nodes, mirror=mirror, notes=notes)
+
+
+def _again(was: Program, now: Program, place: str | os.PathLike[str]) -> tuple[dict[str, int], list[str]]:
+    """What a command that is given again changes of its run, which is more steps, and a note on what it does not change.
+
+    ValueError where it is the command of another run.
+    """
+    other = differences(was, now)
+    if refused := [key for key in fixed(was, now) if key.rpartition(".")[2] not in MEASURED]:
+        said = ", ".join(f"{key} {other[key][0]!r} (now {other[key][1]!r})" for key in refused[:3])
+        raise ValueError(f"{place}: expected a run of the same program to go on with, got one with {said}")
+    if now.schedule.schedule_steps is None:
+        other.pop("schedule.schedule_steps", None)
+    more = {"steps": now.schedule.steps} if now.schedule.steps > was.schedule.steps else {}
+    kept = [f"{key} {mine!r} (now {its!r})" for key, (mine, its) in other.items() if not (more and key == "schedule.steps")]
+    return more, [f"the run keeps {', '.join(kept)}; 'equipoise resume' changes what can be changed"] if kept else []

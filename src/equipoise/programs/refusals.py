@@ -26,7 +26,7 @@ from equipoise.types import (
     learning,
 )  # fmt: skip
 
-__all__ = ["check", "check_read", "check_replays", "check_resume", "refuse"]
+__all__ = ["check", "check_read", "check_replays", "check_resume", "fixed", "refuse"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- program
@@ -279,12 +279,16 @@ def _unread(program: Program, key: str) -> str:
 # ----------------------------------------------------------------------------------------------------------------- resume
 
 
+def fixed(old: Program, new: Program) -> list[str]:
+    """The differences that a resume cannot make."""
+    settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
+    return [key for key in differences(old, new) if key not in settings or settings[key].rule == "kept"]
+
+
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """Return the differences; ValueError for one that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
-    settings = {setting.key: setting for setting in (*fields.settings(old), *fields.settings(new))}
-    refused = [key for key in changes if key not in settings or settings[key].rule == "kept"]
-    if refused:
+    if refused := fixed(old, new):
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
         free = [setting.key for room, part in fields.parts(new) for setting in fields.of(part, room) if setting.rule == "free"]
         raise ValueError(

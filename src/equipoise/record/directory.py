@@ -27,17 +27,12 @@ from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import host, versions
-from equipoise.record.paths import RUN
+from equipoise.record.paths import CAPSULES, RUN
 from equipoise.record.report import Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
 from equipoise.types import Program
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
 METRICS, CHECKPOINTS, VIDEOS, LOGS = "metrics.jsonl", "checkpoints", "videos", "logs"
-CAPSULES = "capsules"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -78,12 +72,13 @@ class RunDirectory:
         wandb: str | None = None,
         extra: Mapping[str, Any] | None = None,
         spec: Mapping[str, Any] | None = None,
+        mirror: str | None = None,
     ) -> Self:
         """A new directory with its run.json; ``extra`` is what was measured at start and a resume must use again.
 
         ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets it, too.
 
-        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too.
+        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports, too. ``mirror``: a URL.
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
@@ -104,42 +99,46 @@ class RunDirectory:
         }
         write_atomic(directory / RUN, json_bytes(run))
         made = cls(directory, program, plain(run))
-        made._begin_writing()
-        made._write_spec(spec)
         try:
-            made.mirror = Mirror(directory, url) if (url := run.get("mirror")) else None
+            made._begin_writing()
+            made._write_spec(spec)
             made._begin_wandb()
-        except Exception:
-            made.close()
-            shutil.rmtree(directory)
+            made._begin_mirror(mirror)
+        except BaseException:
+            made.discard()
             raise
         return made
 
     def go_on(
         self, program: Program, *, on: str, step: int, changes: Mapping[str, Any], extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None, source: Source | None = None,
+        spec: Mapping[str, Any] | None = None, source: Source | None = None, mirror: str | None = None,
     ) -> None:  # fmt: skip
         """Write into this directory again, from the checkpoint of ``step`` on: what was reported after it is cut off.
 
-        ``extra`` and ``spec``: as for ``create``, as they are now. ``source``: the checkpoint.
+        ``extra``, ``spec`` and ``mirror``: as for ``create``, as they are now. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
             told = self._readable_metrics()
             self._begin_wandb(told=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
+            resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
+            data = to_json(program)
+            self.run |= {"program": data, "signature": trust.signature(data), "on": on, "versions": versions(), "host": host()}
+            self.run |= plain(extra or {})
+            self.run["resumed"] = [*self.run.get("resumed", []), resumed]
+            self._program = program
+            self._unconfirmed = True
+            self._write_spec(spec)
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            self._begin_mirror(mirror)
         except BaseException:
             self.close()
             raise
-        resumed = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changes": plain(changes), "on": on}
-        data = to_json(program)
-        self.run |= {"program": data, "signature": trust.signature(data), "on": on, "versions": versions(), "host": host()}
-        self.run |= plain(extra or {})
-        self.run["resumed"] = [*self.run.get("resumed", []), resumed]
-        self._program = program
-        self._unconfirmed = True
-        self._write_spec(spec)
-        (self.path / SUMMARY).unlink(missing_ok=True)
+
+    def _begin_mirror(self, url: str | None) -> None:
+        """The last step of a beginning, so that nothing is copied of one that fails."""
+        self.mirror = None if url is None else Mirror(self.path, url)
 
     def _write_spec(self, spec: Mapping[str, Any] | None) -> None:
         self._spec = spec
@@ -169,16 +168,9 @@ class RunDirectory:
         checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
-        """Lock the directory, which the kernel undoes when this process ends, however; ValueError if another has done so."""
-        if fcntl is not None:
-            self._lock = os.open(self.path, os.O_RDONLY)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.close()
-                raise ValueError(
-                    f"{self.path}: expected a run that has ended, got one that another process writes now"
-                ) from None
+        """Lock the directory; ValueError where another process has done so."""
+        self._lock = paths.lock(self.path)
+        (self.path / LOGS).mkdir(exist_ok=True)
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
 
     @classmethod
@@ -283,7 +275,9 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Close and remove the directory of a run that did not begin."""
+        """Close and remove the directory of a run that did not begin, of which nothing is copied."""
+        if self.mirror is not None:
+            self.mirror.close(last_s=0.0)
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -382,9 +376,9 @@ class RunDirectory:
     def videos(self) -> Path:
         return self.path / VIDEOS
 
-    def make_logs(self) -> str:
+    @property
+    def logs(self) -> str:
         """The directory into which the processes of workers print."""
-        (self.path / LOGS).mkdir(exist_ok=True)
         return str((self.path / LOGS).absolute())
 
     @property

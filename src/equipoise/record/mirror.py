@@ -1,8 +1,9 @@
 """A mirror: a run directory copied to a URL (fsspec: s3, file, memory and others) beside the run, and fetched from there.
 
 A thread copies, one file at a time. A checkpoint's files and its replay's rows come first and its manifest last, so a reader of
-the URL sees a whole checkpoint or none. A segment of rows grows here, so each length of it has a name of its own there. What
-fails is told once per cause and tried again with the next checkpoint; the run goes on.
+the URL sees a whole checkpoint or none. A segment of rows grows here, so each length of it has a name of its own there. The
+URL is listed each time: what an earlier process left there is used, or removed. What fails is told once per cause and tried
+again with the next checkpoint; the run goes on.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from equipoise.files import LARGEST_JSON, is_url, parse_json
+from equipoise.envs.failures.capsule import ARRAYS, RECORD
+from equipoise.files import LARGEST_JSON, is_url, parse_json, read_bounded
 from equipoise.hints import install
 from equipoise.record import checkpoint
-from equipoise.record.paths import RUN
+from equipoise.record.paths import CAPSULES, RUN
 from equipoise.record.summary import SUMMARY
 
 ROOMS = ("checkpoints", "checkpoints/best")
+ROWS_ROOM = f"{ROOMS[0]}/{checkpoint.SEGMENTS}"
 SMALL = (RUN, checkpoint.SPEC, "metrics.jsonl", SUMMARY)
 STEP = re.compile(r"step_\d{1,19}")
+ROWS = re.compile(rf"{ROWS_ROOM}/{checkpoint.SEGMENT.pattern}\.[0-9a-f]{{24}}(\.part)?")  # "_row_name" makes them
+SECRET = re.compile(r"://[^/@]*:.*@|^https?://[^/]*@|\?.*=")  # user:password@, token@, ?signature=
+OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}  # stores without folders; an object is whole or not there
 CHUNK = 8 << 20  # bytes read at once
+PART = 96 << 20  # bytes sent at once: a segment of a replay's rows
+MOST_CAPSULES = 100  # that are copied
 END_S = 300.0  # that the end of a run waits for its mirror, at most
 
 
@@ -34,7 +42,13 @@ class Store:
     """The files at a URL."""
 
     def __init__(self, url: str) -> None:
-        """ValueError that says what to install where the protocol has no package here."""
+        """ValueError for a URL with a secret in it, and where the protocol has no package here."""
+        if SECRET.search(url):  # the message does not repeat it
+            raise ValueError(
+                f"{url.partition('://')[0]}://...: expected a URL without a password, key or token, since run.json and logs "
+                "would show it, got one with; give it by the environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) "
+                "or by fsspec's configuration in ~/.config/fsspec"
+            )
         try:
             from fsspec.core import url_to_fs
         except ImportError:
@@ -46,21 +60,31 @@ class Store:
         except ValueError as error:
             raise ValueError(f"{url}: expected a URL such as s3://bucket/run, got: {error}") from None
         self.url, self.root = url, str(root).rstrip("/")
+        protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
+        self._folders = not protocols & OBJECTS
 
     def at(self, name: str) -> str:
         return f"{self.root}/{name}"
 
+    def has(self, name: str) -> bool:
+        return bool(self.fs.exists(self.at(name)))
+
     def put(self, file: Path, name: str, size: int | None = None) -> None:
-        """Copy a file, or its first ``size`` bytes; OSError where that many are not there afterwards."""
+        """Copy a file, or its first ``size`` bytes, whole or not at all; OSError where that many did not arrive."""
         size = file.stat().st_size if size is None else size
-        self.fs.makedirs(self.at(name).rpartition("/")[0], exist_ok=True)
+        path = self.at(name)
+        aside = f"{path}.part" if self._folders else path
+        if self._folders:
+            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         left = size
-        with file.open("rb") as source, self.fs.open(self.at(name), "wb") as target:
+        with file.open("rb") as source, self.fs.open(aside, "wb", block_size=PART) as target:
             while left and (data := source.read(min(CHUNK, left))):
                 target.write(data)
                 left -= len(data)
-        if (there := self.fs.info(self.at(name))["size"]) != size:
+        if (there := self.fs.info(aside)["size"]) != size:
             raise OSError(f"{self.url}/{name}: expected {size:,} bytes written, got {there:,}")
+        if self._folders:
+            self.fs.mv(aside, path)
 
     def read(self, name: str, most: int = LARGEST_JSON) -> bytes:
         """The bytes of a small file; ValueError where it is larger than ``most``."""
@@ -87,26 +111,63 @@ class Store:
             return []
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
+    def rows(self) -> dict[str, int]:
+        """The rows of replays: names and sizes, also of what was cut short."""
+        found = self.fs.find(self.at(ROWS_ROOM), detail=True)
+        names = {path.removeprefix(f"{self.root}/"): about["size"] for path, about in found.items()}
+        return {name: size for name, size in names.items() if ROWS.fullmatch(name)}
+
     def remove(self, name: str) -> None:
-        if self.fs.exists(self.at(name)):
+        if self.has(name):
             self.fs.rm(self.at(name), recursive=True)
 
     def steps(self, room: str) -> list[str]:
         """The checkpoints of a room that have a manifest, the newest first."""
         found = [name for name in self.names(room) if STEP.fullmatch(name)]
-        whole = [name for name in found if self.fs.exists(self.at(f"{room}/{name}/{checkpoint.MANIFEST}"))]
+        whole = [name for name in found if self.has(f"{room}/{name}/{checkpoint.MANIFEST}")]
         return sorted(whole, key=lambda name: int(name[5:]), reverse=True)
 
 
-def there(url: str) -> bool:
-    """Is a run with a whole checkpoint at this URL?"""
-    store = Store(url)
-    return bool(store.steps(ROOMS[0])) and bool(store.fs.exists(store.at(RUN)))
+@contextmanager
+def _plainly(url: str) -> Iterator[None]:
+    """What a store's package raises of its own (no credentials, no answer) becomes an OSError that names the URL."""
+    try:
+        yield
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise OSError(f"{url}: expected a store that answers, got {type(error).__name__}: {error}") from error
+
+
+Held = Literal["nothing", "a beginning", "a run"]
+
+
+def holds(place: str | os.PathLike[str]) -> Held:
+    """What is at a path or a URL: "a run" has a whole checkpoint, also a damaged one, or has reached its end."""
+    if is_url(place):
+        store = Store(place)
+        with _plainly(place):
+            return _held(store.has, store.read, store.steps(ROOMS[0]))
+    folder = Path(place).expanduser()
+    steps = [path.name for path in (folder / ROOMS[0]).glob("*step_*") if checkpoint.STEP.fullmatch(path.name)]
+    return _held(lambda name: (folder / name).is_file(), lambda name: read_bounded(folder / name, LARGEST_JSON), steps)
+
+
+def _held(has: Callable[[str], bool], read: Callable[[str], bytes], steps: list[str]) -> Held:
+    if not has(RUN):
+        return "nothing"
+    if any(has(f"{ROOMS[0]}/{step}/{checkpoint.LEARNER}") for step in steps):
+        return "a run"
+    with suppress(OSError, ValueError):  # none, or a damaged one
+        said = parse_json(read(SUMMARY), SUMMARY)
+        if isinstance(said, dict) and said.get("status") in ("completed", "solved"):
+            return "a run"
+    return "a beginning"
 
 
 def _row_name(name: str, said: checkpoint.Entry) -> str:
     """The name of a segment's rows at the URL: that of this length of it."""
-    return f"checkpoints/{checkpoint.SEGMENTS}/{name}.{said['sha256'][:24]}"
+    return f"{ROWS_ROOM}/{name}.{said['sha256'][:24]}"
 
 
 class Mirror:
@@ -119,7 +180,8 @@ class Mirror:
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
         self.failures, self.url = 0, url
-        threading.Thread(target=self._work, daemon=True, name="mirror").start()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
+        self._thread.start()
 
     def wake(self, tell: Callable[[str], object] = lambda text: None) -> None:
         """There is something new to copy; ``tell`` hears the warnings so far. Does not wait."""
@@ -144,13 +206,14 @@ class Mirror:
             tell(text)
         return in_time and self.failures == before
 
-    def close(self) -> None:
-        """Copy the last lines of a finished run, for a moment, and end the thread."""
-        if not self._over:
-            self.finish(10.0)
+    def close(self, last_s: float = 10.0) -> None:
+        """Copy the last lines of a finished run, for ``last_s`` seconds at most (0: not at all), and end the thread."""
+        if last_s and not self._over:
+            self.finish(last_s)
         with self._state:
             self._over = True
             self._state.notify_all()
+        self._thread.join(1.0)  # one that waits for a store is left to it
 
     def _work(self) -> None:
         while True:
@@ -175,16 +238,18 @@ class Mirror:
     def _copy(self) -> None:
         for name in SMALL:
             self._small(name)
-        for room in ROOMS:
-            here = self._directory / room
-            steps = sorted((p for p in here.glob("step_*") if STEP.fullmatch(p.name)), key=lambda p: int(p.name[5:]))
-            for path in reversed(steps):  # the newest first
+        rows = self._store.rows()
+        whole: dict[str, dict[str, set[str]]] = {room: {} for room in ROOMS}  # here and there, with the rows that each names
+        for room, steps in whole.items():
+            here = [path for path in (self._directory / room).glob("step_*") if STEP.fullmatch(path.name)]
+            for path in sorted(here, key=lambda p: int(p.name[5:]), reverse=True):
                 try:
-                    self._checkpoint(room, path)
+                    steps[path.name] = self._checkpoint(room, path, rows)
                 except FileNotFoundError:
                     if path.is_dir():
                         raise  # else it was removed meanwhile, as old ones are
-            self._tidy(room, {path.name for path in steps})
+        self._tidy(whole, rows)
+        self._capsules()
 
     def _small(self, name: str) -> None:
         file = self._directory / name
@@ -198,46 +263,52 @@ class Mirror:
             self._store.put(file, name, about.st_size)
             self._sent[name] = (about.st_mtime_ns, about.st_size)
 
-    def _checkpoint(self, room: str, path: Path) -> None:
+    def _checkpoint(self, room: str, path: Path, rows: dict[str, int]) -> set[str]:
+        """Copy a checkpoint that is not there yet -> the names of its rows at the URL; ``rows``: those that are there."""
         name = f"{room}/{path.name}"
         data = (path / checkpoint.MANIFEST).read_bytes()
+        said = parse_json(data, path / checkpoint.MANIFEST)
+        segments = {_row_name(segment, entry): (segment, entry["size"]) for segment, entry in said["segments"].items()}
         if self._sent.get(name) == data:
-            return
+            return set(segments)
         manifest = f"{name}/{checkpoint.MANIFEST}"
-        if self._store.fs.exists(self._store.at(manifest)):
+        if self._store.has(manifest):
             if self._store.read(manifest) == data:
                 self._sent[name] = data
-                return
+                return set(segments)
             self._store.remove(manifest)  # another one of this step: its files are about to be replaced
-        said = parse_json(data, path / checkpoint.MANIFEST)
-        for segment, entry in said["segments"].items():
-            rows = _row_name(segment, entry)
-            if rows not in self._sent:
-                self._store.put(self._directory / "checkpoints" / checkpoint.SEGMENTS / segment, rows, entry["size"])
-                self._sent[rows] = True
+        for row_name, (segment, size) in segments.items():
+            if rows.get(row_name) != size:
+                self._store.put(self._directory / ROWS_ROOM / segment, row_name, size)
+                rows[row_name] = size
         for file in said["files"]:
             self._store.put(path / file, f"{name}/{file}")
         self._store.put(path / checkpoint.MANIFEST, manifest)
         self._sent[name] = data
+        return set(segments)
 
-    def _tidy(self, room: str, kept: set[str]) -> None:
-        """Remove the checkpoints and the rows that are no longer here, once a newer checkpoint is whole there."""
-        if not kept.intersection(self._store.steps(room)):
+    def _tidy(self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int]) -> None:
+        """Remove the checkpoints that are no longer here, and rows that none names, once one is whole here and there."""
+        if not whole[ROOMS[0]]:
             return
-        for name in self._store.names(room):
-            if STEP.fullmatch(name) and name not in kept:
-                self._store.remove(f"{room}/{name}/{checkpoint.MANIFEST}")
-                self._store.remove(f"{room}/{name}")
-                self._sent.pop(f"{room}/{name}", None)
-        if room == ROOMS[0]:
-            named: set[str] = set()
-            for step in self._store.steps(room):
-                data = parse_json(self._store.read(f"{room}/{step}/{checkpoint.MANIFEST}"), step)
-                named |= {_row_name(name, entry) for name, entry in data["segments"].items()}
-            for rows in [key for key in self._sent if key.startswith(f"checkpoints/{checkpoint.SEGMENTS}/")]:
-                if rows not in named:
-                    self._store.remove(rows)
-                    del self._sent[rows]
+        for room, steps in whole.items():
+            for name in self._store.names(room):
+                if STEP.fullmatch(name) and name not in steps:
+                    self._store.remove(f"{room}/{name}/{checkpoint.MANIFEST}")
+                    self._store.remove(f"{room}/{name}")
+                    self._sent.pop(f"{room}/{name}", None)
+        for row_name in rows.keys() - set().union(*whole[ROOMS[0]].values()):
+            self._store.remove(row_name)
+
+    def _capsules(self) -> None:
+        """Copy the first capsules, each with its record last. One that is there already, of the same cause, stays."""
+        found = sorted(path.parent for path in (self._directory / CAPSULES).glob(f"[!.]*/{RECORD}"))
+        for path in found[:MOST_CAPSULES]:
+            name = f"{CAPSULES}/{path.name}"
+            if name not in self._sent:
+                for file in () if self._store.has(f"{name}/{RECORD}") else (ARRAYS, RECORD):
+                    self._store.put(path / file, f"{name}/{file}")
+                self._sent[name] = True
 
 
 # --------------------------------------------------------------------------------------------------------------- fetching
@@ -258,8 +329,13 @@ def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
     manifest says; ``whole``: one that a run can go on from. FileNotFoundError where there is none.
     """
     store = Store(url)
-    skipped: list[str] = []
-    if not store.fs.exists(store.at(RUN)):
+    with _plainly(url):
+        return _fetch(store, into, whole)
+
+
+def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
+    url, skipped = store.url, list[str]()
+    if not store.has(RUN):
         raise FileNotFoundError(f"{url}: expected a run with a {RUN}, got none; 'equipoise train ENV --out {url}' makes one")
     if into is None:
         into = Path("runs")
@@ -267,7 +343,7 @@ def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", store.root.rpartition("/")[2]).lstrip(".-") or "run"
     directory = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=into))
     for name in SMALL:
-        if store.fs.exists(store.at(name)):
+        if store.has(name):
             store.get(name, directory / name, 1 << 40)
     for room in ROOMS:
         for step in store.steps(room):

@@ -11,7 +11,13 @@ from equipoise.hints import nearest
 from equipoise.programs.program import algorithm_name
 from equipoise.types import Program, learning
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 RUN = "run.json"  # the file that makes a directory a run
+CAPSULES = "capsules"
 
 
 def make_default(program: Program) -> Path:
@@ -38,6 +44,35 @@ def make(directory: Path) -> Path:
         raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+def lock(directory: Path) -> int | None:
+    """Lock a run directory, which the kernel undoes when this process ends, however -> what to close to undo it.
+
+    ValueError where another process has locked it.
+    """
+    handle = None
+    if fcntl is not None:
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise ValueError(f"{directory}: expected a run that has ended, got one that another process writes now") from None
+    return handle
+
+
+def set_aside(directory: Path) -> Path:
+    """Rename a run directory that no process writes -> its new path: the first free one of DIR.1, DIR.2 and so on."""
+    directory = directory.expanduser().absolute()
+    handle, n = lock(directory), 1
+    try:
+        while (target := directory.with_name(f"{directory.name}.{n}")).exists():
+            n += 1
+        return directory.rename(target)
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def near_runs(path: Path) -> str:

@@ -59,7 +59,7 @@ class Run:
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
         wandb: str | None = None, chosen: Mapping[str, Any] | None = None, kinds: Sequence[Kind] = KINDS,
-        nodes: RayNodes | None = None,
+        nodes: RayNodes | None = None, mirror: str | None = None, notes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
         had; or one that goes on (``resume``).
@@ -68,46 +68,45 @@ class Run:
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
         ``chosen``: what was measured for this program, which run.json tells. ``kinds`` of workers that the run is made of.
         ``nodes``: with ``on="ray"``, the machines of the cluster, from which the run disconnects at its end.
+        ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
         """
         check(program)
         self._processes = on != "serial"  # of their own for the workers
-        self._nodes = nodes
+        self._nodes, place = nodes, program.placement
+        self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
         if self._processes:
             if nodes is None:  # else it is known once the workers are dealt to machines
                 check_processes(program)
-            forkserver.prepare(central=program.placement.inference == "central")
+            forkserver.prepare(central=place.inference == "central")
+            self._warnings += [*order_of_stores(), *crowded(place.learners, place.threads)]
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
-        crowds = crowded(program.placement.learners, program.placement.threads)
-        self._warnings = [*order_of_stores(), *crowds] if self._processes else []
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
+        blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
+        self._warnings += recorded_rows.doubts(program, blue.dataset)
         if resume is None:
-            blue = blueprint.blueprint(program, weights=weights, learner=learner)
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
             forward = forward_choice.chosen(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
                 extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {})
-                | self._placed(blue),
+                | self._placed(blue), mirror=mirror,
             )  # fmt: skip
         else:
             assert self._source is not None
-            blue = blueprint.blueprint(program, resume=self._source)
             recorded_rows.check_same(resume.run, blue.dataset)
             self.changes = differences(resume.program, program)
             forward = forward_choice.chosen(blue, resume.run, self.changes)
             resume.go_on(
-                program, on=on, step=step_of(self._source.meta), changes=self.changes,
+                program, on=on, step=step_of(self._source.meta), changes=self.changes, mirror=mirror,
                 extra={forward_choice.KEY: forward} | self._placed(blue), spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
-        self._warnings += recorded_rows.doubts(program, blue.dataset)
-        self._warnings += emulated(program.placement.precision, program.placement.acting_precision, program.placement.device)
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=forward_choice.forwards(forward), logs=self._files.make_logs(),
+            forward=forward_choice.forwards(forward), logs=self._files.logs,
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
         self._keeping = Keeping(self._blue, self._files)
