@@ -15,14 +15,15 @@ import zmq
 
 from equipoise.runtime.cluster.sockets import UNDER_WAY, Keys, Listener, SiteLink
 from equipoise.runtime.cluster.wire import Frame, Kind, Tally
+from tests.runtime.relay import Relay
 
 LIMIT_S = 60.0
 HEAD = Frame(Kind.BEAT, 1, 1).head
 
 
-def until(true: Callable[[], Any]) -> Any:
+def until(true: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
     """Wait for what it returns."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not (found := true()):
         assert time.monotonic() < deadline, "nothing came"
         time.sleep(0.01)
@@ -113,6 +114,20 @@ def test_home_that_is_gone_is_seen(home: Listener, connect: Callable[..., SiteLi
     home._socket.close()
     until(there.closed)
     until(lambda: not there.send(HEAD, b""))
+
+
+def test_a_connection_that_gets_no_answer_is_given_up_and_made_again(home: Listener, keys: tuple[Keys, Keys]) -> None:
+    here, way = home.end("site", 1), Relay("127.0.0.1", home.port)
+    way.fall_silent()
+    there = SiteLink("site", 1, f"127.0.0.1:{way.port}", keys[0].public, keys[1], 1 << 20, silent_s=1.0)
+    try:
+        until(lambda: way.ends)
+        way.speak()
+        until(lambda: there.send(HEAD, b"again"), 15.0)  # a handshake may take 30 s where nothing else is said
+        assert bytes(until(lambda: heard(home, here.receive))[1]) == b"again"
+    finally:
+        there.close()
+        way.close()
 
 
 @pytest.mark.parametrize("whose", ["server", "site"])

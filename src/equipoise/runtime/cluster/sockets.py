@@ -62,6 +62,8 @@ class _Monitored:
         silent_ms = int(800 * silent_s)  # before the line itself gives up
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silent_ms)
         socket.setsockopt(zmq.HEARTBEAT_TTL, silent_ms)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, silent_ms)  # else minutes, in which a link that is up again goes unseen
+        socket.setsockopt(zmq.HANDSHAKE_IVL, silent_ms)  # else 30 s
         self._events: Any = socket.get_monitor_socket(DETACHED | FAILED | BEGUN)
 
     def detached(self) -> bool:
