@@ -37,6 +37,7 @@ class _End(asyncio.Protocol):
             self._relay.call_home(self)
 
     def data_received(self, data: bytes) -> None:
+        self._relay.passed += len(data)
         while data:
             size = self._relay.chance.randint(1, CHUNK)
             self._later(partial(self._write, data[:size]))
@@ -65,6 +66,7 @@ class Relay:
 
     def __init__(self, host: str, port: int, most_s: float = 0.0, seed: int = 0) -> None:
         self.most_s, self.chance, self.down, self.ends = most_s, random.Random(seed), False, set[_End]()
+        self.passed = 0  # bytes that have come
         self._home, self._calls = (host, port), set[asyncio.Task[Any]]()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="relay")
@@ -144,6 +146,11 @@ class Relays:
 
     def __getitem__(self, name: str) -> Relay:
         return self._made[name]
+
+    @property
+    def passed(self) -> int:
+        """The bytes that have come to all of them."""
+        return sum(relay.passed for relay in self._made.values())
 
     def close(self) -> None:
         for relay in self._made.values():

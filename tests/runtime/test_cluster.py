@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import time
@@ -130,22 +131,19 @@ def test_the_last_checkpoint_waits_for_a_machine_that_is_lost(tmp_path: Path) ->
     assert "actor_1.safetensors" in cuts[-1].files
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "max_lag"), [("ppo", 0), ("impala, lstm", 0), ("ppo", 1), ("dqn", 0), ("central", 0), ("two learners", 0)]
-)
-def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
-    env, algorithm, options = PROGRAMS[name]
+def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) -> None:
+    """Drain a machine at this version: nothing is lost, and with ``max_lag=0`` the run has the bits of one left alone."""
+    env, algorithm, given = PROGRAMS[name]
     away: Any = {"site 0": ["actor 2", "actor 3", "inference 1"]} if name == "central" else AWAY
     if max_lag:  # nobody waits for an actor that moves, but where all of them do
         away = {"site 0": [f"actor {n}" for n in range(4)]}
-    options = options | {"max_lag": max_lag}
+    options = given | options | {"max_lag": max_lag}
     nodes, moved, seen = Processes(), list[str](), list[int]()
-    runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), away, nodes)
+    runtime = on_machines(blue_of(folder / "cluster", env, algorithm, **options), away, nodes)
 
     def each(messages: Any) -> None:
         moved.extend(m.text for m in messages if isinstance(m, Note) and "will be taken away" in m.text)
-        if runtime.stats().version >= 8 and not seen:
+        if runtime.stats().version >= moment and not seen:
             seen.append(1)
             nodes.drained.add(max(away))
 
@@ -155,7 +153,7 @@ def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(na
     site = stats.sites[max(away)]
     assert (site.moved, site.lost) == (1, 0) and site.received > site.sent / 100 > 0
     if max_lag == 0:
-        here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+        here, _ = finish(ONE_MACHINE["serial"](blue_of(folder / "serial", env, algorithm, **options)))
         assert there == here
 
 
@@ -187,6 +185,21 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
     assert stats.rows["dropped"] == 0
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
     assert there == here
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "max_lag"), [("ppo", 0), ("impala, lstm", 0), ("ppo", 1), ("dqn", 0), ("central", 0), ("two learners", 0)]
+)
+def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
+    drained(name, max_lag, 8, tmp_path)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("max_lag", [0, 1])
+@pytest.mark.parametrize("number", range(10))
+def test_a_machine_may_be_drained_at_any_moment(number: int, max_lag: int, seed: int, tmp_path: Path) -> None:
+    drained("impala, lstm", max_lag, random.Random(seed).randrange(60), tmp_path, steps=5120)
 
 
 @pytest.mark.thorough

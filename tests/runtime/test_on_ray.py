@@ -14,6 +14,7 @@ import pytest
 from equipoise import api
 from equipoise.errors import WorkerFailed
 from tests.runtime.ray_machines import STORE, Machines, accounted, machines, of_runs, until
+from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
 
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray installs it")
@@ -37,15 +38,43 @@ def train(env: str, algorithm: str, out: Path, on: Any, cluster: Any = None, **o
     return run.summary, notes
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_three_nodes_compute_the_bits_of_one(name: str, seed: int, there: Machines, tmp_path: Path) -> None:
+@pytest.fixture
+def late(seed: int, monkeypatch: Any) -> Iterator[Relays]:
+    """The ways between sites and home, on which each chunk takes 0 to 50 ms."""
+    from equipoise.runtime.cluster import on_ray
+
+    relays = Relays(0.05, seed)
+
+    class Late(on_ray.RayNodes):
+        def start(self, job: Any) -> None:
+            super().start(relays.route(job))
+
+    monkeypatch.setattr(on_ray, "RayNodes", Late)
+    yield relays
+    relays.close()
+
+
+def has_the_bits_of_one(name: str, seed: int, there: Machines, folder: Path, **more: Any) -> None:
     env, algorithm, options = PROGRAMS[name]
-    here, _ = train(env, algorithm, tmp_path / "serial", "serial", seed=seed, **options)
-    far, notes = train(env, algorithm, tmp_path / "ray", "ray", there.settings, seed=seed, **options)
+    options = {**options, **more, "seed": seed}
+    here, _ = train(env, algorithm, folder / "serial", "serial", **options)
+    far, notes = train(env, algorithm, folder / "ray", "ray", there.settings, **options)
     assert far["params_sha256"] == here["params_sha256"], notes
     assert far["rows"]["dropped"] == 0 and accounted(far["rows"])
     until(lambda: not of_runs(), "the processes of the run to end")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_three_nodes_compute_the_bits_of_one(name: str, seed: int, there: Machines, tmp_path: Path) -> None:
+    has_the_bits_of_one(name, seed, there, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_slow_network_does_not_change_a_bit(name: str, seed: int, there: Machines, late: Relays, tmp_path: Path) -> None:
+    has_the_bits_of_one(name, seed, there, tmp_path, steps=640)
+    assert late.passed > 10_000
 
 
 def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) -> None:
