@@ -471,8 +471,16 @@ def test_a_manifest_cannot_name_a_file_elsewhere(tmp_path):
     assert (tmp_path / "secret").read_bytes() == b"kept"
 
 
+def without(monkeypatch, *packages):
+    """These packages are not there, and no earlier test had fsspec load them."""
+    for protocol in ("s3", "abfs", "sftp"):
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+
+
 def test_a_protocol_without_its_package_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "s3fs", None)
+    without(monkeypatch, "s3fs")
     with pytest.raises(ValueError, match=r"expected a package for this protocol, got none: .*s3fs.*install .*"):
         Store("s3://bucket/run")
 
@@ -496,8 +504,7 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated(tmp_path, monkeypatch, ur
 
 @pytest.mark.parametrize("url", ["s3://bucket/run:1@home", "abfs://box@account.dfs.core.windows.net/run", "sftp://me@host/run"])
 def test_a_url_without_a_secret_is_not_refused_for_one(monkeypatch, url):
-    for package in ("s3fs", "adlfs", "paramiko"):
-        monkeypatch.setitem(sys.modules, package, None)
+    without(monkeypatch, "s3fs", "adlfs", "paramiko")
     with pytest.raises(ValueError, match="expected a package for this protocol"):
         Store(url)
 
