@@ -39,7 +39,7 @@ def slow(seed: int) -> Iterator[Callable[[float], Relays]]:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("run_seed", [0, 1, 2])
+@pytest.mark.parametrize("run_seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_slow_network_does_not_change_a_bit(
     name: str, run_seed: int, slow: Callable[[float], Relays], tmp_path: Path
@@ -57,7 +57,10 @@ def test_a_slow_network_does_not_change_a_bit(
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("max_lag", "straggler", "most_s", "sleep_s"),
-    [(1, 1, 0.02, 0.2), *((max_lag, straggler, 0.2, 0.6) for max_lag in (0, 1, 2, 4) for straggler in (0, 1))],
+    [
+        (1, 1, 0.02, 0.2),
+        *(pytest.param(lag, at, 0.2, 0.6, marks=pytest.mark.slow) for lag in (0, 1, 2, 4) for at in (0, 1)),
+    ],
 )
 def test_the_lag_comes_to_its_bound_and_not_above_it(
     max_lag: int, straggler: int, most_s: float, sleep_s: float, slow: Callable[[float], Relays], tmp_path: Path
