@@ -43,11 +43,14 @@ class Round(gymnasium.Env[Any, Any]):
         return self.seen(), float(self.t % 3), self.t == UNROLL - 1, False, {}
 
 
+BOTH_NORMALIZED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
+
+
 def train(out: Path, updates: int, **options: Any) -> Any:
     run = api.train(
         "tests.runtime.test_begin:Round", "ppo", recipe=False, on="serial", out=out, steps=updates * UNROLL * ENVS,
         unroll=UNROLL, actors=1, envs_per_actor=ENVS, evaluate_episodes=0, checkpoint_every=UPDATES // 2 * UNROLL * ENVS,
-        settings=["algorithm.normalize_obs=true", "rewards.normalize=true", "algorithm.minibatches=2"], **options,
+        settings=[*BOTH_NORMALIZED, "algorithm.minibatches=2", "optimizer.schedule=linear"], **options,
     )  # fmt: skip
     for _ in run:
         pass
@@ -105,7 +108,8 @@ def test_the_command_line_begins_from_a_learner(whole: tuple[Path, str], tmp_pat
         "train", "tests.runtime.test_begin:Round", "--no-recipe", "--on", "serial", "--out", str(tmp_path / "a"), "--steps",
         str(UPDATES // 2 * UNROLL * ENVS), "--unroll", str(UNROLL), "--actors", "1", "--envs-per-actor", str(ENVS),
         "--evaluate-episodes", "0", "--set", "algorithm.normalize_obs=true", "--set", "rewards.normalize=true",
-        "--set", "algorithm.minibatches=2", "--init-from", str(half), "--init-what", "learner", "--quiet",
+        "--set", "algorithm.minibatches=2", "--set", "optimizer.schedule=linear",
+        "--init-from", str(half), "--init-what", "learner", "--quiet",
     ])  # fmt: skip
     assert answer.exit_code == 0, answer.output
     assert wanted in (tmp_path / "a" / "summary.json").read_text()
