@@ -1,4 +1,4 @@
-"""IMPALA with a planted cost: its loss sleeps 50 ms for each 64 rows of a learner's share of a batch."""
+"""IMPALA with a planted cost: its loss sleeps 50 ms for each 256 rows of a learner's share of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.algorithms.impala import IMPALA
 from equipoise.types import LossOutput
 
-SECONDS, ROWS = 0.05, 64
+SECONDS, ROWS = 0.05, 256
 
 
 @dataclass(frozen=True, kw_only=True)
