@@ -18,6 +18,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+import torch
 from jaxtyping import install_import_hook
 
 # Before any test imports the package: the annotations of the maths become checks of shape and dtype, in tests only.
@@ -42,6 +43,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Threads of two workers that wait for each other at one core made one test take 10 s instead of half a second.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="equipoise-state-")  # the key of the tests' own runs
 
 
@@ -54,16 +57,26 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make the cases of a parametrised test ``thorough`` beyond the first ones that ``few`` leaves to ``make test``."""
-    seen: dict[str, int] = {}
+    """Make most cases of a parametrised test ``thorough``, so that ``make test`` has a few of each.
+
+    A test that is marked ``few(n)`` keeps its first n; any other keeps the first and the last, since neighbours are
+    alike. The house rules keep all: a page that was edited is to be checked.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        mark = item.get_closest_marker("few")
-        if mark is None or not hasattr(item, "callspec"):
+        if hasattr(item, "callspec"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, of_it in cases.items():
+        mark = of_it[0].get_closest_marker("few")
+        if mark is not None:
+            kept = set(range(mark.args[0]))
+        elif name.startswith("tests/house/"):
             continue
-        name = item.nodeid.partition("[")[0]
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > mark.args[0]:
-            item.add_marker("thorough")
+        else:
+            kept = {0, len(of_it) - 1}
+        for place, item in enumerate(of_it):
+            if place not in kept:
+                item.add_marker("thorough")
 
 
 # ------------------------------------------------------------------------------------------------------------- the seed

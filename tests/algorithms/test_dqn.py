@@ -133,6 +133,7 @@ STATES = 5
 CHAIN = EnvSpec(observation=spaces.Discrete(STATES), action=spaces.Discrete(2))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [{}, {"double": False, "dueling": True}, {"n_step": 3}, {"distribution": "c51", "v_min": 0.0, "v_max": 1.0, "atoms": 21},

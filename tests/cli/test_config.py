@@ -45,6 +45,7 @@ def test_a_program_comes_back_from_its_file(env: str, algorithm: str, suffix: st
         write_config(made, tmp_path / f"made{suffix}")
 
 
+@pytest.mark.thorough
 def test_a_saved_config_trains_the_same_and_options_win_over_it(tmp_path: Path) -> None:
     file = tmp_path / "made.toml"
     assert call("train", "CartPole-v1", *TINY, "--save-config", str(file)).exit_code == 0
@@ -103,6 +104,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------ seeds
 
 
+@pytest.mark.thorough
 def test_seeds_are_runs_with_one_summary(tmp_path: Path) -> None:
     words = ["train", "CartPole-v1", *TINY, "--on", "serial", "--seeds", "2", "--jobs", "2", "--seed", "5"]
     done = subprocess.run(

@@ -95,6 +95,7 @@ def names(text: str) -> list[str]:
     return [line.split()[0].rpartition("/")[2] for line in text.splitlines()[1:]]
 
 
+@pytest.mark.thorough
 def test_a_name_is_not_cut_in_a_pipe(made: Path) -> None:
     result = CliRunner().invoke(app, ["runs", str(made)])
     assert {line.split()[0] for line in result.stdout.splitlines()[1:]} == {

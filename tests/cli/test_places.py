@@ -238,6 +238,7 @@ def test_a_command_whose_readers_have_gone_ends_with_its_own_code(command: str, 
     assert done.returncode == code and "Traceback" not in done.stderr and "roken" not in done.stderr, done.stderr
 
 
+@pytest.mark.thorough
 def test_an_error_that_nobody_reads_keeps_its_code() -> None:
     reads, writes = os.pipe()
     os.close(reads)

@@ -283,6 +283,7 @@ def test_an_env_without_randomness_is_said_to_be_so():
     assert checked("CliffWalking-v1").facts["seeds"] == "every seed gives the same rows"
 
 
+@pytest.mark.thorough
 def test_the_checks_do_not_depend_on_the_seed():
     for seed, name in itertools.product(range(3), ("Sound", "NewGeneratorEachReset", "ActsAfterTheEnd")):
         report = check_env(EnvFactory(target=f"{FAULTY}:{name}"), steps=200, seed=seed)

@@ -143,6 +143,7 @@ def test_without_anybody_to_count_it_is_raised() -> None:
         play(make(EnvFactory(target=f"{HERE}:Faulty", kwargs={"how": "shape"}), streams=np.array([2]), seed=0), 100)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("steps", [1, 7, 32])
 def test_the_ruler_proves_the_rows_around_aborted_episodes(steps: int) -> None:
     ledger, env = Ledger(), env_of("FaultyRuler", 12)

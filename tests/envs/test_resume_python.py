@@ -102,7 +102,7 @@ def fresh(target, kwargs, seed=2):
     return env_of(target, 1 if "ALE/" in f"{target} {kwargs}" else B, seed, **kwargs)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "target", "kwargs"), CASES, ids=[f"{k}-{t}-{n}" for n, (k, t, _) in enumerate(CASES)])
 def test_it_goes_on(kind, target, kwargs):
     """States taken at the reset, in the middle, at an end (before its seam), on a seam, and after 200 steps; each is loaded
@@ -181,6 +181,7 @@ def test_resumed_again_and_again(target, kwargs):
             same(row(other.ts), row(env.ts))
 
 
+@pytest.mark.thorough
 def test_the_held_action_of_sticky_games(monkeypatch):
     """ALE's own state lacks it. A state a step, so that many of them come while another action is held."""
     needs("ALE/", {})

@@ -88,7 +88,7 @@ def prove(history: History, batch: Batch) -> None:
                 assert not history.mask[row, 0] or data.action[t, b].item() == history.action[row, 0]
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 @pytest.mark.parametrize("window", [1, 3, 7])
 @pytest.mark.parametrize("stack", [None, STACK, Stack(frames=FRAMES, padding="first")], ids=["vectors", "black", "repeated"])

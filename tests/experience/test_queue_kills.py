@@ -272,6 +272,7 @@ def test_others_stand_at_any_instruction_while_a_lost_token_is_sought(what: str,
     assert (waited > 0) == (what == "finishing" or (what == "reserving" and max_lag != 0)), "it waits for those who may have it"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, 1, 4, None])
 @pytest.mark.parametrize("had", ["a token", "an open block", "nothing"])
 def test_others_go_on_while_the_driver_stands_at_any_instruction(had: str, max_lag: int | None, make_ring: Any) -> None:

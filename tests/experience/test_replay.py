@@ -145,6 +145,7 @@ def test_a_prefetched_batch_keeps_its_keys_and_its_rows(selector: Any, codec: st
 GAPPED = [*itertools.product(STACKS, [1, 3, 6], [""]), ("black", 3, "delta"), ("repeated", 6, "zstd")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("stack", "window", "codec"), GAPPED)
 def test_a_gap_is_never_crossed(stack: str, window: int, codec: str) -> None:
     """Not by rows, and not by the frames of a stack, though most gaps here are amid an episode."""

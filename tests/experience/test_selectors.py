@@ -129,6 +129,7 @@ def test_selectors_do_what_their_twins_do(kind, data, slots, streams):
             check(kind, selector, twin, slots * streams)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", MAKE)
 @given(data=st.data(), slots=st.integers(1, 7), streams=st.integers(1, 3))
 def test_the_same_draws_follow_on_a_load(kind, data, slots, streams):

@@ -65,6 +65,7 @@ def recorded(path: Path) -> Path:
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", algorithm_names())
 def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
     cls, settings = algorithm_class(name), SHOW_ALL.get(name, [])

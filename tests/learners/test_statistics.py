@@ -85,6 +85,7 @@ def running(batches: list[dict[str, Any]], stream: int, gamma: float) -> list[fl
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["RecordingPPO", "RecordingIMPALA"])
 def test_a_batch_is_judged_by_the_statistics_that_acted(algorithm: str, tmp_path: Any) -> None:
     train(algorithm, tmp_path)

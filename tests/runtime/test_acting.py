@@ -27,6 +27,7 @@ def ran(program: Program, out: Path, **fields: Any) -> tuple[dict[str, Any], lis
     return json.loads((out / "run.json").read_text()), reports, json.loads((out / "summary.json").read_text())
 
 
+@pytest.mark.thorough
 def test_in_lockstep_nothing_is_chosen(tmp_path: Path) -> None:
     run, _, summary = ran(made(), tmp_path / "run")
     assert run["forward"]["main"]["forward"] == "torch" and "max_lag=0" in run["forward"]["main"]["why"]

@@ -24,6 +24,7 @@ from tests.runtime.killing import killing
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="workers are found in Linux's /proc")
 
 
+@pytest.mark.thorough
 def test_a_run_whose_actors_are_killed_proves_its_rows() -> None:
     """One row of the matrix, for every run of the tests."""
     result = inflict(chosen(["kill-actor"])[0], 0.0)

@@ -31,7 +31,7 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS[name]
@@ -114,6 +114,7 @@ class BackAtTheEnd(Processes):
         return {name: how for name, how in super().ended().items() if all(name != job.name for job in self._job)}
 
 
+@pytest.mark.thorough
 def test_the_last_checkpoint_waits_for_a_machine_that_is_lost(tmp_path: Path) -> None:
     cuts, killed = list[Cut](), list[int]()
     blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=6_400, settings=SMALL)

@@ -38,7 +38,7 @@ def slow(seed: int) -> Iterator[Callable[[float], Relays]]:
         one.close()
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("run_seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_slow_network_does_not_change_a_bit(
@@ -54,7 +54,7 @@ def test_a_slow_network_does_not_change_a_bit(
     assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["held"] and stats.rows["dropped"] == 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("max_lag", "straggler", "most_s", "sleep_s"),
     [
@@ -127,6 +127,7 @@ def through_a_silence(nodes: Processes, link: Callable[[bool], object], down_s: 
     return pause, again
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("silent_s", "down_s", "most_s"),
     [pytest.param(2.0, 8.0, 8.0, id="short"), pytest.param(5.0, 20.0, 7.0, id="long", marks=pytest.mark.chaos)],

@@ -39,6 +39,7 @@ def test_serial_and_process_agree_to_the_bit(tmp_path: Path) -> None:
     assert len(set(found)) == 1
 
 
+@pytest.mark.thorough
 def test_a_share_of_zero_is_a_run_without_goals(tmp_path: Path) -> None:
     """Of the same run, whatever the strategy; and another than with."""
     off = ["replay.relabel=0"]

@@ -42,7 +42,7 @@ def train(made: Any, out: Path, on: Any = "serial") -> Any:
     return end(api.train(made, on=on, out=out))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) ->
     assert two["params_sha256"] == serial["params_sha256"] != one["params_sha256"], "the second learner was not there"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_to_the_same_bits(case: str, tmp_path: Path) -> None:
     train(program(case, checkpoint_every=STEPS // 2), tmp_path / "whole")
@@ -77,9 +77,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(case: str, tmp_path: Path, deadli
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
 
 
+@pytest.mark.thorough
+@pytest.mark.few(1)
 @pytest.mark.parametrize("max_lag", [0, 2, None])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4), (1, 2), (4, 2)])
-@pytest.mark.few(4)
 def test_a_run_goes_on_with_other_learners(before: int, after: int, max_lag: int | None, tmp_path: Path) -> None:
     """Parameters, optimiser and statistics are exact; every row of the queues is accounted for."""
     train(program("ppo", before, max_lag=max_lag, steps=STEPS // 2), tmp_path / "run", "process")
@@ -95,6 +96,7 @@ def test_a_run_goes_on_with_other_learners(before: int, after: int, max_lag: int
     assert source.version == STEPS // 2 // 64
 
 
+@pytest.mark.thorough
 def test_shards_are_dealt_anew_whole(tmp_path: Path) -> None:
     train(program("shards", steps=STEPS // 2), tmp_path / "two")
     for learners in (1, 4):

@@ -41,6 +41,7 @@ def test_the_last_lines_of_a_worker_that_died_are_in_the_error(tmp_path: Path) -
     assert caught.value.traceback_text.endswith("by C 15\nmy last words")
 
 
+@pytest.mark.thorough
 def test_the_command_ends_with_the_cause(tmp_path: Path) -> None:
     done = train(LOUD, "--set", "env.nan=true", out=tmp_path / "run")
     last = done.stderr.splitlines()[-1]
@@ -48,6 +49,7 @@ def test_the_command_ends_with_the_cause(tmp_path: Path) -> None:
     assert "expected a finite number, got nan" in last and "; --on-nonfinite drop gives up the episode" in last
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_nothing_that_an_env_prints_reaches_the_terminal(on: str, tmp_path: Path) -> None:
     """An evaluation plays in the driver's process, and serial workers work there."""
@@ -58,6 +60,7 @@ def test_nothing_that_an_env_prints_reaches_the_terminal(on: str, tmp_path: Path
     assert "by python 20\n" in text and "by C 20\n" in text
 
 
+@pytest.mark.thorough
 def test_what_an_env_prints_while_it_is_measured_is_not_shown(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -64,6 +64,7 @@ def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_what_a_script_defines_works_on_processes_as_on_serial_and_is_run_once(tmp_path: Path) -> None:
     hashes = []
     for on, inference in (("serial", "local"), ("process", "local"), ("process", "central")):

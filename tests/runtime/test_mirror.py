@@ -94,6 +94,7 @@ def named_rows(store: Store) -> dict[str, int]:
 # ----------------------------------------------------------------------------------------------------- whole or not there
 
 
+@pytest.mark.thorough
 def test_a_damaged_newer_checkpoint_gives_the_older(tmp_path, url):
     checkpoint(tmp_path / "run", 1)
     checkpoint(tmp_path / "run", 2)
@@ -129,6 +130,7 @@ def halves(store: Store) -> list[str]:
     return wrong
 
 
+@pytest.mark.thorough
 def test_a_reader_never_sees_a_half_checkpoint(tmp_path, url, seed):
     """It looks at random moments, while checkpoints come, replace each other and go."""
     over, wrong, looks = threading.Event(), list[str](), 0

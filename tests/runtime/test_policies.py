@@ -84,6 +84,7 @@ def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ frozen ones
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("serial", None), ("process", 0)])
 def test_an_opponent_is_a_past_version(on: Any, max_lag: int | None, tmp_path: Path) -> None:
     """The ruler's one parameter is the number of updates, so that weights tell their version."""
@@ -157,6 +158,7 @@ def test_a_run_in_two_parts_equals_the_whole(frozen: bool, on: Any, tmp_path: Pa
     assert told(tmp_path / "parts")[0] == whole[0]
 
 
+@pytest.mark.thorough
 def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above can fail."""
     whole = ppo(tmp_path / "whole", "serial", frozen=True, schedule_steps=1280)
@@ -191,12 +193,13 @@ def test_one_policy_of_all_agents_has_plain_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_policies_learn_to_understand_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("learners", [1, 2])
+def test_two_policies_learn_to_understand_each_other(learners: int, tmp_path: Path) -> None:
     """A speaker that sees the goal and a listener that hears it; by chance a third of the last seven steps is right."""
     made = api.program(
         "tests.envs.games:Signal", policies={"speaker": "ppo", "listener": "ppo"},
         route={"speaker": "speaker", "listener": "listener"}, actors=2, envs_per_actor=8, unroll=32, steps=16_000, seed=0,
-        settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
+        learners=learners, settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )  # fmt: skip
     with api.train(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]

@@ -34,6 +34,7 @@ def test_rows_prove_themselves_in_serial(max_lag: int | None, workers: int, most
     assert rows["sampled"] == 3 * summary["env_steps"] and rows["inserted"] == rows["sampled"] + rows["held"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_lag", [0, None])
 def test_rows_prove_themselves_in_processes(max_lag: int | None, tmp_path: Path) -> None:
     summary = run(central(program(envs=4, max_lag=max_lag, steps=3000), inference_workers=2), "process", tmp_path / "run")
@@ -47,6 +48,7 @@ def test_a_planted_off_by_one_is_caught(fault: Any, tmp_path: Path) -> None:
         run(central(program(envs=4, fault=fault)), "serial", tmp_path / "run")
 
 
+@pytest.mark.thorough
 def test_an_opponent_is_a_past_version(tmp_path: Path) -> None:
     summary = run(central(against_its_past(envs=4, steps=2000)), "serial", tmp_path / "run")
     seen = {r.metrics["old/version"] for r in summary["reports"] if "old/version" in r.metrics}

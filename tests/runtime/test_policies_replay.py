@@ -57,6 +57,7 @@ def test_the_first_updates_wait_for_the_rows_of_each_policy(starts_at: tuple[int
 # ------------------------------------------------------------------------------------------------------- resumes and kills
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("on", "goats", "dog"), [("serial", {}, {}), ("process", {}, SHARDED), ("process", {"selector": "prioritized"}, {})]
 )

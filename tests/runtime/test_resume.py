@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from equipoise.learners.learner import Learner
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
+from equipoise.workers.env import env_seed
 from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
 from tests.runtime.resuming import N, arguments, command, finish, kill_after, told
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
 CASES = [(a, c, on) for a in ("ppo", "impala") for c in ("none", "lstm", "normalised") for on in ("serial", "process")]
 SOME = [
-    ("ppo", "lstm", "process"), ("impala", "none", "process"), ("impala", "lstm", "serial"),
+    ("impala", "none", "process"), ("ppo", "lstm", "process"), ("impala", "lstm", "serial"),
     ("ppo", "normalised", "process"), ("impala", "normalised", "serial"),
 ]  # fmt: skip
 
@@ -132,6 +134,7 @@ def test_a_run_with_a_lag_goes_on_with_what_the_queue_held(on: Any, max_lag: int
     assert max_lag is None or summary["lag"]["max"] <= max_lag
 
 
+@pytest.mark.thorough
 def test_an_extended_run_equals_the_long_one(tmp_path: Path) -> None:
     """The schedule keeps the length that it had."""
     long = train(program(steps=4096, schedule_steps=2048), tmp_path / "long")
@@ -150,6 +153,7 @@ def test_a_run_goes_on_in_another_runtime(tmp_path: Path) -> None:
     assert go_on(tmp_path / "half", steps=2048, on="process")["params_sha256"] == whole["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_cuts_change_nothing(tmp_path: Path) -> None:
     without = train(program(checkpoint_every=0), tmp_path / "a")
     often = train(program(checkpoint_every=64), tmp_path / "b")
@@ -158,6 +162,7 @@ def test_cuts_change_nothing(tmp_path: Path) -> None:
     assert kept == ["step_1920", "step_1984", "step_2048"]  # the last three of 32
 
 
+@pytest.mark.thorough
 def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: an optimiser that forgets its moments ends elsewhere."""
     whole = train(program(steps=2048), tmp_path / "whole")
@@ -169,6 +174,7 @@ def test_a_planted_fault_in_the_state_is_seen(tmp_path: Path, monkeypatch: pytes
 NORMALISED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["rewards", "buffers"])
 def test_a_resume_that_lost_the_statistics_is_seen(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the statistics of rewards, or those of observations, begin anew with the resume."""
@@ -201,6 +207,8 @@ def test_a_resume_goes_on_with_the_target_network(algorithm: str, tmp_path: Path
         assert go_on(tmp_path / "again", steps=2048)["params_sha256"] != whole["params_sha256"]
 
 
+@pytest.mark.thorough
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_resume_goes_on_with_the_resets_that_are_held_back(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SAME_STEP, where an actor's cut lies between a truncated episode's last observation and the next one's first."""
@@ -501,3 +509,17 @@ def fail_after(n: int, error: int, patch: pytest.MonkeyPatch) -> None:
 
     for name in ("open", "write", "fsync", "rename", "mkdir"):
         patch.setattr(os, name, failing(getattr(os, name)))
+
+
+def test_envs_that_begin_anew_have_the_same_seeds_on_a_machine_that_knows_a_newer_version() -> None:
+    schedule, env = SimpleNamespace(seed=7), SimpleNamespace(resume="restart")
+    blue: Any = SimpleNamespace(
+        program=SimpleNamespace(schedule=schedule), spec=SimpleNamespace(env=env), resume=SimpleNamespace(version=12)
+    )
+
+    def seed(version: int, life: int = 0, row: int = 0) -> int:
+        shared: Any = SimpleNamespace(version=version, actors=[SimpleNamespace(next_row=row)])
+        return env_seed(blue, shared, 0, life)
+
+    assert seed(12) == seed(15) != 7
+    assert len({seed(12), seed(12, 1, 0), seed(12, 1, 8), seed(15, 1, 0)}) == 4  # no episode comes a second time

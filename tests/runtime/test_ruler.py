@@ -33,6 +33,7 @@ def test_rows_prove_themselves_in_serial(target: str, max_lag: int | None, tmp_p
     assert max_lag is None or summary["lag"]["max"] <= max_lag
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("target", "max_lag"), [(VECTORISATIONS[0], 0), (VECTORISATIONS[1], 4), (VECTORISATIONS[2], None)])
 def test_rows_prove_themselves_in_processes(target: str, max_lag: int | None, tmp_path: Any) -> None:
     summary = run(program(target=target, max_lag=max_lag, steps=20_000), "process", tmp_path)
@@ -87,6 +88,7 @@ def test_the_lag_is_bounded_with_a_straggler(max_lag: int, tmp_path: Any) -> Non
     assert max_lag == 0 or summary["lag"]["max"] > 0
 
 
+@pytest.mark.thorough
 def test_without_a_bound_a_straggler_lags(tmp_path: Any) -> None:
     made = program(actors=3, envs=4, batch=4, max_lag=None, steps=6000, stragglers=[0], sleep_s=0.004)
     assert run(made, "process", tmp_path)["lag"]["max"] > 4

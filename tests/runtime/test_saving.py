@@ -62,6 +62,7 @@ def test_a_saved_run_goes_on_and_can_be_gone_on_with(on: str, whole: tuple[Path,
     assert run.save().name == f"step_{STEPS}"  # the run is over: the checkpoint that it ended with
 
 
+@pytest.mark.thorough
 def test_saving_twice_and_closing_resumes_to_the_same_bits(whole: tuple[Path, str], tmp_path: Path) -> None:
     _, wanted = whole
     run = begin(tmp_path / "run")

@@ -83,6 +83,7 @@ class World:
         self.home.check()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("max_lag", [0, 1, 2, 4])
 def test_the_lag_is_never_above_its_bound(max_lag: int) -> None:
     """One actor is twenty times slower. Messages that take long keep the lag below the bound; short ones let it come there."""
@@ -203,6 +204,7 @@ class SaysSoTooEarly(Proxy):
         return worked
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "broken",
     [

@@ -135,6 +135,7 @@ def test_a_run_that_has_not_learned_yet_shows_and_keeps_what_it_has(
     assert list((tmp_path / "run").glob("events.*")), "TensorBoard has them, too"
 
 
+@pytest.mark.thorough
 def test_a_learner_tells_how_far_it_is_between_two_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(metrics=(), steps=6400)
     monkeypatch.setattr(blueprint, "RECORDS", 4)
@@ -210,6 +211,7 @@ def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
     assert eq.evaluate(run["path"], episodes=3).env_steps == 4096, "without best the newest"
 
 
+@pytest.mark.thorough
 def test_every_evaluation_is_written_also_where_reports_of_the_moment_lie_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +257,7 @@ def test_a_run_that_is_left_amid_its_last_evaluation_is_complete(tmp_path: Path,
     assert run.summary is not None and run.summary["status"] == "completed" and run.summary["evaluation"] is None
 
 
+@pytest.mark.thorough
 def test_only_a_better_one_replaces_it_also_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program(steps=1024, evaluate_every=512, evaluate_episodes=2, metrics=())
     run = finish(api.train(made, on="serial", out=tmp_path / "run"))

@@ -137,8 +137,10 @@ def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
     """The seed of a group's envs: another one where episodes cannot go on, since none is to come a second time."""
     if not life and (blue.resume is None or blue.spec.env.resume != "restart"):
         return blue.program.schedule.seed
-    # With the row, since the count of lives begins anew with a resume.
-    where = f"version {shared.version}" + (f", row {shared.actors[group].next_row}" if life else "")
+    if not life and blue.resume is not None:  # what the checkpoint says is the same on a machine that knows a newer version
+        where = f"version {blue.resume.version}"
+    else:  # with the row, since the count of lives begins anew with a resume
+        where = f"version {shared.version}, row {shared.actors[group].next_row}"
     return derive_seed(blue.program.schedule.seed, f"incarnation {life} from {where}")
 
 
