@@ -154,7 +154,8 @@ def test_central_inference_learns_what_local_does(env: str, algorithm: str, thre
 )  # fmt: skip
 def test_two_learners_learn_what_one_does(env: str, algorithm: str, threshold: float, seed: int, tmp_path: Any) -> None:
     """The thresholds and budgets are those of the tests beside it. docs/learners.md has the figures."""
-    summary = train(env, algorithm, "process", seed, tmp_path, learners=2, **two_actors(algorithm, env))
+    options: dict[str, Any] = {"learners": 2, "evaluate_episodes": 50} | two_actors(algorithm, env)
+    summary = train(env, algorithm, "process", seed, tmp_path, **options)
     first, worst = after_success(tmp_path, threshold)
     print(f"| {env} | {algorithm} | {seed} | {first:,} | {worst:.1f} | {summary['evaluation']['mean']:.1f} |")
     assert summary["evaluation"]["mean"] >= threshold, summary
