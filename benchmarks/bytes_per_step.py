@@ -61,8 +61,8 @@ def cost(program: Program) -> Cost:
     plan, members = queue_plan(blue), crew(blue, KINDS)
     shared, board, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     titles = {one.title for one in members if 0 in one.kind.groups(blue, one.index) and one.kind.side == "sampling"}
-    places = parts(shared, {title: board.row(title) for title in titles}, members).values()
-    counted = [one.part.nbytes + HEAD for one in places if one.group == 0 or one.title in titles]
+    places = parts(blue, shared, {title: board.row(title) for title in titles}, members).values()
+    counted = [one.part.nbytes + HEAD for one in places if one.group == 0 or (one.group is None and one.of(titles))]
     steps = plan.unroll * plan.block
     policies, crossing = shared.policies.values(), Crossing(plan, stacks_of(blue))
     return Cost(

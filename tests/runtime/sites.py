@@ -15,7 +15,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.runtime.cluster.parts import Bytes
+from equipoise.runtime.cluster.parts import Arrays
 from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.ipc import Heap
@@ -130,7 +130,7 @@ class Home:
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
         self.proxy = proxy(
-            plan, remotes, [self.store], [Bytes(one) for one in self.counts], self.fences, self._cut, self, DIGEST, STACKS,
+            plan, remotes, [self.store], [Arrays(one) for one in self.counts], self.fences, self._cut, self, DIGEST, STACKS,
             silent,
         )  # fmt: skip
         self._reconciling = False
@@ -214,7 +214,7 @@ class Machine:
         self.done: Counter[int] = Counter()  # unrolls that each actor handed in
         self.end = end(
             name, incarnation, way.join(), [self.outbound], [self.store],
-            {group: Bytes(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
+            {group: Arrays(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
             cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
             silent_s=silent,
         )  # fmt: skip

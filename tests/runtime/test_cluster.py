@@ -27,6 +27,11 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dqn": ("CartPole-v1", "dqn", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "sac": ("Pendulum-v1", "sac", {"settings": [*SMALL, "replay.starts_at=64"]}),
     "two learners": ("CartPole-v1", "ppo", {"learners": 2, "settings": [*SMALL, "algorithm.epochs=2"]}),
+    "central at home": (
+        "CartPole-v1",
+        "impala",
+        {"inference": "central", "settings": [*SMALL, "algorithm.core=lstm", "algorithm.core_size=8"]},
+    ),
     "central": ("CartPole-v1", "ppo", {"inference": "central", "settings": [*SMALL, "placement.inference_workers=2"]}),
 }
 
@@ -190,7 +195,17 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "max_lag"), [("ppo", 0), ("impala, lstm", 0), ("ppo", 1), ("dqn", 0), ("central", 0), ("two learners", 0)]
+    ("name", "max_lag"),
+    [
+        ("ppo", 0),
+        ("impala, lstm", 0),
+        ("ppo", 1),
+        ("dqn", 0),
+        ("central", 0),
+        ("two learners", 0),
+        ("central at home", 0),
+        ("central at home", 1),
+    ],
 )
 def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
     drained(name, max_lag, 8, tmp_path)
@@ -294,3 +309,73 @@ def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Pa
     assert all(site.lost == 0 for site in stats.sites.values())
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+
+
+@pytest.mark.thorough
+def test_where_home_acts_a_lost_session_costs_nothing(tmp_path: Path) -> None:
+    """The proxy is killed, and a machine falls silent: the same envs go on with the step that was under way."""
+    nodes, did, notes = Processes(), list[str](), list[str]()
+    nodes.silent_s = 2.0
+    env, algorithm, options = PROGRAMS["central at home"]
+    options = options | {"steps": 2560}
+    runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY, nodes)
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        version = runtime.stats().version
+        if version >= 8 and not did:
+            os.kill(pids("proxy")[0], signal.SIGKILL)
+            did.append("proxy")
+        elif version >= 16 and len(did) == 1:
+            os.kill(nodes.sites["site 0"].pid, signal.SIGSTOP)
+            did.append("silent")
+        elif len(did) == 2 and any("site 0 is out of reach" in note for note in notes):
+            os.kill(nodes.sites["site 0"].pid, signal.SIGCONT)
+            did.append("back")
+
+    there, stats = finish(runtime, each)
+    assert len(did) == 3 and sum("proxy was killed" in note for note in notes) == 1, notes
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+    assert there == here and stats.rows["dropped"] == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["actor 2", "inference 0", "machine"])
+def test_where_home_acts_whoever_dies_is_replaced_and_every_row_is_accounted_for(victim: str, tmp_path: Path) -> None:
+    nodes, notes, killed = Processes(), list[str](), list[int]()
+    env, algorithm, options = PROGRAMS["central at home"]
+    runtime = on_machines(
+        blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 12_800}), ALL_AWAY, nodes
+    )  # fmt: skip
+
+    def each(messages: Any) -> None:
+        notes.extend(message.text for message in messages if isinstance(message, Note))
+        if len(killed) < 2 and runtime.stats().version >= 20 + 40 * len(killed):
+            if victim == "machine":
+                killed.append(nodes.sites["site 1"].pid)
+                nodes.kill("site 1")
+            elif len(found := pids(victim)) == 1 and found[0] not in killed:
+                killed.append(found[0])
+                os.kill(found[0], signal.SIGKILL)
+
+    _, stats = finish(runtime, each)
+    assert len(killed) == 2
+    assert sum(f"{victim if victim != 'machine' else 'site 1'} " in note for note in notes) >= 2, notes
+    rows = stats.rows
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+
+
+@pytest.mark.thorough
+def test_a_machine_that_only_steps_loads_no_torch_in_its_workers(tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS["central at home"]
+    maps = list[str]()
+    runtime = on_machines(blue_of(tmp_path, env, algorithm, **options), ALL_AWAY)
+
+    def each(messages: Any) -> None:
+        for number in range(4) if not maps else ():
+            for pid in pids(f"actor {number}"):
+                with suppress(OSError):
+                    maps.append(Path(f"/proc/{pid}/maps").read_text())
+
+    finish(runtime, each)
+    assert maps and not any("libtorch" in one for one in maps)

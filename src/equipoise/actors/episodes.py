@@ -118,6 +118,12 @@ class Episodes:
         if self.metrics:
             self._numbers.forget(streams)
 
+    def counted(self) -> tuple[list[Any], list[Any]]:
+        """The arrays that what acts writes, and those that the env writes."""
+        env = ("failures", "causes")
+        acting = {name: part for name, part in self._views.items() if name not in env}
+        return tree.leaves(acting), tree.leaves({name: self._views[name] for name in env})
+
     def abandon(self) -> None:
         """Note that the running episodes will not be finished."""
         self._forget(slice(None))

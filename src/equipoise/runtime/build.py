@@ -44,7 +44,7 @@ def lay_out(
     """
     program, plan = blue.program, queue_plan(blue)
     titles = [member.title for member in (crew(blue, kinds) if site is None else site)]
-    groups = {group for one in site or () for group in one.kind.groups(blue, one.index)}
+    groups = {group for one in site or () if one.kind.writes for group in one.kind.groups(blue, one.index)}
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners)]
     lanes = [plan.nbytes if site is None else tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]

@@ -17,7 +17,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class PipeChannel(Pipe):
 
 
 class Event:
-    """An event that stays set until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
+    """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe, which takes two descriptors."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -153,6 +153,9 @@ class Event:
     def set(self) -> None:
         with contextlib.suppress(BlockingIOError):  # a full pipe says so already
             os.write(self._write_fd, _ONE)
+
+    def ring(self, *, always: bool = False) -> None:
+        self.set()
 
     def clear(self) -> None:
         os.read(self.fd, 4096)
@@ -172,6 +175,12 @@ def _attach_event(read: Any, write: Any) -> Event:
     event.fd = read.detach()
     event._write_fd = event.fd if write is None else write.detach()
     return event
+
+
+class Ringer(Protocol):
+    """What wakes a worker."""
+
+    def ring(self, *, always: bool = False) -> None: ...  # ``always``: also where it says that it is awake
 
 
 class Bell:

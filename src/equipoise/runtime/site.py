@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise.runtime.board import Board, Meter
 from equipoise.runtime.cut import Gate
-from equipoise.runtime.ipc import Bell
+from equipoise.runtime.ipc import Ringer
 from equipoise.runtime.messages import CutBegun, Linked, Message, Note, Record, Relayed
 from equipoise.runtime.workerfiles import Reader
 from equipoise.types import Tick, Worker
@@ -19,7 +19,7 @@ class LocalSite:
 
     def __init__(
         self, member: Member, board: Board, send: Callable[[Message], object], *, queues: Any, source: Reader | None,
-        join: Callable[[Mapping[str, Any]], Record], bells: Mapping[str, Bell] | None = None, beats: bool = True,
+        join: Callable[[Mapping[str, Any]], Record], bells: Mapping[str, Ringer] | None = None, beats: bool = True,
         at_once: AtOnce | None = None,
     ) -> None:  # fmt: skip
         """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record whole, with the actors' part.

@@ -73,6 +73,7 @@ class Kind(ABC):
     side: ClassVar[Side]  # of the ring
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
     torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
+    stands_in: ClassVar[bool] = False  # is woken in place of workers on other machines
     writes: ClassVar[bool] = False  # reserves blocks of the queue for the groups of ``groups``
     reloads: ClassVar[bool] = True  # a successor loads the state again if its predecessor died before it made progress
     final: ClassVar[tuple[type[Exception], ...]] = (EnvFailed, WrongValue, NoNumber)  # a successor would come to the same

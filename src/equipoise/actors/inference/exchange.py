@@ -86,6 +86,12 @@ class Exchange:
         """The actions for a group by policy [width, ...], where they lie."""
         return self._actions[group]
 
+    def arrays(self, group: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The arrays of a group's rows, and those of the actions for it, by path ("POLICY/obs/..."); in the same order in
+        every process.
+        """
+        return dict(tree.items(self._rows[group])), dict(tree.items(self._actions[group]))
+
     def lost(self, groups: range) -> None:
         """Begin a new epoch (called by the driver), once the env worker or inference worker of these groups is verified
         dead.

@@ -71,7 +71,7 @@ class Crossing:
 
     def __init__(self, plan: Plan, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
         """``stacks``: of each policy, as in ``EnvSpec``: by the path within an observation."""
-        self._paths = {name: _paths(stacks.get(name, {})) for name in plan.rows}
+        self._paths = {name: stack_paths(stacks.get(name, {})) for name in plan.rows}
         fields = plan.fields(plan.block)
         self._plain = {name: _without(fields[name], paths) for name, paths in self._paths.items()}
         self._ranges: list[tuple[int, int]] = []  # bytes of a slot that are plain
@@ -192,8 +192,8 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // tree.ALIGN) * tree.ALIGN
 
 
-def _paths(stacks: Mapping[str, Stack]) -> dict[str, Stack]:
-    """The stacks by their paths in a trajectory; one of a single frame is none."""
+def stack_paths(stacks: Mapping[str, Stack]) -> dict[str, Stack]:
+    """The stacks of observations by their paths in a row; one of a single frame is none."""
     return {f"obs/{path}" if path else "obs": stack for path, stack in stacks.items() if stack.frames > 1}
 
 

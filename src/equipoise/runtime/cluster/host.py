@@ -16,9 +16,10 @@ from equipoise.record import checkpoint
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
+from equipoise.runtime.cluster.proxy_worker import Home, all_stacks_of, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
+from equipoise.runtime.cluster.stepping import Asker
 from equipoise.runtime.cluster.wire import WORDS
 from equipoise.runtime.ipc import Event, Segment
 from equipoise.runtime.messages import Failed, HandedOver, Message, Note, Saved, to_json
@@ -57,20 +58,24 @@ class SiteHost:
         self._missing: set[str] = set()  # those that have not done so
         (scratch / "logs").mkdir()
         mine = tuple(member for member in job.members if member.title in job.titles)
-        forkserver.prepare(central=any(not member.kind.torch for member in mine))
+        torch = {member.kind.torch for member in mine}
+        forkserver.prepare(torch=True in torch, central=False in torch)
         self._blue = blue = replace(job.blueprint, directory=str(scratch / "checkpoints"), logs=str(scratch / "logs"))
         self._shared, self._board, segment = build.lay_out(blue, job.kinds, Segment, _no_channel, site=mine)
         rows = {title: self._board.row(title) for title in job.titles}
         groups = {group for member in mine for group in member.kind.groups(blue, member.index)}
         places = {
-            number: place for number, place in parts(self._shared, rows, job.members).items()
-            if place.title in job.titles or place.group in groups
+            number: place for number, place in parts(blue, self._shared, rows, job.members).items() if place.of(job.titles)
         }  # fmt: skip
+        written = {group for member in mine if member.kind.writes for group in member.kind.groups(blue, member.index)}
+        exchange, stacks = self._shared.exchange, all_stacks_of(blue)
+        askers = {group: Asker(exchange, group, stacks) for group in groups - written if exchange is not None}
         for number, data in job.counted.items():
             places[number].part.write(data)
         of_group = {
-            group: [number for number, place in places.items() if place.group == group or place.title in self._workers(group)]
-            for group in groups
+            group: [number for number, place in places.items() if group == place.group or (
+                group in written and place.group is None and place.of(self._workers(group))
+            )] for group in groups
         }  # fmt: skip
         self._carrier = Event()
         self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier], lives=job.lives)
@@ -84,8 +89,9 @@ class SiteHost:
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
             {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended, stacks=stacks_of(blue), silent_s=job.home.silent_s,
+            cut=self._cut, ended=self._ended, stacks=stacks_of(blue), silent_s=job.home.silent_s, askers=askers,
         )  # fmt: skip
+        self._askers, self._crew.elsewhere = askers, self._carrier
         self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
 
     def _workers(self, group: int) -> set[str]:
@@ -112,6 +118,8 @@ class SiteHost:
         """Let all workers here save what they are: they wait for places, and will get none."""
         self._handing, self._missing = int(self._board.cut["save"][0]) + 1, set(self._job.titles)
         self._handed_in = self.end.sessions
+        for asker in self._askers.values():
+            asker.hold(self._handing)
         self._save(self._handing, self._step)
 
     def _save(self, number: int, step: int) -> None:

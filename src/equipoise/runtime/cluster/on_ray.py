@@ -26,7 +26,7 @@ from equipoise.programs.limits import check_processes
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
-from equipoise.runtime.cluster.placing import Cluster, Node, cells, deal, fits, placed
+from equipoise.runtime.cluster.placing import Cluster, Node, cells, check_inference, deal, fits, placed
 from equipoise.workers.kind import Kind, crew
 
 LOOK_S = 0.25  # between two looks at the sites
@@ -95,9 +95,12 @@ class RayNodes:
 
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
         """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
-        learning = blue.learners * blue.program.placement.threads
+        at, learning = self.cluster.inference_at, blue.learners * blue.program.placement.threads
         members = crew(blue, kinds)
-        dealt = deal(cells(blue, members), learning, self.nodes(), self.cluster)
+        if at == "learner":
+            check_inference(blue)
+            learning += blue.inferences
+        dealt = deal(cells(blue, members, at), learning, self.nodes(), self.cluster)
         titles = {title for site in dealt.sites.values() for title in site}
         away = [member for member in members if member.title in titles]
         servers = sum(member.kind.serves for member in away)

@@ -7,14 +7,17 @@ site, and at home the proxy.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
 
 
 class Part(Protocol):
@@ -26,18 +29,21 @@ class Part(Protocol):
     def write(self, data: Any) -> None: ...  # of ``nbytes``
 
 
-class Bytes:
-    """Memory that is copied as it is."""
+class Arrays:
+    """Arrays that are copied as they are, one after the other."""
 
-    def __init__(self, buffer: Any) -> None:
-        self._view = np.frombuffer(buffer, np.uint8)
-        self.nbytes = len(self._view)
+    def __init__(self, *arrays: Any) -> None:
+        self._arrays = [array.reshape(-1).view(np.uint8) for array in arrays]
+        self.nbytes = sum(array.nbytes for array in arrays)
 
     def read(self) -> bytes:
-        return self._view.tobytes()
+        return b"".join(array.tobytes() for array in self._arrays)
 
     def write(self, data: Any) -> None:
-        self._view[:] = np.frombuffer(data, np.uint8)
+        at = 0
+        for array in self._arrays:
+            array[:] = np.frombuffer(data, np.uint8, len(array), at)
+            at += len(array)
 
 
 class BoardRow:
@@ -47,36 +53,56 @@ class BoardRow:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._touched = fields["touched_s"]
-        self._rest = [array for name, array in fields.items() if name not in ("sleeping", "touched_s")]
-        self.nbytes = 8 + sum(array.nbytes for array in self._rest)
+        self._rest = Arrays(*(array for name, array in fields.items() if name not in ("sleeping", "touched_s")))
+        self.nbytes = 8 + self._rest.nbytes
 
     def read(self) -> bytes:
         age = np.array([time.perf_counter() - self._touched[0]])
-        return b"".join(array.tobytes() for array in (age, *self._rest))
+        return age.tobytes() + self._rest.read()
 
     def write(self, data: Any) -> None:
         self._touched[0] = time.perf_counter() - float(np.frombuffer(data, np.float64, 1)[0])
-        at = 8
-        for array in self._rest:
-            array[:] = np.frombuffer(data, array.dtype, len(array), at)
-            at += array.nbytes
+        self._rest.write(data[8:])
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a part belongs: to a group of envs, or to the worker of this title."""
+    """What a part is of: of a group of envs, or of one worker.
+
+    ``titles``: of the workers that write it: it is known where they are. An env counts its failures, and what acts for it
+    counts the rest; under central inference these are two workers.
+    """
 
     part: Part
+    titles: frozenset[str]
     group: int | None = None
-    title: str | None = None
+
+    def of(self, titles: Collection[str]) -> bool:
+        """Is it written by some of these workers?"""
+        return not self.titles.isdisjoint(titles)
 
 
-def parts(shared: Shared, rows: Mapping[str, Mapping[str, Any]], members: Sequence[Member]) -> dict[int, Place]:
+def parts(
+    blue: Blueprint, shared: Shared, rows: Mapping[str, Mapping[str, Any]], members: Sequence[Member]
+) -> dict[int, Place]:
     """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those that are here."""
     found: list[Place | None] = []
+    sampling = [member for member in members if member.kind.side == "sampling"]
+    steps, acts = list[set[str]](), list[set[str]]()
+    for group in range(blue.program.groups):
+        mine = [one for one in sampling if group in one.kind.groups(blue, one.index)]
+        steps.append({one.title for one in mine if not one.kind.serves})
+        acts.append({one.title for one in mine if one.kind.writes})
     for policy in shared.policies.values():
-        for memory in ([one.memory for one in policy.episodes], [one.memory for one in policy.rounding]):
-            found += [Place(Bytes(one.buffer), group=group) for group, one in enumerate(memory)]
-    for title in (member.title for member in members if member.kind.side == "sampling"):
-        found.append(Place(BoardRow(rows[title]), title=title) if title in rows else None)
+        for group, one in enumerate(policy.episodes):
+            acting, stepping = one.counted()
+            if acts[group] == steps[group]:
+                found.append(Place(Arrays(*acting, *stepping), frozenset(acts[group]), group))
+            else:
+                found.append(Place(Arrays(*acting), frozenset(acts[group]), group))
+                found.append(Place(Arrays(*stepping), frozenset(steps[group]), group))
+        rounding = [np.frombuffer(one.memory.buffer, np.uint8) for one in policy.rounding]
+        found += [Place(Arrays(array), frozenset(acts[group]), group) for group, array in enumerate(rounding)]
+    for title in (member.title for member in sampling):
+        found.append(Place(BoardRow(rows[title]), frozenset([title])) if title in rows else None)
     return {number: place for number, place in enumerate(found) if place is not None}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from equipoise.hints import hint
 from equipoise.programs.settings import convert
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.workers.kind import Member
 
+InferenceAt = Literal["actors", "learner"]
 LEAST_DEADLINE_S = 2.0
 
 
@@ -27,6 +28,7 @@ class Cluster:
     home_actors: int | None = None  # actors on the learner's machine; None: as many as it has free cores for
     labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
     autoscale: bool = False  # wait for machines that an autoscaler adds, instead of refusing what has no room
+    inference_at: InferenceAt = "actors"  # on which machines central inference acts: those of the actors, or the learner's
     link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
 
 
@@ -98,16 +100,24 @@ class Dealt:
     nodes: Mapping[str, str]  # the machine of each site that has one
 
 
-def cells(blue: Blueprint, members: Sequence[Member]) -> list[Cell]:
-    """The cells of a run, in the order of their first envs."""
+def cells(blue: Blueprint, members: Sequence[Member], inference_at: InferenceAt = "actors") -> list[Cell]:
+    """The cells of a run, in the order of their first envs; inference workers that stay with the learner are in none."""
     found: list[tuple[set[int], list[Member]]] = []
-    for member in (one for one in members if one.kind.side == "sampling"):
+    moves = [one for one in members if one.kind.side == "sampling" and not (one.kind.serves and inference_at == "learner")]
+    for member in moves:
         groups = set(member.kind.groups(blue, member.index))
         mine = [cell for cell in found if cell[0] & groups]
         found = [cell for cell in found if not cell[0] & groups]
         found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
     found.sort(key=lambda cell: min(cell[0]))
     return [Cell(tuple(one.title for one in cell), sum(not one.kind.serves for one in cell)) for _, cell in found]
+
+
+def check_inference(blue: Blueprint) -> None:
+    """ValueError where nothing acts that could be at the learner."""
+    if not blue.inferences:
+        got = blue.program.placement.inference
+        raise ValueError(f"cluster.inference_at=learner: expected a run with --inference central, got one with {got}")
 
 
 def fits(node: Node, cluster: Cluster) -> bool:

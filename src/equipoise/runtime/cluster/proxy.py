@@ -11,9 +11,11 @@ says so in ``cancelled``; before that the group gets no place. Each of the two w
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +25,7 @@ from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
+from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, Tally, words
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Stack, Tick, Tree
@@ -77,7 +80,8 @@ class Site:
     name: str
     incarnation: int  # the newest that was started; messages of an older one are refused
     line: Line
-    groups: tuple[int, ...]
+    groups: tuple[int, ...]  # whose rows are written there
+    stepped: tuple[int, ...]  # those whose envs are stepped there, and acted for at home
     counts: Collection[int]  # the numbers of the parts that its workers write
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
@@ -106,24 +110,28 @@ class Proxy:
         self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
         fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str,
         stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
+        stand_ins: Mapping[int, StandIn] = MappingProxyType({}), wake: Callable[[int], object] = lambda group: None,
     ) -> None:  # fmt: skip
         """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
         ``fences``: the words of ``specs``. ``cut``: the number and the step of the newest cut. ``digest``: of
         the Program; a site's must be the same. ``stacks``: of each policy's observations, as in ``EnvSpec``.
-        ``silent_s``: after which a site that says nothing counts as gone.
+        ``silent_s``: after which a site that says nothing counts as gone. ``stand_ins``: by group, of those that are acted for
+        at home, and ``wake`` is called where one has an answer.
         """
+        self._stand_ins, self._wake = stand_ins, wake
         self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
         self._silent_s, self._crossing = silent_s, Crossing(plan, stacks)
         self._remotes = {remote.group: remote for remote in remotes}
         self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
         self._sites: dict[str, Site] = {}
         self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
-        self._sessions = 0
+        self._sessions = secrets.randbits(48)  # no session has the number of one of an earlier proxy
         self.refused = Tally(fences["refused"])  # of all sites
         self.most = {
             Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: self._crossing.most, Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
             Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
+            Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0), Kind.UNSTEPPED: 0,
             Kind.BEAT: 0, Kind.PROBE: 0,
         }  # fmt: skip
         self._names = {kind.name for kind in self.most} - {Kind.BEAT.name}  # what comes from sites, and no beats of either end
@@ -136,16 +144,25 @@ class Proxy:
         """
         return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {"refused": Tally.SPEC}
 
-    def expect(self, name: str, incarnation: int, groups: Sequence[int], counts: Collection[int], link: Link) -> None:
+    def expect(
+        self,
+        name: str,
+        incarnation: int,
+        groups: Sequence[int],
+        counts: Collection[int],
+        link: Link,
+        stepped: Sequence[int] = (),
+    ) -> None:
         """A site was started: its messages come by this link; an older incarnation of it is over.
 
-        ``counts``: the numbers of the parts of ``parts`` that its workers write.
+        ``groups``: whose rows are written there; ``stepped``: those whose envs are only stepped there. ``counts``: the numbers
+        of the parts of ``parts`` that its workers write.
         """
         if (before := self._sites.get(name)) is not None:
             self._fence(before)
             self._earlier[name] = self.traffic(name)
         line = Line(link, self.most, self._silent_s, self.refused)
-        self._sites[name] = Site(name, incarnation, line, tuple(groups), frozenset(counts))
+        self._sites[name] = Site(name, incarnation, line, tuple(groups), tuple(stepped), frozenset(counts))
 
     def let_go(self, name: str) -> None:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
@@ -227,6 +244,10 @@ class Proxy:
             if frame.a not in site.groups:
                 raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
             self._of_group(self._remotes[frame.a], frame)
+        elif kind in (Kind.STEPPED, Kind.UNSTEPPED):
+            if frame.a not in site.stepped:
+                raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.stepped}, got {frame.a}")
+            self._of_stepped(self._stand_ins[frame.a], frame)
         elif kind is Kind.STATISTICS:
             if frame.a not in site.counts or self._parts[frame.a].nbytes != len(frame.body):
                 raise Refused(
@@ -280,6 +301,17 @@ class Proxy:
                 raise Refused("wrong numbers", f"rows: {error}") from error
             remote.queue.commit(slots)
 
+    def _of_stepped(self, group: StandIn, frame: Frame) -> None:
+        if frame.kind is Kind.UNSTEPPED:
+            if group.waits(frame.b) and self._gone[frame.a] == self._cancelled[frame.a]:
+                self._gone[frame.a] += 1  # the driver begins their episodes anew
+            return
+        try:
+            if group.answer(frame.b, bool(frame.c), frame.body):
+                self._wake(frame.a)
+        except ValueError as error:
+            raise Refused("wrong numbers", f"stepped: {error}") from error
+
     # ------------------------------------------------------------------------------------------------ what home answers
 
     def _serve(self, site: Site) -> bool:
@@ -302,6 +334,14 @@ class Proxy:
         if (cut := self._cut()) != site.told:
             site.told = cut
             line.send(Kind.CUT, *cut)
+        for group in site.stepped:
+            stand_in = self._stand_ins[group]
+            if (ask := stand_in.asks()) is not None:
+                asked, whole, actions = ask
+                line.send(Kind.STEP, group, asked, int(whole), actions)
+                worked = True
+            if held := stand_in.holds():
+                line.send(Kind.HOLD, group, held)
         return worked
 
     def _fence(self, site: Site, how: str = "") -> None:
@@ -315,6 +355,8 @@ class Proxy:
             self._let_go(self._remotes[group])
             if (last := self._remotes[group].last) is not None:
                 last.known = False
+        for group in site.stepped:
+            self._stand_ins[group].forget()
         if how:
             self._heard.left(site.name, how)
 

@@ -14,6 +14,7 @@ from equipoise.record import checkpoint
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
+from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.runtime.ipc import Outbox
 from equipoise.runtime.messages import from_json
@@ -34,9 +35,16 @@ class Expected:
 
     name: str
     incarnation: int
-    groups: tuple[int, ...]
+    groups: tuple[int, ...]  # whose rows are written there
+    stepped: tuple[int, ...]  # whose envs are only stepped there
     titles: tuple[str, ...]  # of its workers
     leaving: bool = False  # it was asked for its actors
+
+    @classmethod
+    def read(cls, order: Mapping[str, Any]) -> Expected:
+        """The fields from JSON, which has lists for tuples."""
+        given: dict[str, Any] = {name: tuple(got) if isinstance(got, list) else got for name, got in order.items()}
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,7 @@ class ProxyKind(Kind):
     name = "proxy"
     numbered = False
     side = "beside"
+    stands_in = True
     writes = True
 
     def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
@@ -95,17 +104,34 @@ class ProxyKind(Kind):
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         fences = shared.own[self.name].views["fences"]
+        for group in (group for expected in self.expected.values() for group in expected.stepped):
+            if fences["gone"][group] > fences["cancelled"][group]:  # else their envs go on: the successor asks once more
+                begin_anew(shared, group)
         for expected in self.expected.values():
             for group in expected.groups:
                 queues[blue.learner_of(group)].cancel(blue.streams(group))
         fences["cancelled"][:] = fences["gone"]
         return ""
 
+    def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
+        return tuple(f"inference {number}" for number in range(blue.inferences))
+
     def listens(self, worker: ProxyWorker) -> tuple[int, ...]:
         return (worker.listener.fd,)
 
     def patience(self, worker: ProxyWorker) -> float | None:
         return PATIENCE_S
+
+
+def begin_anew(shared: Shared, group: int) -> None:
+    """The driver's: a group's envs were lost on the machine that stepped them, so their episodes begin anew."""
+    assert shared.exchange is not None
+    shared.exchange.lost(range(group, group + 1))
+
+
+def all_stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
+    """The stacks in the observations of all policies."""
+    return {name: role.spec.stacks for name, role in blue.roles.items()}
 
 
 def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
@@ -126,15 +152,20 @@ class ProxyWorker:
         self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
         self._entries: dict[str, dict[str, Any]] = {}  # of files that have come, by their workers' titles
         rows = {member.title: site.board(member.title) for member in job.members}
-        self._places = parts(shared, rows, job.members)
+        self._places = parts(blue, shared, rows, job.members)
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
         counted = [place.part for place in self._places.values()]
         groups = range(blue.program.groups)
         remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
+        stepped = range(blue.program.groups if shared.exchange is not None else 0)
+        stand_ins = {
+            group: StandIn(shared.exchange, group, all_stacks_of(blue)) for group in stepped if shared.exchange is not None
+        }
+        bells = {group: site.bell(f"inference {blue.server(group)}") for group in stepped}
         versions = [policy.weights.handle() for policy in shared.policies.values()]
         self.proxy = Proxy(
             queue_plan(blue), remotes, versions, counted, own["fences"], lambda: (site.cut(), site.cut_step()), self,
-            home.digest, stacks_of(blue), home.silent_s,
+            home.digest, stacks_of(blue), home.silent_s, stand_ins, lambda group: bells[group](),
         )  # fmt: skip
         self._traffic = own["traffic"]
         self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
@@ -150,9 +181,9 @@ class ProxyWorker:
     def _expect(self, site: Expected) -> None:
         self._leaving.discard(site.name)
         self._titles[site.name] = site.titles
-        counts = [n for n, one in self._places.items() if one.group in site.groups or one.title in site.titles]
+        counts = [n for n, one in self._places.items() if one.of(site.titles)]
         link = self.listener.end(site.name, site.incarnation)
-        self.proxy.expect(site.name, site.incarnation, site.groups, counts, link)
+        self.proxy.expect(site.name, site.incarnation, site.groups, counts, link, site.stepped)
         if site.leaving:
             self._let_go(site.name)
 
@@ -165,7 +196,7 @@ class ProxyWorker:
             if "let_go" in order:
                 self._let_go(order["let_go"])
             else:
-                self._expect(Expected(order["name"], order["incarnation"], tuple(order["groups"]), tuple(order["titles"])))
+                self._expect(Expected.read(order))
         more = self.listener.collect()
         now = time.monotonic()
         if now - self._counted_at >= PATIENCE_S:

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import take_back
-from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind
+from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind, begin_anew
 from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
@@ -85,7 +85,8 @@ class ClusterRuntime(ProcessRuntime):
         beside = [self._proxy] if self._sites else []
         super().__init__(blue, (*kinds, *beside), [title for titles in self._sites.values() for title in titles])
         rows = {member.title: self._board.row(member.title) for member in self._all}
-        self._places = parts(self._shared, rows, self._all)
+        self._places = parts(blue, self._shared, rows, self._all)
+        self._stepped = {group for name in self._sites for group in self._groups_of(blue, name)[1]}
         own = self._shared.own[ProxyKind.name].views if self._sites else {"fences": {}, "traffic": {}}
         self._fences, self._traffic = own["fences"], own["traffic"]
         try:
@@ -98,15 +99,19 @@ class ClusterRuntime(ProcessRuntime):
     def _members_of(self, name: str) -> list[Member]:
         return [member for member in self._all if member.title in self._sites[name]]
 
-    def _groups_of(self, blue: Blueprint, name: str) -> list[int]:
-        return sorted({group for one in self._members_of(name) for group in one.kind.groups(blue, one.index)})
+    def _groups_of(self, blue: Blueprint, name: str) -> tuple[list[int], list[int]]:
+        """The groups whose rows a site writes, and those that it only steps, since home acts for them."""
+        mine = self._members_of(name)
+        written = {group for one in mine if one.kind.writes for group in one.kind.groups(blue, one.index)}
+        there = {group for one in mine for group in one.kind.groups(blue, one.index)}
+        return sorted(written), sorted(there - written)
 
     def _expect(self, blue: Blueprint, name: str) -> None:
         """Let the proxy take the next incarnation of a site, and no earlier one."""
         self._incarnations[name] += 1
         self._down.add(name)
-        groups = tuple(self._groups_of(blue, name))
-        self._proxy.expected[name] = Expected(name, self._incarnations[name], groups, self._sites[name])
+        written, stepped = self._groups_of(blue, name)
+        self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(written), tuple(stepped), self._sites[name])
 
     def _start(self, name: str, handed: SourceInHand | None = None) -> None:
         """Start a site, with what home knows of its workers, and what they were in the checkpoint that the run goes on from.
@@ -114,12 +119,8 @@ class ClusterRuntime(ProcessRuntime):
         ``handed``: what they were on another machine, instead.
         """
         blue, mine = self._blue, self._members_of(name)
-        groups, titles = self._groups_of(blue, name), self._sites[name]
-        counted = {
-            number: place.part.read()
-            for number, place in self._places.items()
-            if place.group in groups or place.title in titles
-        }  # fmt: skip
+        titles = self._sites[name]
+        counted = {number: place.part.read() for number, place in self._places.items() if place.of(titles)}
         source = handed
         if handed is None and blue.resume is not None:
             source = _in_hand(blue.resume, [f"{one.file}.safetensors" for one in mine])
@@ -171,7 +172,13 @@ class ClusterRuntime(ProcessRuntime):
                     self._out.append(Note(text=f"warning: the link to other machines refuses what it gets: {reason}"))
 
     def _cancel(self, group: int) -> None:
-        self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
+        if group in self._stepped:
+            begin_anew(self._shared, group)
+            for one in self._all:
+                if one.kind.serves and group in one.kind.groups(self._blue, one.index):
+                    self._crew.bells[one.title].ring(always=True)
+        else:
+            self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
 
     def _let_go(self, name: str) -> None:
         """Ask a site for its actors, before its machine is taken away."""
@@ -205,13 +212,7 @@ class ClusterRuntime(ProcessRuntime):
     def _order_expected(self, name: str) -> None:
         """Let the proxy that lives take the new incarnation of a site."""
         self._leaving.discard(name)
-        expected = self._proxy.expected[name]
-        self._order(
-            {
-                "name": name, "incarnation": expected.incarnation, "groups": list(expected.groups),
-                "titles": list(expected.titles),
-            }
-        )  # fmt: skip
+        self._order(asdict(self._proxy.expected[name]))
 
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
@@ -225,6 +226,8 @@ class ClusterRuntime(ProcessRuntime):
             if self._blue.resume is None or one.kind.progress(self._blue, self._shared, one.index) > 0:
                 self._lives[one.title] = self._lives.get(one.title, 0) + 1
             self._cuts.lost(one.title, f"was lost with {name}")
+        for group in self._groups_of(self._blue, name)[1] if carried is None else ():
+            self._cancel(group)
         self._expect(self._blue, name)
         self._order_expected(name)
         self._out.append(Note(text=f"warning: {name} {how}; its workers {'begin anew' if carried is None else 'move on'}"))

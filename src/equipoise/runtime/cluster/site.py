@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
 from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
+from equipoise.runtime.cluster.stepping import FIRST, Asker
 from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
 from equipoise.types import Stack, Tick
 
@@ -64,14 +66,17 @@ class SiteEnd:
         self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
         parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str, cut: Callable[[int, int], object],
         ended: Callable[[str], object], stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
+        askers: Mapping[int, Asker] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """``outbound``: of each learner; ``stores``: of each policy; ``parts``: what the workers here count, by home's
         numbers; ``of_group``: the numbers of those that go home before the group's rows do.
 
         ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
         ``ended`` with the reason why this site is of no more use. ``stacks``: of each policy's observations, as in
-        ``EnvSpec``.
+        ``EnvSpec``. ``askers``: by group, of those whose envs are stepped here and acted for at home.
         """
+        self._askers = askers
+        self._counted: dict[int, bytes] = {}  # what home knows of the parts of those groups, by number
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
         self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
         self._crossing = [Crossing(one.plan, stacks) for one in outbound]
@@ -80,7 +85,8 @@ class SiteEnd:
         }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.TAKEN: 0, Kind.BEAT: 0, Kind.PROBE: 0,
+            Kind.STOP: 0, Kind.TAKEN: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.HOLD: 0,
+            Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
             Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
@@ -105,6 +111,8 @@ class SiteEnd:
         for (o, at), group in self._groups.items():
             worked |= self._carry(o, at, group)
         worked |= self._grant()
+        for number, asker in self._askers.items():
+            worked |= self._answer(number, asker)
         if self.joined and now - self._counted_at >= STATISTICS_S:
             self._counted_at = now
             self._count(self._parts)
@@ -112,7 +120,12 @@ class SiteEnd:
 
     @property
     def idle(self) -> bool:
-        """Have all groups handed in every place that they got, and are the rows under way?"""
+        """Have all groups handed in every place that they got, and are the rows under way?
+
+        And do envs that are acted for at home wait for what is asked next?
+        """
+        if not all(asker.quiet for asker in self._askers.values()):
+            return False
         words = [one.words for one in self._outbound]
         finished = all((w["granted"] == w["full"]).all() and (w["sent"] == w["full"]).all() for w in words)
         return finished and not any(group.pending for group in self._groups.values())
@@ -151,6 +164,9 @@ class SiteEnd:
                 group.last.known = False
             self._asked = [False] * len(self._stores)
             self._files.clear()
+            self._counted.clear()
+            for asker in self._askers.values():
+                asker.forget()
             self._under_way = 0
         elif now - self._asked_at < AGAIN_S:
             return
@@ -217,6 +233,14 @@ class SiteEnd:
                 raise Refused("wrong numbers", "taken: expected it for a part that was sent, got one more")
             self._under_way -= 1
             self._send_files()
+        elif kind is Kind.STEP:
+            asker = self._asker(frame)
+            if len(frame.body) != (asker.actions.nbytes if frame.b & FIRST else 0):
+                raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(frame.body)}")
+            if not (self.leaving and asker.quiet and frame.b != asker.asked):  # else another machine will take that step
+                asker.ask(frame.b, bool(frame.c), frame.body)
+        elif kind is Kind.HOLD:
+            self._asker(frame).hold(frame.b)
         elif kind is Kind.LET_GO:
             self.leaving = True
         elif kind is Kind.STOP:
@@ -227,6 +251,11 @@ class SiteEnd:
             if group in one.groups:
                 return self._groups[o, one.at(group)]
         raise Refused("wrong numbers", f"grant: expected a group that is here, got {group}")
+
+    def _asker(self, frame: Frame) -> Asker:
+        if frame.a not in self._askers:
+            raise Refused("wrong numbers", f"{frame.kind.name}: expected a group that is stepped here, got {frame.a}")
+        return self._askers[frame.a]
 
     # --------------------------------------------------------------------------------------------------- what is carried
 
@@ -264,6 +293,21 @@ class SiteEnd:
             outbound.sent(at)
             worked = True
         return worked
+
+    def _answer(self, group: int, asker: Asker) -> bool:
+        """Send what an env worker answered, or that its envs were lost; before it, what the envs have counted since."""
+        if not self.joined or (answer := asker.answers()) is None:
+            return False
+        asked, anew, rows = answer
+        for number in self._of_group[group]:
+            if (counted := self._parts[number].read()) != self._counted.get(number):
+                self._counted[number] = counted
+                self.line.send(Kind.STATISTICS, number, body=counted)
+        if rows is None:
+            self.line.send(Kind.UNSTEPPED, group, asked)
+        else:
+            self.line.send(Kind.STEPPED, group, asked, int(anew), rows)
+        return True
 
     def _count(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     RESTARTED = 7  # a: group; it writes its oldest place a second time
     SAID = 8  # {"title", "message"}: what a worker told its driver
     FILE = 9  # {"title", "name", "more"} is said before; a part of a file of a checkpoint
+    STEPPED = 10  # a: group, b: the ask that it answers, c: 1 where the episodes are new; the bytes of its rows
+    UNSTEPPED = 11  # a: group, b: an ask that has no such answer, since its envs were lost
     # home's
     WELCOME = 32  # a: nonce, b: the session that begins
     EXPELLED = 33  # a: the session that is over, or 0 and b: what asks for a session must have a nonce above this one
@@ -46,6 +48,8 @@ class Kind(IntEnum):
     LET_GO = 38  # the site's actors get no more places: once they have handed in what they have, they are to be handed over
     STOP = 39
     TAKEN = 40  # a part of a file: the next one may come
+    STEP = 41  # a: group, b: the ask, c: 1 where whole stacks are wanted; the actions' bytes, or none: begin new episodes
+    HOLD = 42  # a: group, b: the cut for which its env worker may save
     # both
     BEAT = 64
     PROBE = 65  # says nothing: whether it can be sent tells whether the other end is there

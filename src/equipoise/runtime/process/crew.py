@@ -19,7 +19,7 @@ from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
-from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe
+from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, Ringer
 from equipoise.runtime.messages import Failed, Message, Note, from_json
 from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.hangs import Watch
@@ -97,6 +97,8 @@ class Crew:
         self._said: list[tuple[str, Message | Died]] = []  # by title
         self._lifeline = Lifeline()
         self.bells = {member.title: Bell(board.memory, board.flag_offset(member.title)) for member in members}
+        stand_ins = [self.bells[member.title] for member in members if member.kind.stands_in]
+        self.elsewhere: Ringer | None = stand_ins[0] if stand_ins else None  # rung for workers that are not in this crew
         self._children = [
             _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe(), life=lives.get(member.title, 0))
             for member in members
@@ -140,7 +142,7 @@ class Crew:
             name=child.name, board=self._board, bell=child.bell, outbox=child.outbox, stack=child.stack,
             lifeline=self._lifeline, member=member, job=kind.job(blue, self._shared, member.index, child.life),
             queues=self._queues if kind.torch else None,
-            bells={name: self.bells[name] for name in kind.wakes(blue, member.index)},
+            bells={name: self._bell(name) for name in kind.wakes(blue, member.index)},
             resume=None if child.life else blue.resume, directory=blue.directory,
             saved=int(self._board.cut[word(member)][0]), threads=kind.threads(blue), spins=kind.spins(blue),
             compiles=blue.program.placement.compile, logs=blue.logs,
@@ -154,6 +156,11 @@ class Crew:
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
         child.process, child.watch = process, Watch(process.pid, time.perf_counter())
+
+    def _bell(self, title: str) -> Ringer:
+        found = self.bells.get(title, self.elsewhere)
+        assert found is not None, f"nobody stands in for {title}"
+        return found
 
     def _progress(self, child: _Child) -> int:
         return child.member.kind.progress(self._blue, self._shared, child.member.index)
@@ -236,7 +243,8 @@ class Crew:
             raise WorkerFailed(child.name, how, child.said, death=death, final=child.final, vital=vital, cause=child.cause)
         lost = kind.lost(self._blue, self._shared, self._queues, index)
         self._said.append((child.name, Died(how)))
-        ring(self.bells, kind.wakes(self._blue, index))
+        for title in kind.wakes(self._blue, index):
+            self._bell(title).ring(always=True)
         if why := child.streak.hopeless(death, learned_at=self.learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(child.name, f"{how}, {why}", child.said, death=death, cause=child.cause)
         # A worker that was lost before it had loaded its state does so again.

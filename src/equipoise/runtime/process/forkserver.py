@@ -52,30 +52,31 @@ def start(process: process.BaseProcess) -> None:
                 ) from None
 
 
-def prepare(*, central: bool = False) -> None:
-    """Start them, if they do not run yet; that of env workers where inference is ``central``."""
+def prepare(*, central: bool = False, torch: bool = True) -> None:
+    """Start them, if they do not run yet; that of env workers where inference is ``central``, the other with ``torch``."""
     multiprocessing.set_forkserver_preload(PRELOAD)
     _envs.set_forkserver_preload(ENV_PRELOAD)
     if threading.current_thread() is not threading.main_thread():
-        _ensure_running(central)
+        _ensure_running(central, torch)
         return
     # They inherit this: Ctrl-C and a SIGTERM to the whole group are for the driver to answer, also while a server imports, and
     # a server's end is its workers'.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _ensure_running(central)
+        _ensure_running(central, torch)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _ensure_running(central: bool) -> None:
+def _ensure_running(central: bool, torch: bool) -> None:
     # The servers are started with -c, which looks for Python's own modules in the working directory first: a random.py there
     # would take the place of Python's.
     said = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = said or OURS
     try:
-        forkserver.ensure_running()
+        if torch:
+            forkserver.ensure_running()
         if central:
             _envs.ensure_running()
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise import phases
 from equipoise.errors import CannotResume
 from equipoise.record.checkpoint import Source
-from equipoise.runtime.ipc import Bell
+from equipoise.runtime.ipc import Ringer
 from equipoise.runtime.messages import Message, Record, to_json
 from equipoise.runtime.process.loop import Duty, Spin, live, loop
 from equipoise.runtime.site import LocalSite
@@ -31,7 +31,7 @@ class Assignment(Duty):
     member: Member
     job: Any  # of ``Kind.job``
     queues: Sequence[SharedQueue] | None  # None where the process has no torch
-    bells: Mapping[str, Bell]  # of the workers that this one wakes itself
+    bells: Mapping[str, Ringer]  # of the workers that this one wakes itself
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
     saved: int  # the last cut before the process: its predecessor's, whether that saved anything or not

@@ -1,0 +1,224 @@
+"""Envs that are stepped on one machine and acted for on another: both halves of the exchange between them.
+
+At home a ``StandIn`` is to the inference worker what an env worker of this machine is: it passes on what is asked, and writes
+the rows that come back. At the site an ``Asker`` is to the env worker what an inference worker of its machine is.
+
+Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the answer would follow (their
+worker died). An ask that comes a second time, since a session ended meanwhile, gets the same answer, for the rows lie where
+they are until the next ask. So no step is lost with a session, and none is taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from equipoise.actors.inference.exchange import EPOCH, Exchange
+from equipoise.experience.queue.unstacked import stack_paths
+from equipoise.runtime.cluster.parts import Arrays
+from equipoise.types import Array, Stack
+
+NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
+FIRST = (1 << EPOCH) - 1  # masks an ask's number in its epoch: 0 asks for the first rows of new episodes
+
+
+class Rows:
+    """A group's rows of one step, as they travel. Of a stack only the newest frame does, where it follows from the last one.
+
+    The bytes: what is no stack; then of each stack [B] whether it follows, the newest frames [B, frame], and the older frames
+    of those that do not follow [n, k - 1, frame].
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], stacks: Mapping[str, Stack]) -> None:
+        """``arrays``: where they lie, by path; ``stacks``: those that are stacks, by the same paths."""
+        self._plain = Arrays(*(array for path, array in arrays.items() if path not in stacks))
+        self._stacks = [
+            array.reshape(len(array), stacks[path].frames, -1).view(np.uint8)
+            for path, array in arrays.items() if path in stacks
+        ]  # fmt: skip
+        self._last = [stack.copy() for stack in self._stacks]
+        self._known = False
+        self.most = self._plain.nbytes + sum(len(stack) + stack.nbytes for stack in self._stacks)
+
+    def keep(self, *, known: bool) -> None:
+        """The sender's: the next rows follow from these, if the receiver has them."""
+        self._known = known
+        for last, stack in zip(self._last, self._stacks, strict=True):
+            np.copyto(last, stack)
+
+    def read(self) -> bytes:
+        parts = [self._plain.read()]
+        for last, stack in zip(self._last, self._stacks, strict=True):
+            follows = (stack[:, :-1] == last[:, 1:]).all((1, 2)) & self._known
+            parts += [follows.tobytes(), stack[:, -1].tobytes(), stack[~follows, :-1].tobytes()]
+        return b"".join(parts)
+
+    def write(self, data: Any) -> None:
+        """The receiver's; ValueError, and nothing is written, where these are no such rows."""
+        body = np.frombuffer(data, np.uint8)
+        at, found = self._plain.nbytes, list[tuple[Array, Array, Array]]()
+        for stack in self._stacks:
+            streams, frames, frame = stack.shape
+            follows, at = body[at : at + streams] != 0, at + streams
+            newest, at = body[at : at + streams * frame], at + streams * frame
+            older, at = body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)], at + size
+            found.append((follows, newest, older))
+        if at != len(body):
+            raise ValueError(f"expected {at:,} bytes of rows, got {len(body):,}")
+        self._plain.write(body[: self._plain.nbytes])
+        for stack, (follows, newest, older) in zip(self._stacks, found, strict=True):
+            stack[:, :-1] = stack[:, 1:]
+            stack[~follows, :-1] = older.reshape(-1, *stack[0, :-1].shape)
+            stack[:, -1] = newest.reshape(len(stack), -1)
+
+
+def _halves(exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> tuple[Rows, Arrays]:
+    rows, actions = exchange.arrays(group)
+    named = {f"{name}/{path}": stack for name, of_it in stacks.items() for path, stack in stack_paths(of_it).items()}
+    return Rows(rows, named), Arrays(*actions.values())
+
+
+class StandIn:
+    """Home's half, for one group."""
+
+    def __init__(self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
+        """``stacks``: of each policy's observations, as in ``EnvSpec``."""
+        self._words, self._g = exchange.words, group
+        self.rows, self.actions = _halves(exchange, group, stacks)
+        self.forget()
+
+    def forget(self) -> None:
+        """A session has ended: what was passed on in it may not have come."""
+        self._passed, self._held = NEVER, 0
+
+    def asks(self) -> tuple[int, bool, bytes] | None:
+        """(ask, whole stacks, actions) that was not passed on yet; None: there is none.
+
+        Whole ones where a predecessor may have written half of an answer, or a site has not seen the last one.
+        """
+        asked, whole = int(self._words["asked"][self._g]), self._passed == NEVER
+        if asked == self._passed or not self._open(asked):
+            return None
+        self._passed = asked
+        return asked, whole, self.actions.read() if asked & FIRST else b""
+
+    def holds(self) -> int:
+        """The cut for which the env worker may save from now on; 0: as before."""
+        held = int(self._words["held"][self._g])
+        if held == self._held:
+            return 0
+        self._held = held
+        return held
+
+    def answer(self, asked: int, anew: bool, rows: Any) -> bool:
+        """Hand the rows to the inference worker; False: it does not wait for them any more."""
+        if not self.waits(asked):
+            return False
+        if len(rows):
+            self.rows.write(rows)
+        if not asked & FIRST:
+            self._words["anew"][self._g] = anew
+        self._words["said"][self._g] = asked + 1
+        return True
+
+    def waits(self, asked: int) -> bool:
+        """Is this what the inference worker waits for?"""
+        return asked == self._passed == int(self._words["asked"][self._g]) and self._open(asked)
+
+    def _open(self, asked: int) -> bool:
+        current = asked >> EPOCH == int(self._words["epoch"][self._g])
+        return current and int(self._words["said"][self._g]) != asked + 1
+
+
+class Asker:
+    """The site's half, for one group. The exchange's epochs are this machine's own; 0, before anything was lost, is home's as
+    well.
+    """
+
+    def __init__(self, exchange: Exchange, group: int, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
+        """``stacks``: of each policy's observations, as in ``EnvSpec``."""
+        self._words, self._g = exchange.words, group
+        self.rows, self.actions = _halves(exchange, group, stacks)
+        self._words["asked"][group] = NEVER
+        self.asked: int | None = None  # home's ask that the env worker answers
+        self._epoch = 0  # in which it was asked
+        self._owed = False  # home may not have the answer
+        self._called = False  # was it asked for in this session?
+        self._told = False  # were the rows of the last answer sent?
+        self._first: bytes | None = None  # actions for envs that come from another machine, once they are there
+
+    @property
+    def quiet(self) -> bool:
+        """Has the env worker answered, and home been told, so that it waits for the next ask?"""
+        asked = int(self._words["asked"][self._g])
+        return asked != NEVER and not self._owed and self._first is None and self._answered(asked)
+
+    def _answered(self, asked: int) -> bool:
+        return int(self._words["said"][self._g]) == asked + 1 and self._current
+
+    @property
+    def _current(self) -> bool:
+        """Does the env worker live that was asked?"""
+        return int(self._words["epoch"][self._g]) == self._epoch
+
+    def forget(self) -> None:
+        """A session has ended: what was sent in it may not have come. Home will ask once more, if so."""
+        self._owed, self._called = self.asked is not None, False
+
+    def hold(self, cut: int) -> None:
+        """The env worker may save for this cut."""
+        self._words["held"][self._g] = cut
+
+    def ask(self, asked: int, whole: bool, actions: Any) -> None:
+        """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does home want whole stacks?"""
+        words, g, before = self._words, self._g, self.asked
+        self._owed = self._called = True
+        if asked == before:
+            self.rows.keep(known=False)
+            return
+        self.rows.keep(known=self._told and before == asked - 1 and not whole)  # it asks on from what it took
+        self._told = False
+        self.asked, local = asked, int(words["asked"][g])
+        words["held"][g] = 0
+        if not asked & FIRST:
+            self._first = None
+            if asked or local != NEVER:  # else it is the first of all, and envs of a resume are where it left them
+                words["epoch"][g] += 1
+            self._epoch = int(words["epoch"][g])
+            words["asked"][g] = self._epoch << EPOCH
+        elif local == NEVER:
+            self._first = bytes(actions)
+            self._epoch = 0
+            words["asked"][g] = 0
+        elif before == asked - 1 and self._answered(local):
+            self._write(actions)
+        else:
+            self._epoch = -1  # the envs are not where home takes them to be
+
+    def _write(self, actions: Any) -> None:
+        self.actions.write(actions)
+        self._words["asked"][self._g] = self._words["said"][self._g]
+
+    def answers(self) -> tuple[int, bool, bytes | None] | None:
+        """(ask, are the episodes new, rows) that home does not have yet; rows are None where the envs were lost."""
+        if not (self._owed and self._called) or self.asked is None:
+            return None
+        words, g = self._words, self._g
+        if not self._current:
+            self._owed = False
+            return self.asked, False, None
+        if not self._answered(int(words["asked"][g])):
+            return None
+        anew = bool(words["anew"][g])
+        if (first := self._first) is not None:
+            self._first = None
+            if anew:  # the envs could not be brought back
+                self._owed = False
+                return self.asked, False, None
+            self._write(first)
+            return None
+        self._owed = False
+        self._told = bool(self.asked & FIRST) or anew
+        return self.asked, anew, self.rows.read() if self._told else b""
