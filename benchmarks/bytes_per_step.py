@@ -6,7 +6,8 @@ computed from the queue's plan of a real Program, the table of messages and the 
 An unroll of an actor costs four kinds of messages: it asks for a place, gets one, sends what it counts, and sends its rows.
 Besides there are weights: a site asks for a version that a grant names, so at most each version goes to each site. The headers
 of ZeroMQ, of its encryption and of TCP are not counted. Of a stack of frames the
-newest one crosses, as where no episode begins.
+newest one crosses, as where no episode begins. With inference at the learner there are no places and no weights: rows of one
+step go to home, and actions come back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from equipoise.programs.memory_needed import queue_plan
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import stacks_of
+from equipoise.runtime.cluster.proxy_worker import all_stacks_of, stacks_of
+from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import HEAD
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Program
@@ -37,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Ape-X": ("apex_dqn", {}),
     "SEED": ("impala", {"inference": "central"}),
 }
+AT_HOME = "SEED, at home"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,16 @@ def cost(program: Program) -> Cost:
     )  # fmt: skip
 
 
+def cost_at_home(program: Program) -> Cost:
+    """The same with ``--cluster inference_at=home``."""
+    blue = blueprint(program)
+    shared, _, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
+    assert shared.exchange is not None
+    plan, stand_in = queue_plan(blue), StandIn(shared.exchange, 0, all_stacks_of(blue))
+    rows, asked = stand_in.rows.least + HEAD, stand_in.actions.nbytes + HEAD
+    return Cost(unroll=plan.unroll, envs=plan.block, rows=rows / plan.block, counted=0.0, asked=asked / plan.block, weights=0)
+
+
 def allowed(env: str, algorithm: str, actors: int, **options: Any) -> str:
     """The error of a run with so many actors; empty where there is none."""
     try:
@@ -89,27 +102,30 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, Any] = {}
     print(f"{given.env}, {given.envs_per_actor} envs an actor, --max-lag 1, no recipe; bytes an env step\n")
-    print(f"{'':8} {'unroll':>6} {'rows':>9} {'counted':>8} {'asked':>6} {'sum':>9} {'a version':>12}")
+    print(f"{'':20} {'unroll':>6} {'rows':>9} {'counted':>8} {'asked':>6} {'sum':>9} {'a version':>12}")
     costs: dict[str, Cost] = {}
     for name, (algorithm, options) in CASES.items():
         program = api.program(
             given.env, algorithm, recipe=False, actors=2, envs_per_actor=given.envs_per_actor, max_lag=1, **options
         )
-        one = costs[name] = cost(program)
-        print(
-            f"{name:8} {one.unroll:6} {one.rows:9,.1f} {one.counted:8,.1f} {one.asked:6,.2f} {one.step:9,.1f} {one.weights:12,}"
-        )
+        costs[name] = cost(program)
+        if options:
+            costs[AT_HOME] = cost_at_home(program)
+    for name, one in costs.items():
+        parts_of_it = f"{one.rows:9,.1f} {one.counted:8,.1f} {one.asked:6,.2f} {one.step:9,.1f}"
+        print(f"{name:20} {one.unroll:6} {parts_of_it} {one.weights:12,}")
         found[name] = {"bytes_per_step": one.step, "version_bytes": one.weights}
     print(f"\nInto home at {given.steps_per_actor:,.0f} env steps/s an actor (assumed), and whether a run may have so many:\n")
-    for name, (algorithm, options) in CASES.items():
+    for name in costs:
+        algorithm, options = CASES[name.partition(",")[0]]
         for actors in ACTORS:
             rate = found[name]["bytes_per_step"] * actors * given.steps_per_actor
             why = allowed(given.env, algorithm, actors, envs_per_actor=given.envs_per_actor, **options)
-            print(f"{name:8} {actors:6,} actors {rate / 1e6:12,.1f} MB/s {rate * 8 / 1e9:9,.2f} Gbit/s  {why or 'yes'}")
+            print(f"{name:20} {actors:6,} actors {rate / 1e6:12,.1f} MB/s {rate * 8 / 1e9:9,.2f} Gbit/s  {why or 'yes'}")
             found[name][str(actors)] = {"MB_per_s": rate / 1e6, "refused": why}
     print(f"\nOut of home for one version to each of {given.sites} sites:\n")
     for name, one in costs.items():
-        print(f"{name:8} {one.weights * given.sites / 1e6:9,.1f} MB")
+        print(f"{name:20} {one.weights * given.sites / 1e6:9,.1f} MB")
     print(json.dumps(found))
 
 

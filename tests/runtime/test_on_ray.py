@@ -25,6 +25,9 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+AT: dict[str, dict[str, Any]] = {"central at home": {"inference_at": "home"}}  # settings of the cluster, by program
+
+
 @pytest.fixture(scope="module")
 def there() -> Iterator[Machines]:
     with machines() as made:
@@ -58,7 +61,7 @@ def has_the_bits_of_one(name: str, seed: int, there: Machines, folder: Path, **m
     env, algorithm, options = PROGRAMS[name]
     options = {**options, **more, "seed": seed}
     here, _ = train(env, algorithm, folder / "serial", "serial", **options)
-    far, notes = train(env, algorithm, folder / "ray", "ray", there.settings, **options)
+    far, notes = train(env, algorithm, folder / "ray", "ray", {**there.settings, **AT.get(name, {})}, **options)
     assert far["params_sha256"] == here["params_sha256"], notes
     assert far["rows"]["dropped"] == 0 and accounted(far["rows"])
     until(lambda: not of_runs(), "the processes of the run to end")
@@ -115,7 +118,9 @@ def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there
     until(lambda: not of_runs(), "the processes of the run to end")
 
 
-@pytest.mark.parametrize(("name", "moment"), [("ppo", 3), ("impala, lstm", 60), ("central", 30), ("two learners", 11)])
+@pytest.mark.parametrize(
+    ("name", "moment"), [("ppo", 3), ("impala, lstm", 60), ("central", 30), ("central at home", 25), ("two learners", 11)]
+)
 def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     name: str, moment: int, there: Machines, tmp_path: Path
 ) -> None:
@@ -123,7 +128,8 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     env, algorithm, options = PROGRAMS[name]
     options = options | {"steps": 12_800}
     here, _ = train(env, algorithm, tmp_path / "serial", "serial", **options)
-    run = api.train(env, algorithm, on="ray", cluster=there.settings, out=tmp_path / "run", **SIZES | options)
+    cluster = {**there.settings, **AT.get(name, {})}
+    run = api.train(env, algorithm, on="ray", cluster=cluster, out=tmp_path / "run", **SIZES | options)
     notes, drained, left = list[str](), None, None
     for report in run:
         notes += report.notes

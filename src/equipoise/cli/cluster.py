@@ -25,7 +25,7 @@ ClusterSettings = Annotated[
         metavar="KEY=VALUE",
         help="How a run is placed, with --on ray; as often as you like. home_actors=N: so many actors on this machine, with "
         "the learner. labels=KEY=VALUE: only machines with that Ray label get actors. autoscale=true: wait for machines that "
-        "are added. inference_at=learner: with --inference central, this machine acts for the envs that others step. "
+        "are added. inference_at=home: with --inference central, this machine acts for the envs that others step. "
         "link_deadline_s=5: when a silent machine counts as gone. They may change on a resume (docs/cluster.md).",
         rich_help_panel=WHERE,
     ),

@@ -97,7 +97,7 @@ class RayNodes:
         """Deal a run's workers to the machines that there are -> the titles of each site; ValueError where there is no room."""
         at, learning = self.cluster.inference_at, blue.learners * blue.program.placement.threads
         members = crew(blue, kinds)
-        if at == "learner":
+        if at == "home":
             check_inference(blue)
             learning += blue.inferences
         dealt = deal(cells(blue, members, at), learning, self.nodes(), self.cluster)

@@ -16,7 +16,7 @@ from equipoise.programs.settings import convert
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.workers.kind import Member
 
-InferenceAt = Literal["actors", "learner"]
+InferenceAt = Literal["actors", "home"]
 LEAST_DEADLINE_S = 2.0
 
 
@@ -28,7 +28,7 @@ class Cluster:
     home_actors: int | None = None  # actors on the learner's machine; None: as many as it has free cores for
     labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
     autoscale: bool = False  # wait for machines that an autoscaler adds, instead of refusing what has no room
-    inference_at: InferenceAt = "actors"  # on which machines central inference acts: those of the actors, or the learner's
+    inference_at: InferenceAt = "actors"  # on which machines central inference acts: those of the actors, or home
     link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
 
 
@@ -103,7 +103,7 @@ class Dealt:
 def cells(blue: Blueprint, members: Sequence[Member], inference_at: InferenceAt = "actors") -> list[Cell]:
     """The cells of a run, in the order of their first envs; inference workers that stay with the learner are in none."""
     found: list[tuple[set[int], list[Member]]] = []
-    moves = [one for one in members if one.kind.side == "sampling" and not (one.kind.serves and inference_at == "learner")]
+    moves = [one for one in members if one.kind.side == "sampling" and not (one.kind.serves and inference_at == "home")]
     for member in moves:
         groups = set(member.kind.groups(blue, member.index))
         mine = [cell for cell in found if cell[0] & groups]
@@ -117,7 +117,7 @@ def check_inference(blue: Blueprint) -> None:
     """ValueError where nothing acts that could be at the learner."""
     if not blue.inferences:
         got = blue.program.placement.inference
-        raise ValueError(f"cluster.inference_at=learner: expected a run with --inference central, got one with {got}")
+        raise ValueError(f"cluster.inference_at=home: expected a run with --inference central, got one with {got}")
 
 
 def fits(node: Node, cluster: Cluster) -> bool:

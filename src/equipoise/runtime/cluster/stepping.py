@@ -25,7 +25,7 @@ FIRST = (1 << EPOCH) - 1  # masks an ask's number in its epoch: 0 asks for the f
 
 
 class Rows:
-    """A group's rows of one step, as they travel. Of a stack only the newest frame does, where it follows from the last one.
+    """A group's rows of one step, as they travel. A stack that follows from the last one sends its newest frame alone.
 
     The bytes: what is no stack; then of each stack [B] whether it follows, the newest frames [B, frame], and the older frames
     of those that do not follow [n, k - 1, frame].
@@ -40,6 +40,7 @@ class Rows:
         ]  # fmt: skip
         self._last = [stack.copy() for stack in self._stacks]
         self._known = False
+        self.least = self._plain.nbytes + sum(len(stack) + stack[:, 0].nbytes for stack in self._stacks)  # where all follow
         self.most = self._plain.nbytes + sum(len(stack) + stack.nbytes for stack in self._stacks)
 
     def keep(self, *, known: bool) -> None:
