@@ -14,6 +14,7 @@ from equipoise.runtime.cluster.parts import Arrays
 from equipoise.runtime.cluster.proxy import Proxy, Remote, take_back
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.stepping import Asker, StandIn
+from equipoise.runtime.cluster.wire import Frame, Kind
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, TimeStep
@@ -397,3 +398,27 @@ def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
 
     with pytest.raises(AssertionError):
         hunt()
+
+
+@pytest.mark.parametrize("at", ["home", "site"])
+def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) -> None:
+    """In its session and in its turn, but about other asks, of other sizes, or about groups that the sender has not."""
+    world = World(seed % 1000, delay=2.0)
+    kinds = (Kind.STEPPED, Kind.UNSTEPPED) if at == "home" else (Kind.STEP, Kind.HOLD)
+    chance, sent = world.chance, 0
+    for _ in range(4000):
+        world.tick()
+        i = chance.randrange(2)
+        line = world.proxy._sites[f"site {i}"].line if at == "home" else world.sites[i].end.line
+        link: Any = line.link
+        if not line.session or chance.random() < 0.5:
+            continue
+        kind = chance.choice(kinds)
+        group = chance.choice((*range(-1, GROUPS + 1), 1 << 62))
+        asked = chance.choice((0, -1, 1 << 62, -(1 << 63), int(world.words["asked"][max(min(group, GROUPS - 1), 0)]) + 7))
+        body = bytes(chance.choice((0, 0, 1, 8, 30, 34, 36)))
+        head = Frame(kind, line.session, line._received + 1, group, asked, chance.choice((0, 1, -1)), body).head
+        link.inbox.appendleft((0.0, head, body))
+        sent += 1
+    assert sent > 200
+    world.settle()

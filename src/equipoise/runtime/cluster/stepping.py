@@ -114,10 +114,10 @@ class StandIn:
         return held
 
     def answer(self, asked: int, anew: bool, rows: Any) -> bool:
-        """Hand the rows to the inference worker; False: it does not wait for them any more."""
+        """Hand the rows to the inference worker; False: it does not wait for them any more. ValueError where they are none."""
         if not self.waits(asked):
             return False
-        if len(rows):
+        if asked & FIRST or anew:
             self.rows.write(rows)
         if not asked & FIRST:
             self._words["anew"][self._g] = anew
