@@ -25,6 +25,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 AT: dict[str, dict[str, Any]] = {"central at home": {"inference_at": "home"}}  # settings of the cluster, by program
 
 
@@ -67,13 +68,13 @@ def has_the_bits_of_one(name: str, seed: int, there: Machines, folder: Path, **m
     until(lambda: not of_runs(), "the processes of the run to end")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_nodes_compute_the_bits_of_one(name: str, seed: int, there: Machines, tmp_path: Path) -> None:
     has_the_bits_of_one(name, seed, there, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_slow_network_does_not_change_a_bit(name: str, seed: int, there: Machines, late: Relays, tmp_path: Path) -> None:
     has_the_bits_of_one(name, seed, there, tmp_path, steps=640)
@@ -119,7 +120,13 @@ def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"), [("ppo", 3), ("impala, lstm", 60), ("central", 30), ("central at home", 25), ("two learners", 11)]
+    ("name", "moment"),
+    [
+        ("ppo", 3),
+        ("impala, lstm", 60),
+        ("central at home", 25),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("central", 30), ("two learners", 11))),
+    ],
 )
 def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     name: str, moment: int, there: Machines, tmp_path: Path
