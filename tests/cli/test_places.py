@@ -221,7 +221,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("command", "code"), COMMANDS)
 def test_a_command_whose_readers_have_gone_ends_with_its_own_code(command: str, code: int, tmp_path: Path) -> None:
     """They go before it begins, so that its first word already finds nobody."""

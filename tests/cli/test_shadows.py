@@ -44,6 +44,7 @@ def test_a_random_py_of_the_users_breaks_no_command(here: Path) -> None:
     assert done.returncode == 0 and "return" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_check_finds_what_is_typed_and_python_its_own(here: Path) -> None:
     done = type_there(here, "check", "my_game:make", "--steps", "50")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -204,7 +204,7 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
         ("central", 0),
         ("two learners", 0),
         ("central at home", 0),
-        ("central at home", 1),
+        pytest.param("central at home", 1, marks=pytest.mark.chaos),
     ],
 )
 def test_a_machine_that_is_drained_hands_its_workers_over_and_nothing_is_lost(name: str, max_lag: int, tmp_path: Path) -> None:
@@ -340,7 +340,9 @@ def test_where_home_acts_a_lost_session_costs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("victim", ["actor 2", "inference 0", "machine"])
+@pytest.mark.parametrize(
+    "victim", [*(pytest.param(one, marks=pytest.mark.chaos) for one in ("actor 2", "inference 0")), "machine"]
+)
 def test_where_home_acts_whoever_dies_is_replaced_and_every_row_is_accounted_for(victim: str, tmp_path: Path) -> None:
     nodes, notes, killed = Processes(), list[str](), list[int]()
     env, algorithm, options = PROGRAMS["central at home"]

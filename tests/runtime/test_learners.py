@@ -54,7 +54,7 @@ def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) ->
     assert two["params_sha256"] == serial["params_sha256"] != one["params_sha256"], "the second learner was not there"
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_to_the_same_bits(case: str, tmp_path: Path) -> None:
     train(program(case, checkpoint_every=STEPS // 2), tmp_path / "whole")

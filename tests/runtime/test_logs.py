@@ -49,7 +49,7 @@ def test_the_command_ends_with_the_cause(tmp_path: Path) -> None:
     assert "expected a finite number, got nan" in last and "; --on-nonfinite drop gives up the episode" in last
 
 
-@pytest.mark.few(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_nothing_that_an_env_prints_reaches_the_terminal(on: str, tmp_path: Path) -> None:
     """An evaluation plays in the driver's process, and serial workers work there."""
