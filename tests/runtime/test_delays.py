@@ -38,9 +38,14 @@ def slow(seed: int) -> Iterator[Callable[[float], Relays]]:
         one.close()
 
 
+IN_CI = ("ppo", "central at home")  # the others are slow tests; make test-ray has all of them over Ray
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("run_seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [name if name in IN_CI else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS]
+)  # fmt: skip
 def test_a_slow_network_does_not_change_a_bit(
     name: str, run_seed: int, slow: Callable[[float], Relays], tmp_path: Path
 ) -> None:  # fmt: skip
