@@ -40,7 +40,7 @@ test-slow: setup ## thresholds over several seeds, a million rows of the ruler
 	@$(PYTEST) -m slow --timeout 3600
 
 test-resume: setup ## eighty runs killed at random moments, resumed, compared to the bit (CI runs it, too)
-	@$(PYTEST) -m chaos --timeout 900 tests/runtime/test_resume.py
+	@$(PYTEST) $(PARALLEL) -m chaos --timeout 900 tests/runtime/test_resume.py
 
 test-gpu: setup ## needs a CUDA device; TORCH_INDEX=https://download.pytorch.org/whl/cu130 installs torch for it
 	@$(PYTEST) -m gpu --timeout 600

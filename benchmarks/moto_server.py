@@ -41,7 +41,8 @@ def s3(bucket: str) -> Iterator[str]:
                 time.sleep(0.05)
             import fsspec
 
-            fsspec.filesystem("s3", skip_instance_cache=True).mkdir(bucket)
+            fsspec.get_filesystem_class("s3").clear_instance_cache()  # those of an earlier server, which ask it at its port
+            fsspec.filesystem("s3").mkdir(bucket)
             yield f"s3://{bucket}"
         finally:
             for name, value in before.items():

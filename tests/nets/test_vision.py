@@ -97,7 +97,8 @@ def test_resnet(shape):
     x = images(spaces.Box(0, 255, shape, np.uint8))
     got = net(x)
     assert got.shape == (5, 256) and net.size_out == 256
-    torch.testing.assert_close(net(x.float() / 255), got, atol=1e-5, rtol=1e-4)
+    # What is rounded off goes by the largest sums, which are around 30.
+    torch.testing.assert_close(net(x.float() / 255), got, atol=4e-6 * float(got.detach().abs().max()), rtol=0.0)
     got.square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in net.parameters())
     assert len(net.convs) == 3 and sum(isinstance(m, nn.Conv2d) for m in net.modules()) == 15
