@@ -41,6 +41,13 @@ def test_the_maps_of_the_package_are_current() -> None:
     assert stale == [], "run python tools/maps.py"
 
 
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_no_marks_of_a_merge(page: Path) -> None:
+    marks = ("<<<<<<< ", "=======", ">>>>>>> ")
+    found = [number for number, line in enumerate(page.read_text().splitlines(), 1) if line.startswith(marks)]
+    assert found == []
+
+
 def test_a_map_names_every_file() -> None:
     for page, text in maps.pages().items():
         named = set(re.findall(r"^\| `([\w/]+\.py)`", text, re.MULTILINE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,14 +23,14 @@ from tests.learners.test_learner import Quadratic, batch
 def _nothing() -> None: ...
 
 
-def meetings(size: int = 2, **options: Any) -> tuple[Any, list[Together], list[int]]:
-    """The words, each learner's meeting, and the learners that rang."""
+def meetings(size: int = 2, firsts: Sequence[int] = (0,) * 4, **options: Any) -> tuple[Any, list[Together], list[int]]:
+    """The words, each learner's meeting, and the learners that rang. ``firsts``: the first learner of each one's machine."""
     words: Any = tree.zeros(Together.specs(size))
     rung: list[int] = []
     made = [
         Together(
             words, rank, size, ring=lambda rank=rank: rung.append(rank), pulse=_nothing,  # type: ignore[misc]
-            dump=lambda state: b"", parse=lambda data: None, **options,
+            dump=lambda state: b"", parse=lambda data: None, first=firsts[rank], **options,
         )
         for rank in range(size)
     ]  # fmt: skip
@@ -60,6 +60,16 @@ def test_no_batch_is_freed_before_the_leader_allows_it() -> None:
     assert other.held(4, unasked), "the next version is asked for anew"
     assert not leader.held(3, opened)
     assert rung == [0] and int(words["passed"][0]) == 3
+
+
+def test_on_another_machine_no_batch_is_freed_before_its_first_learner_has_published() -> None:
+    """An actor there would begin with the free place, and with weights that are one version older than its token says."""
+    _, (leader, second, third), rung = meetings(3, firsts=(0, 1, 1))
+    assert not leader.held(3, opened)
+    assert third.held(3, unasked), "learner 1, which publishes on its machine, was not there yet"
+    assert not second.held(3, unasked)
+    assert not third.held(3, unasked)
+    assert rung == [0, 1], "the one that waited is woken"
 
 
 def test_a_step_begins_once_all_have_their_batches() -> None:
@@ -243,7 +253,10 @@ def run(rank: int, pool: Any, size: int, updates: int = 4) -> tuple[list[int], l
     line = PolicyLearner(learner=made, experience=experience, batch=6 // size, publish_every=1, **stores)
     meeting: Any = Met(pool)
     queue: Any = weights
-    worker = LearnerWorker({"main": line}, queue=queue, updates=updates, record_every=2, record=records.append, meeting=meeting)
+    worker = LearnerWorker(
+        {"main": line}, queue=queue, updates=updates, record_every=2, record=records.append, meeting=meeting,
+        publishes=rank == 0,
+    )  # fmt: skip
     worker.begin()
     while not worker.done:
         assert worker.tick() is Tick.WORKED

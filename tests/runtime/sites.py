@@ -122,7 +122,7 @@ class Home:
         self.queue.fill()
         self.store = Store(0)
         self.fences = tree.zeros(Proxy.specs(plan.actors))
-        self.cut = {name: np.zeros(1, np.int64) for name in ("save", "step")}
+        self.cut: tuple[int, int, bool] | None = None
         self.counts = np.zeros((plan.actors, 8), np.uint8)  # the statistics of each actor: its last stamp
         self.heard: list[tuple[str, Any]] = []
         self.lags: list[int] = []
@@ -130,13 +130,10 @@ class Home:
         self.batches: list[list[tuple[int, int]]] = []  # (actor, stamp) of each
         remotes = [Remote(a, _Named(self.queue), stream_ids(a, plan.block)) for a in range(plan.actors)]
         self.proxy = proxy(
-            plan, remotes, [self.store], [Arrays(one) for one in self.counts], self.fences, self._cut, self, DIGEST, STACKS,
-            silent,
+            plan, remotes, [self.store], [Arrays(one) for one in self.counts], self.fences, lambda: self.cut, self, DIGEST,
+            STACKS, silent,
         )  # fmt: skip
         self._reconciling = False
-
-    def _cut(self) -> tuple[int, int]:
-        return int(self.cut["save"][0]), int(self.cut["step"][0])
 
     def tick(self, *, drives: bool, learns: bool) -> None:
         self.proxy.tick(self.clock.now)
@@ -168,8 +165,11 @@ class Home:
     def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
         self.heard.append((title, message))
 
-    def file(self, site: str, title: str, name: str, data: bytes) -> None:
+    def file(self, site: str, title: str, name: str, data: bytes, step: int | None = None) -> None:
         self.heard.append((title, (name, data)))
+
+    def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None:
+        raise AssertionError("no shard is here")
 
     def joined(self, site: str) -> None:
         self.heard.append((site, "joined"))
@@ -194,6 +194,9 @@ class _Named:
     def restart(self, slots: Any) -> None:
         self._queue.restart(slots[POLICY])
 
+    def block(self, place: int) -> Any:
+        raise AssertionError("rows come to home here")
+
 
 class Machine:
     """A site with its actors. A stamp is the version that its actor began with, times a million, plus a number of its own."""
@@ -215,7 +218,7 @@ class Machine:
         self.end = end(
             name, incarnation, way.join(), [self.outbound], [self.store],
             {group: Arrays(self.counts[group]) for group in groups}, {group: [group] for group in groups}, digest=DIGEST,
-            cut=lambda number, step: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
+            cut=lambda number, step, last: self.cuts.append((number, step)), ended=self.ended.append, stacks=STACKS,
             silent_s=silent,
         )  # fmt: skip
         self.writing: dict[int, tuple[Any, int]] = {}

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +175,6 @@ def test_learners_that_enter_their_streams_have_one_ledger() -> None:
 # ------------------------------------------------------------------------------------------------------------- acceptance
 
 
-def passed(seconds: float) -> Callable[[], bool]:
-    due = time.monotonic() + seconds
-    return lambda: time.monotonic() > due
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_half_of_the_actors_killed_every_five_seconds_and_one_stopped(tmp_path: Path) -> None:
@@ -193,7 +187,7 @@ def test_half_of_the_actors_killed_every_five_seconds_and_one_stopped(tmp_path: 
             pids = [attack.signal(name, signal.SIGKILL) for name in chosen_now]
             for name, pid in zip(chosen_now, pids, strict=True):
                 attack.replaced(name, pid)
-            attack.wait(passed(5.0), "five seconds")
+            attack.go_on(5.0)
             n += 1
         attack.replaced("actor 3", attack.signal("actor 3", signal.SIGSTOP))
         attack.wait(lambda: len(attack.workers()) == 5, "four actors and the learner")
@@ -214,7 +208,7 @@ def test_a_driver_killed_at_twenty_moments_leaves_nothing(tmp_path: Path, seed: 
         with Attack(place, limit_s=60.0) as attack:
             attack.train(updates=0)
             attack.wait(attack.workers, "a worker")
-            attack.wait(passed(draw.uniform(0.0, 2.0)), "the moment")
+            attack.go_on(draw.uniform(0.0, 2.0))
             os.kill(attack.sessions[-1], signal.SIGKILL)
             attack.gone()
             assert not maps(), "somebody maps the segment"

@@ -7,7 +7,6 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -100,43 +99,6 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
 
 
-class BackAtTheEnd(Processes):
-    """A machine that is lost has a successor only once the run has made its last version."""
-
-    def __init__(self, over: Callable[[], bool]) -> None:
-        super().__init__()
-        self._over, self._job = over, list[Any]()
-
-    def start(self, job: Any) -> None:
-        if job.incarnation == 1 or self._over():
-            super().start(job)
-        else:
-            self._job.append(job)
-
-    def ended(self) -> Mapping[str, str]:
-        if self._job and self._over():
-            super().start(self._job.pop())
-        return {name: how for name, how in super().ended().items() if all(name != job.name for job in self._job)}
-
-
-@pytest.mark.thorough
-def test_the_last_checkpoint_waits_for_a_machine_that_is_lost(tmp_path: Path) -> None:
-    cuts, killed = list[Cut](), list[int]()
-    blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=6_400, settings=SMALL)
-    nodes = BackAtTheEnd(lambda: runtime.stats().version >= blue.updates)
-    runtime = on_machines(blue, AWAY, nodes)
-
-    def each(messages: Any) -> None:
-        cuts.extend(message for message in messages if isinstance(message, Cut))
-        if not killed and runtime.stats().version >= 8:
-            killed.append(1)
-            nodes.kill("site 0")
-
-    finish(runtime, each)
-    assert killed and cuts[-1].version == blue.updates and cuts[-1].error is None, cuts
-    assert "actor_1.safetensors" in cuts[-1].files
-
-
 def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) -> None:
     """Drain a machine at this version: nothing is lost, and with ``max_lag=0`` the run has the bits of one left alone."""
     env, algorithm, given = PROGRAMS[name]
@@ -179,8 +141,8 @@ class LosesTheWord(ClusterRuntime):
 @pytest.mark.thorough
 def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS["impala, lstm"]
-    nodes = Processes()
-    runtime = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, AWAY)
+    nodes, away = Processes(), {"site 1": AWAY["site 1"]}  # another machine may lose the unrolls under way there, rightly
+    runtime = LosesTheWord(blue_of(tmp_path / "cluster", env, algorithm, **options), nodes, away)
 
     def each(messages: Any) -> None:
         if runtime.stats().version >= 8 and not runtime.moved["site 1"]:
@@ -191,6 +153,26 @@ def test_workers_are_handed_over_once_more_where_the_proxy_dies_meanwhile(tmp_pa
     assert stats.rows["dropped"] == 0
     here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
     assert there == here
+
+
+@pytest.mark.thorough
+def test_workers_are_handed_over_once_more_where_one_of_them_dies_meanwhile(tmp_path: Path) -> None:
+    """Its successor knows nothing of the hand-over under way, which would wait for it until the machine is gone."""
+    flag, nodes = tmp_path / "flag", Processes()
+    blue = blue_of(
+        tmp_path / "run", "tests.runtime.saving_env:KilledWhileSaving", "ppo", checkpoint_every=0, max_lag=1, steps=25_600,
+        settings=[*SMALL, f"env.flag={flag}"],
+    )  # fmt: skip
+    runtime = on_machines(blue, AWAY, nodes)
+
+    def each(messages: Any) -> None:
+        if runtime.stats().version >= 8 and not nodes.drained and not runtime.moved["site 1"]:
+            flag.touch()
+            nodes.drained.add("site 1")
+
+    _, stats = finish(runtime, each)
+    assert not flag.exists()
+    assert (stats.sites["site 1"].moved, stats.sites["site 1"].lost) == (1, 0)
 
 
 @pytest.mark.thorough
@@ -256,7 +238,7 @@ def above(pid: int) -> list[int]:
 
 @pytest.mark.thorough
 def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) -> None:
-    notes, killed, before = list[str](), list[int](), dict[str, list[int]]()
+    notes, killed, before, after = list[str](), list[int](), dict[str, list[int]](), dict[str, list[int]]()
     blue = blue_of(tmp_path, "CartPole-v1", "ppo", max_lag=1, steps=25_600, settings=SMALL)
     runtime = on_machines(blue, ALL_AWAY)
 
@@ -268,11 +250,12 @@ def test_a_proxy_that_is_killed_is_replaced_and_the_sites_go_on(tmp_path: Path) 
             before.update({f"actor {n}": pids(f"actor {n}") for n in range(4)})
             killed.append(proxies[0])
             os.kill(proxies[0], signal.SIGKILL)
-        elif len(killed) == 2 and runtime.stats().version == 380:
-            assert {f"actor {n}": pids(f"actor {n}") for n in range(4)} == before  # the same processes
+        elif len(killed) == 2 and not after and runtime.stats().version >= 250:
+            after.update({f"actor {n}": pids(f"actor {n}") for n in range(4)})
 
     _, stats = finish(runtime, each)
     assert len(killed) == 2 and sum("proxy was killed by SIGKILL" in note for note in notes) == 2, notes
+    assert after == before, "the same processes"
     assert all(site.lost == 0 for site in stats.sites.values())
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
@@ -283,9 +266,9 @@ def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Pa
     """Stopped for longer than the deadline, as behind a link that is down. The others are learned from meanwhile."""
     nodes, notes, stopped = Processes(), list[str](), list[float]()
     nodes.silent_s = 2.0
-    blue = blue_of(tmp_path, "CartPole-v1", "impala", max_lag=1, steps=25_600, settings=SMALL)
+    blue = blue_of(tmp_path, "CartPole-v1", "impala", max_lag=1, steps=6_400_000, checkpoint_every=0, settings=SMALL)
     runtime = on_machines(blue, ALL_AWAY, nodes)
-    at, before, during = dict[str, int](), list[int](), list[int]()
+    at, before, during, kept = dict[str, int](), list[int](), list[int](), list[Any]()
 
     def each(messages: Any) -> None:
         notes.extend(message.text for message in messages if isinstance(message, Note))
@@ -303,11 +286,15 @@ def test_a_machine_that_falls_silent_is_fenced_and_its_actors_go_on(tmp_path: Pa
         elif "back" in at and "again" not in at and runtime.stats().ticks[0] > at["back"] + 64:
             at["again"] = version
             assert pids("actor 0") == before
+            runtime.hold(last=True)
+        if any(isinstance(message, Cut) for message in messages):
+            kept.append(runtime.stats())  # nobody writes
+        runtime.done |= bool(kept)
 
-    _, stats = finish(runtime, each)
+    finish(runtime, each)
     assert {"fenced", "back", "again"} <= at.keys(), (at, notes)
-    assert all(site.lost == 0 for site in stats.sites.values())
-    rows = stats.rows
+    assert all(site.lost == 0 for site in kept[0].sites.values())
+    rows = kept[0].rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
 
 
@@ -379,3 +366,22 @@ def test_a_machine_that_only_steps_loads_no_torch_in_its_workers(tmp_path: Path)
 
     finish(runtime, each)
     assert maps and not any("libtorch" in one for one in maps)
+
+
+@pytest.mark.thorough
+def test_where_home_acts_env_workers_that_get_on_may_die_again_and_again(tmp_path: Path) -> None:
+    """Each of them has stepped hundreds of rows before: these are no deaths in a row."""
+    env, algorithm, options = PROGRAMS["central at home"]
+    runtime = on_machines(blue_of(tmp_path, env, algorithm, **options | {"max_lag": 1, "steps": 25_600}), ALL_AWAY)
+    killed, at = list[int](), [20]
+
+    def each(messages: Any) -> None:
+        found, version = pids("actor 2"), runtime.stats().version
+        if len(killed) < 4 and version >= at[-1] and len(found) == 1 and found[0] not in killed:
+            killed.append(found[0])
+            at.append(version + 60)
+            os.kill(found[0], signal.SIGSEGV)
+
+    _, stats = finish(runtime, each)
+    assert len(killed) == 4
+    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["dropped"] + stats.rows["held"]

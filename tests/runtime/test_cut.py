@@ -144,8 +144,12 @@ def test_a_message_crosses_a_pipe_as_json(message: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [({"message": "Nod"}, "expected one of Record, .*, got 'Nod'"), ({"message": "Note"}, "fields of a Note")]
-)
+    ("data", "said"),
+    [
+        ({"message": "Nod"}, "expected one of Record, .*, got 'Nod'"), ({"message": "Note"}, "fields of a Note"),
+        ({"message": []}, "expected one of Record"),
+    ],
+)  # fmt: skip
 def test_what_is_no_message_is_refused(data: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         from_json(data)

@@ -6,13 +6,16 @@ import random
 import struct
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from equipoise.runtime.cluster.proxy import Proxy
+from equipoise.runtime.cluster.proxy_worker import ProxyWorker
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.wire import HEAD, MAGIC, OUTSIDE, REASONS, WORDS, Frame, Kind, Refused, Tally, parse, words
+from equipoise.runtime.messages import CutBegun, Linked, Relayed, to_json
 from tests.runtime.sites import DIGEST, End
 from tests.runtime.test_sites import World
 
@@ -183,16 +186,20 @@ def test_an_end_that_believes_what_it_hears_is_caught(broken: Any) -> None:
 
 
 def test_a_site_that_floods_its_home_ends_its_session() -> None:
-    """Places without end, and a file without end."""
-    for kind, most in ((Kind.WANT, 0), (Kind.FILE, WORDS)):
+    """Places without end, words without end, and a file without end."""
+    for kind in (Kind.WANT, Kind.SAID, Kind.PIECE):
         world = World(0, 1, delay=0.0)
         world.tick(20)
-        line = world.sites[0].end.line
-        for _ in range(10 if kind is Kind.WANT else 1 + (1 << 32) // WORDS):
-            if kind is Kind.FILE:
-                world.home.proxy._sites["site 0"].size += WORDS - 1  # as if it had come
-            line.send(kind, 0, 0, body=bytes(min(most, 1)))
+        line, here = world.sites[0].end.line, world.home.proxy._sites["site 0"].line
         session = line.session
+        if kind is Kind.WANT:
+            for _ in range(10):
+                line.send(kind)
+        elif kind is Kind.SAID:  # each piece is one that a file may have
+            line.send(kind, body=bytes(WORDS + 1))
+        else:
+            here._size = 1 << 32  # as if so much of a file had come
+            line._send(kind, 0, 0, 0, memoryview(b"more"))
         world.tick(2)
         assert world.home.proxy._sites["site 0"].line.session != session
         assert world.home.proxy.refused["wrong numbers" if kind is Kind.WANT else "too large"] == 1
@@ -206,3 +213,10 @@ def test_reasons_are_counted_where_others_read_them() -> None:
     world.sites[0].end.line.link.send(b"no head", b"")
     world.tick(5)
     assert tally.by_reason() == {"no message": 1} and tally["no message"] == tally.total == 1
+
+
+@pytest.mark.parametrize("message", [Linked(site="site 1", how=""), CutBegun(version=3), Relayed(title="learner", said={})])
+def test_a_site_cannot_say_what_only_home_says(message: Any) -> None:
+    home = SimpleNamespace(_titles={"site 0": ("actor 2",)})
+    with pytest.raises(Refused, match=f"expected one of Note, .*, got '{type(message).__name__}'"):
+        ProxyWorker.said(cast(ProxyWorker, home), "site 0", "actor 2", to_json(message))

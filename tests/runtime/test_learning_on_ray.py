@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_machines import Machines, accounted, machines
 
 from equipoise import api
-from tests.runtime.ray_machines import Machines, accounted, machines
 from tests.runtime.test_learning import train
 from tests.runtime.test_on_ray import AT
 

@@ -43,6 +43,16 @@ def store(request, tmp_path_factory):
         yield url
 
 
+@pytest.mark.thorough
+def test_a_later_server_is_asked_at_its_own_port():
+    """Where tests of several stores take turns, each S3 is a new server."""
+    if missing := moto_server.missing():
+        pytest.skip(f"S3 is not tried without {missing}; make setup installs it")
+    for _ in range(2):
+        with moto_server.s3("equipoise") as url:
+            assert holds(f"{url}/run") == "nothing"
+
+
 NUMBERS = itertools.count()
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_machines import STORE, Machines, accounted, machines, of_runs, until
 
 from equipoise import api
 from equipoise.errors import WorkerFailed
-from tests.runtime.ray_machines import STORE, Machines, accounted, machines, of_runs, until
+from equipoise.runtime.cluster.placing import Cluster
 from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
 
@@ -88,6 +89,43 @@ def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) 
     assert far["params_sha256"] == here["params_sha256"]
 
 
+def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tmp_path: Path) -> None:
+    """And back home with a resume."""
+    env, algorithm, options = PROGRAMS["two learners"]
+    whole, _ = train(env, algorithm, tmp_path / "whole", "serial", **options)
+    settings = [*options.get("settings", ()), "schedule.schedule_steps=1280"]
+    part, _ = train(
+        env, algorithm, tmp_path / "part", "ray", {**there.settings, "learners_at": "actors"},
+        **options | {"steps": 640, "settings": settings},
+    )  # fmt: skip
+    assert any("learner 1" in site["workers"] for site in part["sites"].values()), part["sites"]
+    run = api.resume(tmp_path / "part", steps=1280, cluster={"learners_at": "home"})
+    for _ in run:
+        pass
+    assert run.summary is not None
+    assert not any("learner 1" in site["workers"] for site in run.summary["sites"].values())
+    assert run.summary["params_sha256"] == whole["params_sha256"]
+
+
+def test_a_shard_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tmp_path: Path) -> None:
+    """And back home with a resume."""
+    settings = ["replay.shards=2", "replay.starts_at=128", "replay.capacity=2000", "algorithm.hidden=[16]"]
+    options: dict[str, Any] = {"batch": 16, "unroll": 4, "settings": [*settings, "schedule.schedule_steps=960"]}
+    whole, _ = train("CartPole-v1", "apex_dqn", tmp_path / "whole", "serial", **options | {"steps": 960})
+    part, _ = train(
+        "CartPole-v1", "apex_dqn", tmp_path / "part", "ray", {**there.settings, "shards_at": "actors"},
+        **options | {"steps": 480},
+    )  # fmt: skip
+    away = {title for site in part["sites"].values() for title in site["workers"]}
+    assert {"shard 0", "shard 1"} <= away, part["sites"]
+    run = api.resume(tmp_path / "part", steps=960, cluster={"shards_at": "home"})
+    for _ in run:
+        pass
+    assert run.summary is not None
+    assert not any("shard 0" in site["workers"] for site in run.summary["sites"].values())
+    assert run.summary["params_sha256"] == whole["params_sha256"]
+
+
 def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Path) -> None:
     env, algorithm, options = PROGRAMS["impala, lstm"]
     whole, _ = train(env, algorithm, tmp_path / "whole", "serial", **options)
@@ -117,6 +155,24 @@ def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(there
     assert sum("its workers begin anew" in note for note in notes) >= 1, notes
     assert accounted(run.summary["rows"]), run.summary["rows"]
     until(lambda: not of_runs(), "the processes of the run to end")
+
+
+def test_a_machine_on_which_a_site_ended_is_asked_whether_it_is_there(there: Machines) -> None:
+    """Ray says for up to 15 s of a killed one that it lives, and a site that begins there waits for as long."""
+    from equipoise.runtime.cluster.on_ray import RayNodes
+
+    nodes = RayNodes(Cluster(address=there.settings["address"]))
+    try:
+        gone, kept, *_ = (node.node_id for node in there.victims())
+        nodes._doubted = {gone, kept}
+        assert {gone, kept} <= {node.name for node in nodes.nodes()} and not nodes._doubted
+        there.kill(next(node for node in there.victims() if node.node_id == gone))
+        nodes._doubted = {gone, kept}
+        left = {node.name for node in nodes.nodes()}
+        assert kept in left and gone not in left
+    finally:
+        nodes.disconnect()
+        there.restore(3)
 
 
 @pytest.mark.parametrize(

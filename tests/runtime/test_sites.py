@@ -11,10 +11,10 @@ import pytest
 
 from equipoise.experience.queue.queue import Plan
 from equipoise.runtime.cluster import site
-from equipoise.runtime.cluster.line import Line
+from equipoise.runtime.cluster.line import PIECES, Line
 from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.wire import Kind, parse
+from equipoise.runtime.cluster.wire import PIECE, Kind, parse
 from tests.experience.alone import POLICY
 from tests.experience.hammer import BLOCK, UNROLL
 from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
@@ -274,7 +274,7 @@ def test_a_site_of_another_run_is_refused(monkeypatch: Any) -> None:
 
 def test_a_cut_is_passed_on_to_every_site_also_to_one_that_joins_later() -> None:
     world = World(0, 1, delay=2.0)
-    world.home.cut["save"][0], world.home.cut["step"][0] = 3, 500
+    world.home.cut = 3, 500, False
     world.tick(50)
     assert [site.cuts for site in world.sites] == [[(3, 500)], [(3, 500)]]
     world.replace(1)
@@ -282,24 +282,49 @@ def test_a_cut_is_passed_on_to_every_site_also_to_one_that_joins_later() -> None
     assert world.sites[1].cuts == [(3, 500)]
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("max_lag", [0, 1, 4, None])
+def test_nobody_writes_from_the_moment_that_a_site_hears_of_a_cut(seed: int, max_lag: int | None) -> None:
+    """Whenever it comes, and whatever goes wrong: the learner saves a queue without an open block, and the run goes on."""
+    world = World(seed, max_lag, delay=8.0)
+    for number in range(1, 12):
+        world.tick(world.chance.randrange(60))
+        cut = number, 10 * number
+        world.home.cut = *cut, False
+        for _ in range(400):
+            if all(cut in site.cuts for site in world.sites):
+                break
+            world.tick()
+        rested = world.chance.randrange(40)
+        if world.chance.random() < 0.3:
+            world.trouble()
+        for _ in range(rested):
+            world.tick()
+            assert not any(site.writing and cut in site.cuts for site in world.sites)
+        world.home.cut = None
+    world.settle()
+
+
 def test_a_long_file_comes_whole_and_is_no_flood() -> None:
-    world, data = World(0, 1, delay=3.0), bytes(range(256)) * (site.PART * 5 * site.PARTS // 256)
+    world, data = World(0, 1, delay=3.0), bytes(range(256)) * (PIECE * 5 * PIECES // 256)
     world.tick(20)
     machine, parts = world.sites[0], list[int]()
     machine.end.files("actor 0", {"actor_000.safetensors": data}, then={"cut": 1})
-    machine.end.say("actor 0", {"episode": 1})  # does not wait for files
+    machine.end.say("actor 0", {"episode": 1})
     for _ in range(200):
         world.tick()
-        parts.append(sum(parse(head, b"", dict.fromkeys(Kind, 0)).kind is Kind.FILE for _, head, _ in world.ways[0].home.inbox))
-    assert 1 < max(parts) <= site.PARTS
+        coming = [parse(head, b"", dict.fromkeys(Kind, 0)).kind for _, head, _ in world.ways[0].home.inbox]
+        parts.append(coming.count(Kind.PIECE))
+    assert 1 < max(parts) <= PIECES
     heard = [said for who, said in world.home.heard if who == "actor 0"]
-    assert heard == [{"episode": 1}, ("actor_000.safetensors", data), {"cut": 1}]
+    assert heard == [("actor_000.safetensors", data), {"cut": 1}, {"episode": 1}]
 
 
 def test_a_file_is_not_gone_on_with_in_another_session() -> None:
     world = World(0, 1, delay=2.0)
     world.tick(20)
-    world.sites[0].end.files("actor 0", {"a": bytes(site.PART * 5 * site.PARTS)}, then={"cut": 1})
+    world.sites[0].end.files("actor 0", {"a": bytes(PIECE * 5 * PIECES)}, then={"cut": 1})
     world.ways[0].cut(5 * SILENT, told=True)
     world.tick(int(5 * SILENT))
     world.settle()

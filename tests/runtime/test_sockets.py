@@ -56,7 +56,7 @@ def connect(home: Listener, keys: tuple[Keys, Keys]) -> Iterator[Callable[..., S
     def one(
         name: str = "site", incarnation: int = 1, public: bytes = keys[0].public, mine: Keys = keys[1], groups: int = 1
     ) -> SiteLink:
-        made.append(SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, 1 << 20, groups=groups))
+        made.append(SiteLink(name, incarnation, f"127.0.0.1:{home.port}", public, mine, groups=groups))
         return made[-1]
 
     yield one
@@ -119,7 +119,7 @@ def test_home_that_is_gone_is_seen(home: Listener, connect: Callable[..., SiteLi
 def test_a_connection_that_gets_no_answer_is_given_up_and_made_again(home: Listener, keys: tuple[Keys, Keys]) -> None:
     here, way = home.end("site", 1), Relay("127.0.0.1", home.port)
     way.fall_silent()
-    there = SiteLink("site", 1, f"127.0.0.1:{way.port}", keys[0].public, keys[1], 1 << 20, silent_s=1.0)
+    there = SiteLink("site", 1, f"127.0.0.1:{way.port}", keys[0].public, keys[1], silent_s=1.0)
     try:
         until(lambda: way.ends)
         way.speak()

@@ -137,8 +137,8 @@ class World:
         """Home's proxy begins, or a successor does."""
         remotes = list[Remote]()
         self.proxy = self._proxy(
-            plan(actors=GROUPS), remotes, [Store(0)], [Arrays(one) for one in self.failures], self.fences, lambda: (0, 0), self,
-            DIGEST, {}, SILENT, self.stand_ins,
+            plan(actors=GROUPS), remotes, [Store(0)], [Arrays(one) for one in self.failures], self.fences,
+            lambda: (0, 0, False), self, DIGEST, {}, SILENT, self.stand_ins,
         )  # fmt: skip
 
     def _start(self, i: int, envs: dict[int, Env] | None = None) -> None:
@@ -261,6 +261,7 @@ class World:
 
     def said(self, *_: Any) -> None: ...
     def file(self, *_: Any) -> None: ...
+    def rows(self, *_: Any) -> None: ...
     def joined(self, site: str) -> None: ...
     def left(self, site: str, how: str) -> None: ...
 
@@ -423,3 +424,19 @@ def test_garbage_ends_at_most_the_session_that_it_came_in(at: str, seed: int) ->
         sent += 1
     assert sent > 200
     world.settle()
+
+
+def test_an_env_worker_that_dies_while_its_site_leaves_does_not_keep_it_for_ever() -> None:
+    """What home asked meanwhile was put off for another machine; now the envs have to begin anew here, and wait again."""
+    for seed in range(3):
+        world = World(seed, delay=2.0)
+        world.tick(60)
+        world.proxy.let_go("site 0")
+        for _ in range(200):
+            if world._waits(0):
+                break
+            world.tick()
+        world.tick(20)
+        world.sites[0].kill(0)
+        world.tick(2000)
+        assert world._waits(0)

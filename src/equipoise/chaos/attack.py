@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from equipoise.chaos.beats import Beats
 from equipoise.chaos.ledger import COUNTS
@@ -32,9 +32,10 @@ ACTORS, ENVS, UNROLL = 2, 8, 8
 DEADLINE_S = 3.0  # a worker whose tick takes longer hangs
 CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
-TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)})( \d+)?")  # a worker's, in ps
+TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)}|proxy)( \d+)?")  # a worker's, in ps
 LEAVE_S = 60.0  # for a run that was told to leave: a last checkpoint, and workers that do not answer
 GONE_S, SERVERS_GONE_S = 2.0, 20.0  # all workers of a killed driver have ended by the first, Python's servers by the second
+FAR_GONE_S = 5.0  # the same of workers on other machines, which hear of it over their link
 
 
 class Wrong(Exception):
@@ -53,11 +54,26 @@ class Rows:
     aborted: int = 0  # episodes that an env failure cost
 
 
-class Attack:
-    """``place``: an empty directory. Leaving the ``with`` block ends every process of the run."""
+class Nodes(Protocol):
+    """Other machines on which a run has workers. They are played on this one, so that their processes can be found."""
 
-    def __init__(self, place: Path, *, limit_s: float, inference: Inference = "local") -> None:
+    @property
+    def words(self) -> Sequence[str]:
+        """What `equipoise train` is told, so that it runs there."""
+
+    def pids(self) -> Collection[int]:
+        """The living processes of sites and their workers."""
+
+
+class Attack:
+    """``place``: an empty directory. Leaving the ``with`` block ends every process of the run.
+
+    ``nodes``: where the actors are; None: in processes of the driver's machine.
+    """
+
+    def __init__(self, place: Path, *, limit_s: float, inference: Inference = "local", nodes: Nodes | None = None) -> None:
         self.inference: Inference = inference
+        self._nodes = nodes
         self.out, self.flag = place / "run", place / "trouble"
         self._printed = bytearray()
         self._until = time.monotonic() + limit_s
@@ -65,6 +81,7 @@ class Attack:
         self._process: subprocess.Popen[bytes] | None = None
         self.sessions: list[int] = []  # one for each command
         self.began_at = math.inf  # when the first fault began
+        self.severs = False  # may blocks be taken away from actors that live on? Their episodes go on, with a gap
         self._beats_file = place / "beats"
         self.beats = Beats.create(self._beats_file)
 
@@ -99,6 +116,7 @@ class Attack:
             f"placement.deadline_s={DEADLINE_S}",
         ]
         given += [f"env.flag={self.flag}", *settings]
+        words += () if self._nodes is None else self._nodes.words
         self._run([*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)], before)
         self.updates(updates)
 
@@ -123,17 +141,18 @@ class Attack:
 
     def end(self) -> None:
         """Wait until all workers are there again, then send SIGTERM, which saves the whole run."""
-        program = RunDirectory.open(self.out).program
-        shards = sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
-        all_ = (
-            1
-            + program.actors
-            + shards
-            + (program.placement.inference_workers if program.placement.inference == "central" else 0)
-        )
-        self.wait(lambda: len(self.workers()) == all_, "all workers to be there")
+        self.whole()
         self.updates(50)
         self.terminate()
+
+    def whole(self) -> None:
+        """Wait until all workers are there."""
+        program = RunDirectory.open(self.out).program
+        expected = program.placement.learners + program.actors + (self._nodes is not None)
+        expected += sum(one.replay.shards for one in learning(program).values() if one.replay is not None)
+        if program.placement.inference == "central":
+            expected += program.placement.inference_workers
+        self.wait(lambda: len(self.workers()) == expected, "all workers to be there")
 
     def terminate(self) -> None:
         process = self._living()
@@ -158,11 +177,18 @@ class Attack:
     def gone(self) -> None:
         """Check that nothing of the run is left."""
         began = time.monotonic()
-        while left := [command(pid) for session in self.sessions for pid in members(session)]:
-            limit_s = GONE_S if any(name.startswith("equipoise ") for name in left) else SERVERS_GONE_S
+        while True:
+            near = [command(pid) for session in self.sessions for pid in members(session)]
+            far = [command(pid) for pid in self._far()]
+            if not near and not far:
+                return
+            limit_s = GONE_S if any(name.startswith("equipoise ") for name in near) else FAR_GONE_S if far else SERVERS_GONE_S
             if time.monotonic() - began > limit_s:
-                raise Wrong(f"left behind after {limit_s:.0f} s: {', '.join(left)}")
+                raise Wrong(f"left behind after {limit_s:.0f} s: {', '.join(near + far)}")
             time.sleep(POLL_S)
+
+    def _far(self) -> Collection[int]:
+        return () if self._nodes is None else self._nodes.pids()
 
     # ------------------------------------------------------------------------------------------------------------ waiting
 
@@ -172,6 +198,11 @@ class Attack:
             if time.monotonic() > self._until:
                 raise Wrong(f"waited for {what} until the limit of {self._limit_s:.0f} s; {self.said()}")
             time.sleep(POLL_S)
+
+    def go_on(self, seconds: float) -> None:
+        """Let the run go on for so long."""
+        end = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= end, f"{seconds:.1f} s to pass")
 
     def updates(self, n: int) -> None:
         """Wait until the learner has made so many more updates."""
@@ -207,7 +238,7 @@ class Attack:
     def workers(self) -> dict[str, int]:
         """Return {"actor 0": pid, ...}: the living workers of the present command, without the driver."""
         found = {}
-        for pid in members(self.sessions[-1]):
+        for pid in (*members(self.sessions[-1]), *self._far()):
             name = command(pid)
             if TITLE.fullmatch(name):
                 found[name.removeprefix("equipoise ")] = pid
@@ -285,7 +316,7 @@ class Attack:
         elif summary["env_steps"] == meta["env_steps"]:  # not where publishes are lost: the summary counts what was published
             unaccounted += abs(queue["sampled"] - counts["rows"])
         vanished = max(counts["missing"] - queue["dropped"], 0)  # a gap in a stream that no dead actor explains
-        if counts["orphans"]:
+        if counts["orphans"] and not self.severs:
             raise Wrong(f"{counts['orphans']} windows begin within an episode whose rows before them never came")
         return Rows(
             proven=counts["rows"], lost=unaccounted + vanished, duplicated=counts["duplicated"], torn=counts["torn"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equipoise.chaos import lossy
@@ -26,11 +26,11 @@ def need(condition: object, why: str) -> None:
         raise Wrong(why)
 
 
-def kill_in_turn(attack: Attack, kind: str, count: int, seconds: float) -> int:
-    """Kill workers of a kind in turn, each at least once, until the time is over -> how many were killed."""
+def kill_in_turn(attack: Attack, workers: Sequence[str], seconds: float) -> int:
+    """Kill these workers in turn, each at least once, until the time is over -> how many were killed."""
     until, n = time.monotonic() + seconds, 0
-    while time.monotonic() < until or n < count:
-        worker = f"{kind} {n % count}"
+    while time.monotonic() < until or n < len(workers):
+        worker = workers[n % len(workers)]
         attack.replaced(worker, attack.signal(worker, signal.SIGKILL))
         n += 1
     return n
@@ -38,7 +38,7 @@ def kill_in_turn(attack: Attack, kind: str, count: int, seconds: float) -> int:
 
 def kill_actor(attack: Attack, seconds: float) -> None:
     attack.train()
-    n = kill_in_turn(attack, "actor", 2, seconds)
+    n = kill_in_turn(attack, ["actor 0", "actor 1"], seconds)
     attack.end()
     need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} actors were killed, and fewer replaced")
 
@@ -95,8 +95,8 @@ def stop_learner(attack: Attack, seconds: float) -> None:
 def kill_shard(attack: Attack, seconds: float) -> None:
     settings = (f"replay.shards={SHARDS}", "replay.capacity=6000", "replay.selector=prioritized", "replay.updates=4")
     attack.train(*settings, algorithm="Replayed", actors=SHARDS)
-    n = kill_in_turn(attack, "shard", SHARDS, seconds)
     every = [f"shard {k}" for k in range(SHARDS)]
+    n = kill_in_turn(attack, every, seconds)
     for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:  # most likely amid a round
         attack.replaced(worker, pid)
         n += 1
@@ -109,7 +109,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
 def kill_inference(attack: Attack, seconds: float) -> None:
     attack.inference = "central"
     attack.train("placement.inference_workers=2")
-    n = kill_in_turn(attack, "inference", 2, seconds)
+    n = kill_in_turn(attack, ["inference 0", "inference 1"], seconds)
     attack.end()
     need(attack.noted("was killed by SIGKILL; replaced") >= n, f"{n} inference workers were killed, and fewer replaced")
 
@@ -183,8 +183,7 @@ def nonfinite_env(attack: Attack, seconds: float) -> None:
 
 def _troubled(attack: Attack, seconds: float) -> None:
     attack.trouble(True)
-    end = time.monotonic() + seconds
-    attack.wait(lambda: time.monotonic() > end, f"{seconds} s")
+    attack.go_on(seconds)
     attack.updates(1000 * 3 // UNROLL)
     attack.trouble(False)
     attack.end()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.chaos.attack import Attack, Rows, Wrong
+from equipoise.chaos.attack import Attack, Nodes, Rows, Wrong
 from equipoise.chaos.faults import FAULTS, Fault
 from equipoise.hints import hint
 from equipoise.types import Inference
@@ -40,13 +40,13 @@ def chosen(names: Sequence[str]) -> list[Fault]:
     return [fault for fault in FAULTS if not names or fault.name in names]
 
 
-def inflict(fault: Fault, seconds: float, inference: Inference = "local") -> Result:
-    """Run one row. No process is left, whatever happens."""
+def inflict(fault: Fault, seconds: float, inference: Inference = "local", nodes: Nodes | None = None) -> Result:
+    """Run one row. No process is left on this machine, whatever happens."""
     began = time.monotonic()
     rows, recovery, why = None, None, ""
     with (
         tempfile.TemporaryDirectory(prefix="equipoise-chaos-") as place,
-        Attack(Path(place), limit_s=LIMIT_S + seconds, inference=inference) as attack,
+        Attack(Path(place), limit_s=LIMIT_S + seconds, inference=inference, nodes=nodes) as attack,
     ):
         try:
             fault.do(attack, seconds)
@@ -62,15 +62,16 @@ def inflict(fault: Fault, seconds: float, inference: Inference = "local") -> Res
 
 
 def matrix(
-    faults: Sequence[Fault], seconds: float, tell: Callable[[str], None], inference: Inference = "local"
-) -> list[Result]:
-    """Run all rows and report each as soon as it is known."""
+    faults: Sequence[Fault], seconds: float, tell: Callable[[str], None], inference: Inference = "local",
+    nodes: Nodes | None = None,
+) -> list[Result]:  # fmt: skip
+    """Run all rows and report each as soon as it is known. ``nodes``: the machines of the actors, if not this one."""
     if sys.platform != "linux":
         raise ValueError(f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}")
     tell(_line(HEAD))
     results = []
     for fault in faults:
-        results.append(inflict(fault, seconds, inference))
+        results.append(inflict(fault, seconds, inference, nodes))
         for line in lines(results[-1]):
             tell(line)
     passed = sum(result.passed for result in results)

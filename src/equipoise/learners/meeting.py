@@ -65,7 +65,10 @@ class Meeting(Protocol):
         """In ``work``: this version is made here; wait until it is everywhere. May raise ``LearnerLost``."""
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
-        """Are the batches of this version to be withheld still? The leader asks the ``gate``, the others the leader."""
+        """Are the batches of this version, which is published, to be withheld still?
+
+        The leader asks the ``gate``, the first learner of each machine the leader, and the others the first of theirs.
+        """
 
     def freed(self, version: int) -> None:
         """The batches of this version are freed."""
@@ -114,27 +117,37 @@ class Together:
         self, words: Any, rank: int, size: int, *, ring: Callable[[], object], pulse: Callable[[], object],
         at_once: Callable[[int, int, Callable[[], object]], bool] | None = None, fresh: bool = False,
         dump: Callable[[Tree], bytes], parse: Callable[[bytes], Tree], summed: Callable[[float], object] = lambda seconds: None,
+        address: str = "127.0.0.1", first: int = 0,
     ) -> None:  # fmt: skip
         """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the driver that this one lives.
 
         ``at_once`` runs the works of workers that take turns in one thread; None: each learner has a process of its own.
         ``summed`` is called with the seconds that the others kept a sum waiting. ``fresh``: this is the successor of a learner
-        that died. ``dump``, ``parse``: a state as bytes, and back.
+        that died. ``dump``, ``parse``: a state as bytes, and back. ``address``: of this machine, for the others. ``first``:
+        the first learner of this machine, which publishes here.
         """
         from equipoise.learners.addresses import Addresses  # not every build of torch has what it needs
 
         self._words, self._rank, self._size, self._ring, self._pulse = words, rank, size, ring, pulse
-        self._at_once, self._dump, self._parse = at_once, dump, parse
+        self._at_once, self._dump, self._parse, self._first = at_once, dump, parse, first
         self._told = time.monotonic()
         # Where a learner was lost before this one began, it meets the others as they meet again.
         self._life, self._lost = (-1, True) if fresh or words["life"][0] else (0, False)
-        self.pool: Learners = Group(Addresses(words, self._wait_for), rank, size, look=self._look, summed=summed)
+        self.pool: Learners = Group(
+            Addresses(words, self._wait_for), rank, size, look=self._look, summed=summed, address=address
+        )
 
     @staticmethod
     def specs(size: int) -> Tree:
-        each = dict.fromkeys(("ready", "done", "freed", "seen", "fresh", "bytes", "met"), ArraySpec((size,), "int64"))
-        one = dict.fromkeys(("passed", "life"), ArraySpec((1,), "int64"))
-        return each | one | {"address": ArraySpec((size, ADDRESS), "uint8")}
+        names = ("ready", "done", "freed", "seen", "fresh", "bytes", "met", "passed")
+        one = {"life": ArraySpec((1,), "int64"), "address": ArraySpec((size, ADDRESS), "uint8")}
+        return dict.fromkeys(names, ArraySpec((size,), "int64")) | one
+
+    @staticmethod
+    def said(words: Any, rank: int) -> list[Any]:
+        """The words that a learner writes, as views: they are what the others' machines have to know."""
+        names = ("address", "bytes", "met", "seen", "fresh", "done", "freed", "ready", "passed")
+        return [words[name][rank : rank + 1] for name in names]
 
     @property
     def broken(self) -> bool:
@@ -166,17 +179,19 @@ class Together:
         done = self._words["done"]
         done[self._rank] = version + 1
         if self._at_once is None:
+            self._ring()  # what carries this word to another machine may sleep
             self._wait_for(lambda: bool((done > version).all()))
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         passed = self._words["passed"]
-        if self._rank:
-            return bool(passed[0] < version)
-        if gate(version):
+        # An actor must not begin with a place that is free before its machine has the version.
+        asked = 0 if self._rank == self._first else self._first
+        if gate(version) if self._rank == 0 else passed[asked] < version:
             return True
-        if passed[0] < version:
-            passed[0] = version
-            self._ring()
+        if passed[self._rank] < version:
+            passed[self._rank] = version
+            if self._rank == self._first:
+                self._ring()
         return False
 
     def freed(self, version: int) -> None:

@@ -68,14 +68,14 @@ class Group:
 
     def __init__(
         self, store: Any, rank: int, size: int, *, look: Callable[[], object] = _nothing,
-        summed: Callable[[float], object] = lambda seconds: None,
+        summed: Callable[[float], object] = lambda seconds: None, address: str = "127.0.0.1",
     ) -> None:  # fmt: skip
         """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look`` is called now and then
         while this learner waits for others; it raises ``LearnerLost`` where one of them will not come. ``summed`` is called
-        with the seconds of each wait.
+        with the seconds of each wait. ``address``: of this machine, for the other learners.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
-        self._summed = summed
+        self._summed, self._address = summed, address
         self._group: Any = None
         self._works: dict[int, Any] = {}  # sums on their way
         self._begun = 0
@@ -86,7 +86,7 @@ class Group:
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=LONGEST_S)
-        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        options._devices = [ProcessGroupGloo.create_device(hostname=self._address)]
         try:
             self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
         except RuntimeError as error:

@@ -67,7 +67,8 @@ class LearnerWorker:
     every actor ends up BLOCKED between two unrolls, and the run holds still to be saved.
 
     Where several learners share the batches (``meeting.py``), each has such a worker with experience of its own. They learn
-    together; the first of them, the leader, publishes and records what all of them found.
+    together, and are the same to the bit: the first of each machine publishes there. The first of all, the leader, records what
+    all of them found.
     """
 
     ready = Tick.BLOCKED
@@ -84,14 +85,15 @@ class LearnerWorker:
         gate: Callable[[int], bool] = never,
         meeting: Meeting | None = None,
         replaceable: bool = False,
+        publishes: bool = True,
     ) -> None:
         """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
         the learner; ``meeting``: with the other learners, None where there are none; ``replaceable``: one that is lost is
-        replaced, and the others go back with it.
+        replaced, and the others go back with it; ``publishes``: is this the first learner of its machine?
         """
         self.lines, self._queue = dict(lines), queue
         self._meeting: Meeting = Solo() if meeting is None else meeting
-        self._leads, self._replaceable = self._meeting.pool.rank == 0, replaceable
+        self._leads, self._replaceable, self._publishes = self._meeting.pool.rank == 0, replaceable, publishes
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
@@ -181,7 +183,7 @@ class LearnerWorker:
 
     def _publish(self) -> None:
         last = self.version >= self._updates
-        for line in self.lines.values() if self._leads else ():
+        for line in self.lines.values() if self._publishes else ():
             if self.version % line.publish_every == 0 or last:
                 line.weights.publish(self.version, line.learner.params())
 
@@ -211,7 +213,7 @@ class LearnerWorker:
     def _take_over(self, state: Tree) -> None:
         """Take the place of a learner that died, with what the others know and what lies in its queue."""
         self._go_on_with(state)
-        if self._leads and self._one.weights.version < self.version:
+        if self._publishes and self._one.weights.version < self.version:
             self._publish()
         keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
         if keys is None:

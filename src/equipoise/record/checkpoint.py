@@ -272,7 +272,7 @@ class SourceInHand(Source):
         return self.kept[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(SourceInHand, path=self.path, files={}, segments={}, meta=self.meta, kept=self.kept)
+        made = partial(SourceInHand, path=self.path, files={}, segments=self.segments, meta=self.meta, kept=self.kept)
         return made, ()
 
 

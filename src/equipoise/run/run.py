@@ -349,7 +349,7 @@ class Run:
         phases.ending(f"saving the whole run once its workers hold still, in {LAST_CUT_S:.0f} s at most")
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
-            attempt.runtime.hold()
+            attempt.runtime.hold(last=True)
             # What is being written has no limit: a second Ctrl-C ends that.
             while (self._keeping.writing or time.monotonic() < until) and not attempt.runtime.done:
                 while self._inbox:

@@ -26,7 +26,7 @@ class Runtime(Protocol):
     @property
     def done(self) -> bool: ...  # learned to the end, and saved
     def poll(self, timeout_s: float) -> list[Message]: ...  # what workers said: records, notes and cuts; may raise WorkerFailed
-    def hold(self) -> None: ...  # ask for a cut after the next version
+    def hold(self, *, last: bool = False) -> None: ...  # ask for a cut after the next version; ``last``: no other follows
     def release(self, cut: Cut) -> None: ...  # the run goes on
     def stats(self) -> RunStats: ...  # also after ``stop``
     def weights(self, policy: str) -> WeightStore: ...

@@ -62,6 +62,8 @@ class Blueprint:
     forward: Mapping[str, str] = field(
         default_factory=dict
     )  # how actors act by policy (actors/forward/forward.py); torch if not said
+    apart: bool = False  # are there learners on several machines?
+    address: str = "127.0.0.1"  # of this machine, for learners on others
 
     def failures(self, counted: Episodes | None = None, resetting: Callable[[float], object] | None = None) -> Failures:
         """The rule for env failures in this run; ``counted``: where failures and their causes are counted.
@@ -137,11 +139,11 @@ class Blueprint:
     @property
     def replaceable(self) -> bool:
         """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a policy's past, or weights
-        on a device.
+        on a device, or where learners are on several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
         return self.learners > 1 and not (
-            self.replays or frozen or (self.inferences and self.program.placement.device != "cpu")
+            self.apart or self.replays or frozen or (self.inferences and self.program.placement.device != "cpu")
         )
 
     def learner_of(self, group: int) -> int:

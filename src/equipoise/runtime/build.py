@@ -18,6 +18,7 @@ from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
 from equipoise.experience.queue.redeal import dealt_anew
 from equipoise.experience.queue.tokens import Channel
+from equipoise.experience.queue.waiting import Waiting
 from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.files import numbered
 from equipoise.programs.fields import alter
@@ -28,7 +29,7 @@ from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kind import Kind, Member, crew, written
 from equipoise.workers.shared import Own, PolicyMemory, Shared
 
 
@@ -39,14 +40,15 @@ def lay_out(
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the memory that holds them.
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through the memory of the host.
-    ``note`` is told what a person has to know. ``site``: the workers of a machine without learners; it has no queue, and no
-    weights yet.
+    ``note`` is told what a person has to know. ``site``: the workers of a machine that is not home. It has queues for the
+    learners there alone; without any it has no weights yet. It has mailboxes if it has shards.
     """
     program, plan = blue.program, queue_plan(blue)
     titles = [member.title for member in (crew(blue, kinds) if site is None else site)]
-    groups = {group for one in site or () if one.kind.writes for group in one.kind.groups(blue, one.index)}
-    outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners)]
-    lanes = [plan.nbytes if site is None else tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
+    ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
+    groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
+    outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
+    lanes = [plan.nbytes for _ in ranks] + [tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
@@ -55,9 +57,11 @@ def lay_out(
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
         sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
-    sharded = {name: blue.replays[name] for name, _ in blue.shards} if site is None else {}
+    keeps = site is not None and any(one.kind.side == "keeping" for one in site)
+    sharded = {name: blue.replays[name] for name, _ in blue.shards} if keeps or site is None else {}
     for name, replay in sharded.items():
         sizes += [tree.nbytes(ShardMailbox.specs(replay, blue.batch(name)))] * blue.learners
+    sizes += [tree.nbytes(Waiting.specs(plan))] * keeps
     exchanged = exchange_sizes(blue) if blue.inferences else {}
     if exchanged:
         sizes.append(tree.nbytes(Exchange.specs(**exchanged)))
@@ -67,12 +71,10 @@ def lay_out(
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
     board = Board(titles, next(parts))
-    queues, outbound = list[Queue](), list[Outbound]()
-    for mine in outgoing:
-        if site is None:
-            queues.append(Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel()))
-        else:
-            outbound.append(Outbound(plan, mine, next(parts)))
+    queues = {}
+    for rank in ranks:
+        queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
+    outbound = [Outbound(plan, mine, next(parts)) for mine in outgoing]
     policies = {}
     for name, role in blue.roles.items():
         weights = Weights(weight_plans[name], next(parts))
@@ -87,10 +89,13 @@ def lay_out(
         name: [ShardMailbox(blue.replay(name, learner), blue.batch(name), next(parts)) for learner in range(blue.learners)]
         for name in sharded
     }
+    waiting = Waiting(plan, next(parts)) if keeps else None
     exchange = Exchange(next(parts), **exchanged) if exchanged else None
     owned = {name: Own(specs, next(parts)) for name, specs in own.items()}
-    shared = Shared(queues=queues, policies=policies, posts=posts, exchange=exchange, outbound=outbound, own=owned)
-    if site is None:
+    shared = Shared(
+        queues=queues, policies=policies, posts=posts, exchange=exchange, outbound=outbound, waiting=waiting, own=owned
+    )  # fmt: skip
+    if ranks:
         _fill(blue, shared, initial, note)
     return shared, board, whole
 
@@ -98,7 +103,7 @@ def lay_out(
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]], note: Callable[[str], object]) -> None:
     """The queue and every weight store, as the run begins or goes on."""
     if blue.resume is None:
-        for queue in shared.queues:
+        for queue in shared.queues.values():
             queue.fill()
         for name, policy in shared.policies.items():
             policy.weights.publish(0, initial[name])
@@ -109,13 +114,13 @@ def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Te
     states: list[Any] = [statefile.parse(source.read(file), source.path / file) for file in files]
     file = files[0]
     try:
-        if len(states) != len(shared.queues):
+        if len(states) != blue.learners:
             before = replace(blue, program=alter(blue.program, learners=len(states)))
-            states, dropped = dealt_anew(states, queue_plan(before), queue_plan(blue), len(shared.queues))
+            states, dropped = dealt_anew(states, queue_plan(before), queue_plan(blue), blue.learners)
             rows = dropped * blue.unroll * queue_plan(blue).block * queue_plan(blue).columns
             note(f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} rows were dropped")
             files = files[:1] * blue.learners  # what is dealt is of all files: an error names the first
-        for at, queue in enumerate(shared.queues):
+        for at, queue in shared.queues.items():
             file = files[at]
             queue.load(states[at])
     except (KeyError, ValueError, TypeError) as error:

@@ -111,9 +111,16 @@ class HandedOver:
     site: str
 
 
-Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked | HandedOver
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A worker of another machine died, and is replaced there. What it has not saved it will not save."""
+
+    how: str
+
+
+Message = Record | Note | Failed | CutBegun | Saved | Written | Cut | Relayed | Linked | HandedOver | Lost
 _TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked, HandedOver)
+    kind.__name__: kind for kind in (Record, Note, Failed, CutBegun, Saved, Written, Cut, Relayed, Linked, HandedOver, Lost)
 }
 
 
@@ -126,7 +133,7 @@ def from_json(data: Mapping[str, Any]) -> Message:
     """Read a message; ValueError where it is none."""
     given = dict(data)
     name = given.pop("message", None)
-    if name not in _TYPES:
+    if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(f"message: expected one of {', '.join(_TYPES)}, got {name!r}")
     try:
         made: Message = _TYPES[name](**given)

@@ -121,8 +121,8 @@ class SerialRuntime:
         else:
             self._out.append(message)
 
-    def hold(self) -> None:
-        """Ask for a cut after the next version."""
+    def hold(self, *, last: bool = False) -> None:
+        """Ask for a cut after the next version. ``last``: of no concern here, where every worker is always there."""
         self._cuts.hold()
 
     def release(self, cut: Cut) -> None:

@@ -66,8 +66,10 @@ class LocalSite:
     def cut(self) -> int:
         return int(self._board.cut["save"][0])
 
-    def cut_step(self) -> int:
-        return int(self._board.cut["step"][0])
+    def cutting(self) -> tuple[int, int, bool] | None:
+        words, number = self._board.cut, self.cut()
+        last = bool(words["save_last"][0] == number)
+        return (number, int(words["step"][0]), last) if number > words["released"][0] else None
 
     def board(self, title: str) -> Mapping[str, Any]:
         return self._board.row(title)

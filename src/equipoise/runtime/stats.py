@@ -76,7 +76,7 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
 
 def _rows_of_queues(shared: Shared) -> dict[str, int]:
     """What became of the rows of the queues of all learners."""
-    found = [queue.stats() for queue in shared.queues]
+    found = [queue.stats() for queue in shared.queues.values()]
     return {name: sum(int(one[name]) for one in found) for name in ROWS}
 
 

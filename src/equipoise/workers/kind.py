@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -53,7 +53,7 @@ class Site(Protocol):
     def resetting(self, seconds: float) -> None: ...  # one reset of an env took so long
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
-    def cut_step(self) -> int: ...  # and its step
+    def cutting(self) -> tuple[int, int, bool] | None: ...  # of the one under way: number, step; do the last ones save already?
     def board(self, title: str) -> Mapping[str, Any]: ...  # a worker's row of the board, as views
     def relay(self, title: str, message: Mapping[str, Any]) -> None: ...  # what a worker on another machine told its driver
     def linked(self, site: str, how: str) -> None: ...  # a machine's link is up, or down for a reason
@@ -101,6 +101,10 @@ class Kind(ABC):
     def stride(self, blue: Blueprint) -> int:
         """How much progress shows that a process of this kind does its work: failures before it count as one row."""
         return 1
+
+    def experience_files(self, index: int) -> tuple[str, ...]:
+        """The files of a checkpoint that the worker writes besides its own, without their ending."""
+        return ()
 
     def groups(self, blue: Blueprint, index: int) -> range:
         """The groups of envs that the worker steps or acts for."""
@@ -153,6 +157,11 @@ class Member:
         return f"{self.kind.name}_{self.index}" if self._numbered else self.kind.name
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """All files of a checkpoint that it writes, but for the rows of a replay."""
+        return tuple(f"{name}.safetensors" for name in (self.file, *self.kind.experience_files(self.index)))
+
+    @property
     def folder(self) -> str:
         """Where its rows lie among those of the run's replay, with a slash at the end unless it is empty."""
         return f"{self.file}/" if self._numbered else ""
@@ -164,6 +173,16 @@ class Member:
     def shares(self, seconds: Shares) -> Shares:
         """The worker's seconds, with what a reader has to know of its kind."""
         return replace(seconds, kind=self.kind.name, side=self.kind.side, serves=self.kind.serves)
+
+
+def stepped(blue: Blueprint, members: Iterable[Member]) -> set[int]:
+    """The groups of envs that these workers step or act for."""
+    return {group for one in members for group in one.kind.groups(blue, one.index)}
+
+
+def written(blue: Blueprint, members: Iterable[Member]) -> set[int]:
+    """The groups whose rows these workers write."""
+    return stepped(blue, (one for one in members if one.kind.writes))
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:

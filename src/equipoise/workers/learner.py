@@ -15,6 +15,7 @@ from equipoise.experience.recorded.offline import Offline, RecordedRows
 from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
+from equipoise.files import numbered
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
@@ -67,7 +68,7 @@ class LearnerKind(Kind):
         lines = {name: _line(blue, name, nets[name], shared, experiences[name], meeting.pool) for name in blue.learns}
         worker = LearnerWorker(
             lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
-            record_every=blue.record_every,
+            record_every=blue.record_every, publishes=rank == min(shared.queues),
             record=site.record, gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
         if not job.life:
@@ -82,6 +83,9 @@ class LearnerKind(Kind):
             if said is not None:
                 site.note(said)
         return worker
+
+    def experience_files(self, index: int) -> tuple[str, ...]:
+        return (numbered("experience", index),)
 
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:
         if not blue.replaceable:
@@ -119,7 +123,8 @@ class LearnerKind(Kind):
 
         return Together(
             job.shared.own[self.name].views, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once,
-            summed=site.summed, fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
+            summed=site.summed, fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse, address=blue.address,
+            first=min(job.shared.queues),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from equipoise.actors.forward.rounding import Rounding
 from equipoise.actors.inference.exchange import Exchange
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
+from equipoise.experience.queue.waiting import Waiting
 from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.memory import Memory
 from equipoise.types import Tree
@@ -50,13 +51,14 @@ class Own:
 class Shared:
     """What the workers of a run share."""
 
-    queues: Sequence[Queue]  # one a learner; none on a machine without learners
+    queues: Mapping[int, Queue]  # by learner, of those on this machine
     policies: Mapping[str, PolicyMemory]  # those that learn come first
     posts: Mapping[str, Sequence[ShardMailbox]] = field(
         default_factory=dict
     )  # by policy, of those whose replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
-    outbound: Sequence[Outbound] = ()  # there instead: one a learner, for the rows that go to it
+    outbound: Sequence[Outbound] = ()  # away from home: one a learner, for the rows that go to it over the network
+    waiting: Waiting | None = None  # away from home, beside shards: blocks that wait for them
     own: Mapping[str, Own] = field(default_factory=dict)  # by kind of worker: what ``Kind.memory`` asked for
 
     @property

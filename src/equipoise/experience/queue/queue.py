@@ -275,6 +275,11 @@ class Queue:
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
+    @property
+    def counters(self) -> list[Any]:
+        """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the same."""
+        return [self._word, self._sampled, self._dropped, self._restarted]
+
     def stats(self) -> dict[str, float]:
         """Count rows: inserted = sampled + dropped + held (exact while no process writes)."""
         rows = self._plan.unroll * self._plan.block * self._plan.columns

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import mmap
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from equipoise.errors import WorkerFailed
-from equipoise.experience.queue.outbound import block_bytes
+from equipoise.files import write_synced
 from equipoise.record import checkpoint
+from equipoise.record.checkpoint import Source
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.cluster.keeping import Keeper, SiteShards
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import Home, all_stacks_of, stacks_of
+from equipoise.runtime.cluster.placing import groups_of_shard
+from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.stepping import Asker
-from equipoise.runtime.cluster.wire import WORDS
-from equipoise.runtime.ipc import Event, Segment
-from equipoise.runtime.messages import Failed, HandedOver, Message, Note, Saved, to_json
+from equipoise.runtime.ipc import Event, PipeChannel, Segment
+from equipoise.runtime.messages import Failed, HandedOver, Lost, Message, Note, Saved, Written, to_json
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Carried
+from equipoise.runtime.process.process import queue_of
 from equipoise.types import Tick
-from equipoise.workers.kind import Kind, Member
+from equipoise.workers.kind import Kind, Member, stepped, written
 
 IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
 
@@ -45,6 +49,7 @@ class SiteJob:
     home: Home
     lives: Mapping[str, int]  # how many processes of each worker had begun before, on any machine
     counted: Mapping[int, bytes]  # what home knows of the parts of these workers
+    segments: Mapping[str, bytes] = field(default_factory=dict)  # rows of its shards; empty: the name alone is taken
 
 
 class SiteHost:
@@ -52,7 +57,7 @@ class SiteHost:
 
     def __init__(self, job: SiteJob, scratch: Path) -> None:
         """``scratch``: a folder of this machine, for files that go home."""
-        self._job, self.over, self._step = job, "", 0
+        self._job, self.over, self._step = replace(job, segments={}), "", 0
         self._handing: int | None = None  # the number of the cut in which the workers here save, to go on elsewhere
         self._handed_in = 0  # the session in which they do
         self._missing: set[str] = set()  # those that have not done so
@@ -60,39 +65,64 @@ class SiteHost:
         mine = tuple(member for member in job.members if member.title in job.titles)
         torch = {member.kind.torch for member in mine}
         forkserver.prepare(torch=True in torch, central=False in torch)
-        self._blue = blue = replace(job.blueprint, directory=str(scratch / "checkpoints"), logs=str(scratch / "logs"))
-        self._shared, self._board, segment = build.lay_out(blue, job.kinds, Segment, _no_channel, site=mine)
+        self._blue = blue = replace(
+            job.blueprint, directory=str(scratch / "checkpoints"), logs=str(scratch / "logs"), weights=None,
+            address=_address_for(job.home), resume=_with_rows(job, scratch / "checkpoints"),
+        )  # fmt: skip
+        self._sent: dict[str, int] = {}  # bytes of each segment that home was sent in this session
+        self._sent_in = 0
+        self._named = set(job.segments)  # segments that a checkpoint has named, and others of home's
+        channels: list[PipeChannel] = []
+
+        def channel() -> PipeChannel:
+            channels.append(PipeChannel())
+            return channels[-1]
+
+        self._shared, self._board, segment = build.lay_out(blue, job.kinds, Segment, channel, site=mine)
         rows = {title: self._board.row(title) for title in job.titles}
-        groups = {group for member in mine for group in member.kind.groups(blue, member.index)}
-        places = {
-            number: place for number, place in parts(blue, self._shared, rows, job.members).items() if place.of(job.titles)
-        }  # fmt: skip
-        written = {group for member in mine if member.kind.writes for group in member.kind.groups(blue, member.index)}
-        exchange, stacks = self._shared.exchange, all_stacks_of(blue)
-        askers = {group: Asker(exchange, group, stacks) for group in groups - written if exchange is not None}
+        groups, here = stepped(blue, mine), written(blue, mine)
+        every = parts(blue, self._shared, rows, job.members)
+        places = {number: place for number, place in every.items() if place.of(job.titles)}
+        known = {number: place.part for number, place in every.items() if place.meets and number not in places}
+        meeting = {number: place.part for number, place in places.items() if place.meets}
+        exchange, stacks = self._shared.exchange, stacks_of(blue)
+        askers = {group: Asker(exchange, group, stacks) for group in groups - here if exchange is not None}
         for number, data in job.counted.items():
             places[number].part.write(data)
-        of_group = {
-            group: [number for number, place in places.items() if group == place.group or (
-                group in written and place.group is None and place.of(self._workers(group))
-            )] for group in groups
-        }  # fmt: skip
+        of_group = {group: [number for number, place in places.items() if place.group == group] for group in groups}
+        for group in here:  # the board goes along with an unroll; with each step it would be much
+            titles = self._workers(group)
+            of_group[group] += [number for number, place in places.items() if place.group is None and place.of(titles)]
         self._carrier = Event()
-        self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier], lives=job.lives)
+        self._crew = Crew(blue, mine, self._shared, self._board, [segment, self._carrier, *channels], lives=job.lives)
         weights = [policy.weights for policy in self._shared.policies.values()]
-        largest = max(WORDS, block_bytes(self._shared.outbound[0].plan), *(one.nbytes for one in weights))
+        self._shards = self._shards_of(mine)
         address = f"{job.home.address}:{job.home.port}"
         keys = job.home.keys.public, job.home.sites
         self._link = SiteLink(
-            job.name, job.incarnation, address, *keys, largest, groups=len(groups), silent_s=job.home.silent_s
+            job.name, job.incarnation, address, *keys, groups=len(groups), silent_s=job.home.silent_s
         )  # fmt: skip
         self.end = SiteEnd(
             job.name, job.incarnation, self._link, self._shared.outbound, weights,
-            {number: place.part for number, place in places.items()}, of_group, digest=job.home.digest,
-            cut=self._cut, ended=self._ended, stacks=stacks_of(blue), silent_s=job.home.silent_s, askers=askers,
+            {number: place.part for number, place in places.items() if not place.meets}, of_group, digest=job.home.digest,
+            cut=self._cut, ended=self._ended, stacks=stacks, silent_s=job.home.silent_s, askers=askers,
+            meeting=meeting, known=known if meeting else {}, shards=self._shards,
         )  # fmt: skip
         self._askers, self._crew.elsewhere = askers, self._carrier
-        self._crew.start([Carried(outbound, self._carrier) for outbound in self._shared.outbound])
+        self._queues = {rank: queue_of(blue, mine, self._crew.bells, one, rank) for rank, one in self._shared.queues.items()}
+        self._reconciling = False  # a queue here may not yet be certain of what a dead actor held
+        carried = [Carried(outbound, self._carrier, self._shared.waiting) for outbound in self._shared.outbound]
+        self._crew.start([self._queues.get(rank, one) for rank, one in enumerate(carried)])
+
+    def _shards_of(self, mine: Sequence[Member]) -> SiteShards:
+        """The shards among these workers."""
+        shards = [one.index for one in mine if one.kind.side == "keeping"]
+        found, waiting = dict[int, Keeper](), self._shared.waiting
+        for index in shards:
+            policy, number = self._blue.shards[index]
+            assert waiting is not None
+            found[index] = Keeper(self._shared.posts[policy][0], number, waiting)
+        return SiteShards(found, waiting, {group for index in shards for group in groups_of_shard(self._blue, index)})
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""
@@ -100,11 +130,16 @@ class SiteHost:
 
     def step(self, timeout_s: float = IDLE_S) -> None:
         """Wait at most ``timeout_s`` for something to do, and do it."""
+        for group, asker in self._askers.items():  # by which the crew sees that its env workers get on
+            self._shared.actors[group].next_row = asker.steps
         try:
             for title, said in self._crew.poll(timeout_s, self._carrier.fd, self._link.fd):
                 self._said(title, said)
         except WorkerFailed as error:
             self._failed(error)
+        if self._reconciling:
+            certain = [queue.reconcile() for queue in self._queues.values()]
+            self._reconciling = not all(certain)
         with suppress(BlockingIOError):
             self._carrier.clear()
         while self.end.tick(time.monotonic()) is Tick.WORKED:
@@ -130,16 +165,51 @@ class SiteHost:
     def _said(self, title: str, said: Message | Died) -> None:
         """Pass on what a worker said. The files of a checkpoint go first."""
         if isinstance(said, Died):
+            self._reconciling = bool(self._queues)
+            self._handing = None  # a successor has nothing to hand over for that number: once more, when it is there
+            self.end.say(title, to_json(Lost(how=said.how)))
             return
         if isinstance(said, Saved) and self._handing is not None:
             self._handed_over(title, said)
             return
         if isinstance(said, Saved):
+            self.end.count()
             self.end.files(title, self._read(said), then=to_json(said))
+        elif isinstance(said, Written):
+            self._written(title, said)
         else:
             self.end.say(title, to_json(said))
 
-    def _read(self, said: Saved) -> dict[str, bytes]:
+    def _written(self, title: str, said: Written) -> None:
+        """Send what a shard has written while the run went on: its file, and the rows that no checkpoint had before."""
+        if self._sent_in != self.end.sessions:  # home may not have got all of what was sent before
+            self._sent, self._sent_in = {}, self.end.sessions
+        try:
+            files = self._read(said) if said.error is None else {}
+            self._shards.late(title, self._step, files, self._rows(said), to_json(said))
+        except OSError as error:  # another cut has begun, which gave this one up
+            failed = Written(cut=said.cut, error=f"{type(error).__name__}: {error}")
+            self._shards.late(title, self._step, {}, (), to_json(failed))
+
+    def _rows(self, said: Written) -> Iterator[tuple[str, int, memoryview]]:
+        """(segment, first new byte, new bytes), read from the disk as they are sent; what is of no more use is emptied."""
+        folder = Path(self._blue.segments)
+        for name, entry in said.segments.items():
+            first = self._sent.get(name, 0)
+            if entry["size"] > first:
+                with (folder / name).open("rb") as opened:
+                    mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                yield name, first, memoryview(mapped)[first : entry["size"]]
+            self._sent[name] = entry["size"]
+        mine = {name.rpartition("/")[0] for name in said.segments}
+        for name in self._named - said.segments.keys() if said.segments else ():
+            if name.rpartition("/")[0] in mine:  # its name stays taken
+                self._named.discard(name)
+                (folder / name).unlink()  # what is still to be sent of it stays mapped
+                (folder / name).touch()
+        self._named |= said.segments.keys()
+
+    def _read(self, said: Saved | Written) -> dict[str, bytes]:
         return {name: checkpoint.read_aside(Path(self._blue.directory), self._step, name) for name in said.files}
 
     def _handed_over(self, title: str, said: Saved) -> None:
@@ -160,10 +230,15 @@ class SiteHost:
         self.end.say(error.worker, to_json(said))
         self.over = f"{error.worker} {error.reason}"
 
-    def _cut(self, number: int, step: int) -> None:
-        """Home's workers save for a cut: those here do, too."""
-        if number > self._board.cut["save"][0] and self._handing is None:
+    def _cut(self, number: int, step: int, last: bool) -> None:
+        """Home's workers save for a cut: those here do, too. ``last``: now the learners."""
+        if last and number == self._board.cut["save"][0]:
+            self._board.cut["save_last"][0] = number
+            ring(self._crew.bells, self._job.titles)
+        elif number > self._board.cut["save"][0] and self._handing is None:
             self._step = step
+            for title in self._crew.absent:  # its successor takes this cut for its predecessor's
+                self.end.say(title, to_json(Lost(how="was being replaced")))
             self._save(number, step)
 
     def _ended(self, why: str) -> None:
@@ -174,8 +249,21 @@ class SiteHost:
         self._link.close()
 
 
-def _no_channel() -> Any:
-    raise AssertionError("a machine without a queue has no channels")
+def _with_rows(job: SiteJob, folder: Path) -> Source | None:
+    """The checkpoint to go on from, with the rows of the shards here, which are written into this machine's folder."""
+    for name, data in job.segments.items():
+        file = folder / checkpoint.SEGMENTS / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_synced(file, data)
+    source = job.blueprint.resume
+    return replace(source, path=folder / source.path.name) if source is not None and source.segments else source
+
+
+def _address_for(home: Home) -> str:
+    """The address of this machine towards home. Nothing is sent."""
+    with socket.socket(socket.AF_INET6 if ":" in home.address else socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.connect((home.address, home.port))
+        return str(made.getsockname()[0])
 
 
 def run(job: SiteJob, ended: Callable[[], bool] = lambda: False) -> str:

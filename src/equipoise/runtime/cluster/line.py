@@ -3,18 +3,23 @@
 A *session* is a stretch of time in which no message was lost: each end numbers what it sends, and a message of another
 session, or with a number that does not follow, is refused. Each fault ends the session, and the next begins from what
 both ends know by themselves. So no end has to ask what the other has received.
+
+A large body, such as weights, takes longer than ``SILENT_S`` on a slow link. It is sent in pieces, few of which are under way:
+each shows that the sender lives, and none is a flood. What is sent after it waits for it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from equipoise.runtime.cluster.wire import Frame, Kind, Refused, Tally, parse
+from equipoise.runtime.cluster.wire import AT_ONCE, PIECE, Frame, Kind, Refused, Tally, parse
 
 BEAT_S = 0.5
 SILENT_S = 5.0  # after which the other end counts as gone
+PIECES = 16  # of bodies, that are under way
 
 
 class Link(Protocol):
@@ -23,6 +28,15 @@ class Link(Protocol):
     def send(self, head: bytes, body: Any) -> bool: ...  # False: the other end is not there; the message is lost
     def receive(self) -> tuple[Any, Any] | None: ...  # head and body; None: nothing has come
     def closed(self) -> bool: ...  # has a connection ended since the last call?
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A message that is still to be sent, wholly or in part."""
+
+    kind: Kind
+    numbers: tuple[int, int, int]
+    body: memoryview  # what is left of it
 
 
 class Line:
@@ -40,24 +54,60 @@ class Line:
         self.late: list[int] = []  # sessions that are over, from which messages have come; the owner empties it
         self.moved: Counter[str] = Counter()  # bytes of bodies, by kind
         self._sent = self._received = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._under_way = 0  # pieces that the other end has not taken yet
+        self._pieces: list[Any] = []  # that have come, of a message that has not
+        self._size, self._largest = 0, max(most.values())  # of those pieces; of any body
         self._heard_at = self._said_at = 0.0
 
+    @property
+    def full(self) -> bool:
+        """Does a message wait, until the other end has taken pieces of an earlier one?"""
+        return bool(self._waiting)
+
     def begin(self, session: int, now: float) -> None:
+        self.end()
         self.session, self._sent, self._received = session, 0, 0
         self._heard_at = self._said_at = now
         self.link.closed()  # what ended before is no end of this session
 
     def end(self) -> None:
-        self.session = 0
+        self.session = self._under_way = self._size = 0
+        self._waiting.clear()
+        self._pieces.clear()
 
     def send(self, kind: Kind, a: int = 0, b: int = 0, c: int = 0, body: Any = b"") -> None:
         """Send in the session, if there is one; a message that is lost on its way ends it, sooner or later."""
         if not self.session:
             return
+        view = memoryview(body).cast("B")
+        if kind in AT_ONCE or (not self._waiting and view.nbytes <= PIECE):
+            self._send(kind, a, b, c, view)
+            return
+        waits = _Waiting(kind, (a, b, c), view)
+        self._waiting.append(waits)
+        self._go_on()
+        if self._waiting and not isinstance(body, bytes):  # its memory is the caller's again
+            waits.body = memoryview(bytes(waits.body))
+
+    def _go_on(self) -> None:
+        """Send what waits, as far as it may be under way."""
+        while self._waiting and self.session:
+            one = self._waiting[0]
+            while len(one.body) > PIECE:
+                if self._under_way == PIECES or not self.session:
+                    return
+                self._under_way += 1
+                self._send(Kind.PIECE, 0, 0, 0, one.body[:PIECE], of=one.kind)
+                one.body = one.body[PIECE:]
+            self._waiting.popleft()
+            self._send(one.kind, *one.numbers, one.body)
+
+    def _send(self, kind: Kind, a: int, b: int, c: int, body: memoryview, of: Kind | None = None) -> None:
         self._sent += 1
-        self.moved[kind.name] += memoryview(body).nbytes
+        self.moved[(of or kind).name] += body.nbytes
         if not self.link.send(Frame(kind, self.session, self._sent, a, b, c).head, body):
-            self.session = 0
+            self.end()
 
     def outside(self, kind: Kind, a: int = 0, b: int = 0, body: Any = b"") -> None:
         """Send what belongs to no session."""
@@ -79,19 +129,50 @@ class Line:
                 continue
             if frame.number != self._received + 1:
                 self.refused.add("out of order")
-                self.session = 0
+                self.end()
                 continue
             self._received += 1
             self._heard_at = now
-            self.moved[frame.kind.name] += memoryview(frame.body).nbytes
-            if frame.kind is not Kind.BEAT:
-                return frame
+            try:
+                whole = self._whole(frame)
+            except Refused as error:
+                self.refused.add(error.reason)
+                self.end()
+                continue
+            if whole is not None:
+                self.moved[whole.kind.name] += memoryview(whole.body).nbytes
+                return whole
         return None
+
+    def _whole(self, frame: Frame) -> Frame | None:
+        """The message with its pieces; None where this is only one of them, or says nothing."""
+        if frame.kind is Kind.BEAT:
+            return None
+        if frame.kind is Kind.TAKEN:
+            if not self._under_way:
+                raise Refused("wrong numbers", "taken: expected it for a piece that was sent, got one more")
+            self._under_way -= 1
+            self._go_on()
+            return None
+        if frame.kind is not Kind.PIECE and (not self._pieces or frame.kind in AT_ONCE):
+            return frame
+        self._pieces.append(frame.body)
+        self._size += len(frame.body)
+        most = self._largest if frame.kind is Kind.PIECE else self._most[frame.kind]
+        if self._size > most:
+            raise Refused("too large", f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}")
+        if frame.kind is Kind.PIECE:
+            self.send(Kind.TAKEN)
+            return None
+        body = b"".join(self._pieces)
+        self._size = 0
+        self._pieces.clear()
+        return replace(frame, body=body)
 
     def beat(self, now: float) -> bool:
         """Say now and then that this end lives -> is the session still one? A silent or closed one is over."""
         if self.link.closed() or now - self._heard_at > self.silent_s:
-            self.session = 0
+            self.end()
         if self.session and now - self._said_at >= BEAT_S:
             self._said_at = now
             self.send(Kind.BEAT)

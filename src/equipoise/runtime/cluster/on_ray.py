@@ -26,12 +26,23 @@ from equipoise.programs.limits import check_processes
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster import host
 from equipoise.runtime.cluster.host import SiteJob
-from equipoise.runtime.cluster.placing import Cluster, Node, cells, check_inference, deal, fits, placed
+from equipoise.runtime.cluster.placing import (
+    Cluster,
+    Node,
+    cells,
+    check_inference,
+    check_learners,
+    check_shards,
+    deal,
+    fits,
+    placed,
+)
 from equipoise.workers.kind import Kind, crew
 
 LOOK_S = 0.25  # between two looks at the sites
 NODES_S = 1.0  # between two looks at the machines
 REACH_S = 3.0  # to reach the address of a cluster
+ANSWER_S = 0.5  # to reach a machine on which a site was lost; the driver waits for it
 END_S = 5.0  # from the stop word of a site to its end
 NOT_MADE = "error raised in its creation task"  # in Ray's words: this package is not there, or not whole
 
@@ -71,20 +82,23 @@ class RayNodes:
         self._wanted: dict[str, str] = {}  # the machine that a site had, or is to have
         self._looked = self._placed = self._drained_at = 0.0
         self._drained: set[str] = set()
+        self._doubted: set[str] = set()  # machines on which a site ended: Ray finds only after 15 s that one of them is gone
         self._asked = 0  # cores that an autoscaler was asked for
 
     def nodes(self) -> list[Node]:
-        """The machines that live, home first."""
+        """The machines that live, as far as Ray knows and, where a site ended, as far as they answer; home first."""
         used: dict[str, float] = {}
         for one in self._running.values():
             used[one.node] = used.get(one.node, 0.0) + one.cores
-        leaving = _draining()
+        leaving, alive = _draining(), [one for one in ray.nodes() if one["Alive"]]
+        doubted = [one for one in alive if one["NodeID"] in self._doubted]
+        self._doubted = {one["NodeID"] for one in doubted if not _answers(one["NodeManagerAddress"], one["NodeManagerPort"])}
         found = [
             Node(
                 name=one["NodeID"], cores=one["Resources"].get("CPU", 0.0), used=used.get(one["NodeID"], 0.0),
                 labels=one.get("Labels") or {}, home=one["NodeID"] == self._home, draining=one["NodeID"] in leaving,
             )
-            for one in ray.nodes() if one["Alive"]
+            for one in alive if one["NodeID"] not in self._doubted
         ]  # fmt: skip
         return sorted(found, key=lambda node: (not node.home, node.name))
 
@@ -100,9 +114,15 @@ class RayNodes:
         if at == "home":
             check_inference(blue)
             learning += blue.inferences
-        dealt = deal(cells(blue, members, at), learning, self.nodes(), self.cluster)
+        if self.cluster.learners_at == "actors":
+            check_learners(blue, at)
+            learning = blue.program.placement.threads
+        if self.cluster.shards_at == "actors":
+            check_shards(blue, at)
+        run = cells(blue, members, at, self.cluster.learners_at, self.cluster.shards_at)
+        dealt = deal(run, learning, self.nodes(), self.cluster)
         titles = {title for site in dealt.sites.values() for title in site}
-        away = [member for member in members if member.title in titles]
+        away = [member for member in members if member.title in titles and member.kind.side == "sampling"]
         servers = sum(member.kind.serves for member in away)
         check_processes(blue.program, away=len(away) - servers, servers_away=servers)
         self._wanted = dict(dealt.nodes)
@@ -188,7 +208,7 @@ class RayNodes:
         for reference in done:
             name = names[reference]
             found[name] = self._how(name, reference)
-            del self._running[name]
+            self._doubted.add(self._running.pop(name).node)
         return found
 
     def _how(self, name: str, reference: Any) -> str:
@@ -247,6 +267,15 @@ def _connect(address: str) -> None:
     except RuntimeError as error:
         text = " ".join(str(error).split())
         raise ValueError(f"address: expected a Ray cluster that this process can join at {address!r}, got: {text}") from error
+
+
+def _answers(address: str, port: int) -> bool:
+    """Does Ray's daemon listen there?"""
+    try:
+        socket.create_connection((address, port), ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reach(where: str) -> None:

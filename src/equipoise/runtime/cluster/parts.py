@@ -1,4 +1,4 @@
-"""What the workers of a site count, of which home has a copy: their episodes, and their rows of the board.
+"""What the workers of a site count, of which home has a copy: their episodes, their rows of the board, what learners say.
 
 Home and every site list the same parts in the same order, so that a number names one. Each has one writer: the worker at the
 site, and at home the proxy.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from equipoise.learners.meeting import Together
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
@@ -46,6 +47,16 @@ class Arrays:
             at += len(array)
 
 
+class Words(Arrays):
+    """Words that tell of each other, such as an address and that it is there: they are read until two looks agree."""
+
+    def read(self) -> bytes:
+        found = super().read()
+        while (again := super().read()) != found:
+            found = again
+        return found
+
+
 class BoardRow:
     """A worker's row of the board, without the flag of its doorbell. The time of the last sign is sent as an age, since two
     machines have two clocks.
@@ -70,12 +81,14 @@ class Place:
     """What a part is of: of a group of envs, or of one worker.
 
     ``titles``: of the workers that write it: it is known where they are. An env counts its failures, and what acts for it
-    counts the rest; under central inference these are two workers.
+    counts the rest; under central inference these are two workers. ``meets``: are these the words by which a learner meets the
+    others, so that home passes them on?
     """
 
     part: Part
     titles: frozenset[str]
     group: int | None = None
+    meets: bool = False
 
     def of(self, titles: Collection[str]) -> bool:
         """Is it written by some of these workers?"""
@@ -103,6 +116,10 @@ def parts(
                 found.append(Place(Arrays(*stepping), frozenset(steps[group]), group))
         rounding = [np.frombuffer(one.memory.buffer, np.uint8) for one in policy.rounding]
         found += [Place(Arrays(array), frozenset(acts[group]), group) for group, array in enumerate(rounding)]
-    for title in (member.title for member in sampling):
+    for title in (member.title for member in members):
         found.append(Place(BoardRow(rows[title]), frozenset([title])) if title in rows else None)
+    for member in (member for member in members if member.kind.side == "learning" and blue.apart):
+        words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
+        found.append(Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True))
+        found.append(None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title])))
     return {number: place for number, place in enumerate(found) if place is not None}

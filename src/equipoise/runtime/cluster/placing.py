@@ -1,6 +1,7 @@
 """Which machine does which work: pure functions of a run's workers, the machines' free cores and the settings of the cluster.
 
-A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it acts for. A *site* is some
+A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it acts for, or a learner or a
+shard with the actors that feed it. A *site* is some
 cells that are moved together: those of one machine at the start. A site keeps its cells as long as the run lives, and goes to
 another machine when its own is lost.
 """
@@ -16,7 +17,7 @@ from equipoise.programs.settings import convert
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.workers.kind import Member
 
-InferenceAt = Literal["actors", "home"]
+At = Literal["actors", "home"]
 LEAST_DEADLINE_S = 2.0
 
 
@@ -28,7 +29,9 @@ class Cluster:
     home_actors: int | None = None  # actors on the learner's machine; None: as many as it has free cores for
     labels: Mapping[str, str] = field(default_factory=dict)  # that a machine of actors must have
     autoscale: bool = False  # wait for machines that an autoscaler adds, instead of refusing what has no room
-    inference_at: InferenceAt = "actors"  # on which machines central inference acts: those of the actors, or home
+    inference_at: At = "actors"  # on which machines central inference acts: those of the actors, or home
+    learners_at: At = "home"  # where learners beside the first are: at home, or each with the actors that feed it
+    shards_at: At = "home"  # where the shards of a replay are: at home, or each with the actors that feed it
     link_deadline_s: float = 5.0  # after which a machine that says nothing counts as gone
 
 
@@ -100,17 +103,37 @@ class Dealt:
     nodes: Mapping[str, str]  # the machine of each site that has one
 
 
-def cells(blue: Blueprint, members: Sequence[Member], inference_at: InferenceAt = "actors") -> list[Cell]:
-    """The cells of a run, in the order of their first envs; inference workers that stay with the learner are in none."""
+def cells(
+    blue: Blueprint, members: Sequence[Member], inference_at: At = "actors", learners_at: At = "home", shards_at: At = "home"
+) -> list[Cell]:
+    """The cells of a run, those with learners last, else in the order of their first envs.
+
+    Inference workers that stay with the learner are in none, nor are learners and shards that stay at home.
+    """
     found: list[tuple[set[int], list[Member]]] = []
-    moves = [one for one in members if one.kind.side == "sampling" and not (one.kind.serves and inference_at == "home")]
-    for member in moves:
-        groups = set(member.kind.groups(blue, member.index))
+    for member in members:
+        if member.kind.side == "learning" and member.index > 0 and learners_at == "actors":
+            groups = set(blue.groups_of(member.index))
+        elif member.kind.side == "keeping" and shards_at == "actors":
+            groups = set(groups_of_shard(blue, member.index))
+        elif member.kind.side == "sampling" and not (member.kind.serves and inference_at == "home"):
+            groups = set(member.kind.groups(blue, member.index))
+        else:
+            continue
         mine = [cell for cell in found if cell[0] & groups]
         found = [cell for cell in found if not cell[0] & groups]
         found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
-    found.sort(key=lambda cell: min(cell[0]))
-    return [Cell(tuple(one.title for one in cell), sum(not one.kind.serves for one in cell)) for _, cell in found]
+    found.sort(key=lambda cell: (any(one.kind.side == "learning" for one in cell[1]), min(cell[0])))
+    return [
+        Cell(tuple(one.title for one in cell), sum(one.kind.side == "sampling" and not one.kind.serves for one in cell))
+        for _, cell in found
+    ]
+
+
+def groups_of_shard(blue: Blueprint, index: int) -> range:
+    """The groups of envs whose rows a worker of ``Blueprint.shards`` keeps."""
+    name, number = blue.shards[index]
+    return range(number, blue.program.groups, sum(one == name for one, _ in blue.shards))
 
 
 def check_inference(blue: Blueprint) -> None:
@@ -118,6 +141,41 @@ def check_inference(blue: Blueprint) -> None:
     if not blue.inferences:
         got = blue.program.placement.inference
         raise ValueError(f"cluster.inference_at=home: expected a run with --inference central, got one with {got}")
+
+
+def check_learners(blue: Blueprint, inference_at: At) -> None:
+    """ValueError where no learner can be on another machine."""
+    wrong = ""
+    if blue.learners == 1:
+        wrong = "a run with --learners 2 or more, got one with 1"
+    elif blue.replays:
+        wrong = f"a run without a replay, whose rows are kept at home, got one of {', '.join(blue.replays)}"
+    elif len(blue.learns) < len(blue.roles):
+        wrong = "a run in which all policies learn, got one with a policy's past"
+    elif blue.inferences and inference_at == "home":
+        wrong = "inference_at=actors, got home"
+    elif blue.weights is not None:
+        wrong = "a run that begins anew or is resumed, got one that begins with the weights of another"
+    if wrong:
+        raise ValueError(f"cluster.learners_at=actors: expected {wrong}; leave it out, and all learners are at home")
+
+
+def check_shards(blue: Blueprint, inference_at: At) -> None:
+    """ValueError where no shard can be on another machine."""
+    replays = [policy.replay for policy in blue.policies.values() if policy.replay is not None]
+    wrong = ""
+    if not blue.shards:
+        wrong = f"a run with --set replay.shards=2 or more, got one {'with 1' if blue.replays else 'without a replay'}"
+    elif len(blue.roles) > 1:
+        wrong = f"a run of one policy, got one of {', '.join(blue.roles)}"
+    elif blue.learners > 1:
+        wrong = f"a run with --learners 1, got one with {blue.learners}"
+    elif any(replay.file for replay in replays):
+        wrong = "a replay in memory, got one with replay.file, a directory of this machine"
+    elif blue.inferences and inference_at == "home":
+        wrong = "inference_at=actors, got home, where all rows are made"
+    if wrong:
+        raise ValueError(f"cluster.shards_at=actors: expected {wrong}; leave it out, and all shards are at home")
 
 
 def fits(node: Node, cluster: Cluster) -> bool:

@@ -12,52 +12,28 @@ says so in ``cancelled``; before that the group gets no place. Each of the two w
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from equipoise.experience.queue.outbound import SLOTS
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.runtime.cluster.keeping import HomeShards
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
+from equipoise.runtime.cluster.protocols import Heard, Queue, Versions
 from equipoise.runtime.cluster.stepping import StandIn
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, Tally, words
+from equipoise.runtime.cluster.wire import BOTH, WORDS, Frame, Kind, Refused, Tally, words
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Stack, Tick, Tree
 
 WANTED = 2 * SLOTS  # places that a group may ask for and have: those of its slots that are under way, and the next ones
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
-
-
-class Queue(Protocol):
-    """A learner's queue, as far as the proxy writes into it."""
-
-    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
-    def commit(self, slots: Mapping[str, Slot]) -> None: ...
-    def restart(self, slots: Mapping[str, Slot]) -> None: ...
-
-
-class Versions(Protocol):
-    """The weights of one policy, as bytes."""
-
-    @property
-    def version(self) -> int: ...
-    def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None: ...
-
-
-class Heard(Protocol):
-    """What is done with the messages that concern the driver alone."""
-
-    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...  # of a worker of that site
-    def file(self, site: str, title: str, name: str, data: bytes) -> None: ...  # of a checkpoint; whole
-    def joined(self, site: str) -> None: ...  # a session begins
-    def left(self, site: str, how: str) -> None: ...  # it is over
 
 
 @dataclass(slots=True)
@@ -82,17 +58,15 @@ class Site:
     line: Line
     groups: tuple[int, ...]  # whose rows are written there
     stepped: tuple[int, ...]  # those whose envs are stepped there, and acted for at home
-    counts: Collection[int]  # the numbers of the parts that its workers write
+    counts: frozenset[int]  # the numbers of the parts that its workers write
+    shards: tuple[int, ...]  # that keep rows there
+    kept: frozenset[int]  # the groups whose rows they keep
     nonce: int = 0  # of the session; 0: there is none
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
-    told: tuple[int, int] = (0, 0)  # the cut and the step that it was told
+    told: tuple[int, int, bool] | None = None  # the cut, its step, and whether the learners save, that it was told
+    known: dict[int, bytes] = field(default_factory=dict)  # what it was told that learners elsewhere say, by part
     leaving: bool = False  # it gets no more blocks, and hands its actors over
-    parts: deque[bytes] = field(default_factory=deque)  # of a file that is coming
-    size: int = 0  # their bytes
-
-    def empty(self) -> None:
-        self.parts.clear()
-        self.size = 0
+    file: bytes = b""  # that has come, and whose name is said next
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +82,40 @@ class Proxy:
 
     def __init__(
         self, plan: Plan, remotes: Sequence[Remote], versions: Sequence[Versions], parts: Sequence[Part],
-        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int]], heard: Heard, digest: str,
+        fences: Mapping[str, Any], cut: Callable[[], tuple[int, int, bool] | None], heard: Heard, digest: str,
         stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
         stand_ins: Mapping[int, StandIn] = MappingProxyType({}), wake: Callable[[int], object] = lambda group: None,
+        meeting: Collection[int] = (), met: Callable[[], object] = lambda: None,
+        shards: HomeShards | None = None,
     ) -> None:  # fmt: skip
         """``versions``: of each policy. ``parts``: where the statistics of the sites' workers go, by number.
 
-        ``fences``: the words of ``specs``. ``cut``: the number and the step of the newest cut. ``digest``: of
+        ``fences``: the words of ``specs``. ``cut``: the number and the step of the cut under way. ``digest``: of
         the Program; a site's must be the same. ``stacks``: of each policy's observations, as in ``EnvSpec``.
         ``silent_s``: after which a site that says nothing counts as gone. ``stand_ins``: by group, of those that are acted for
-        at home, and ``wake`` is called where one has an answer.
+        at home, and ``wake`` is called where one has an answer. ``meeting``: the numbers of the parts that are what learners
+        say to each other. They are passed on to sites with learners; ``met`` is called where a learner of a site said one.
+        ``shards``: those that are at sites.
         """
+        self._shards = HomeShards() if shards is None else shards
+        self._meeting, self._met = frozenset(meeting), met
         self._stand_ins, self._wake = stand_ins, wake
         self._plan, self._versions, self._parts, self._heard, self._digest = plan, versions, parts, heard, digest
         self._silent_s, self._crossing = silent_s, Crossing(plan, stacks)
         self._remotes = {remote.group: remote for remote in remotes}
         self._gone, self._cancelled, self._cut = fences["gone"], fences["cancelled"], cut
+        self._fetched: dict[int, tuple[int, bytes]] = {}  # the newest version that was asked for, by policy
         self._sites: dict[str, Site] = {}
         self._earlier: dict[str, Traffic] = {}  # of earlier incarnations of a site
         self._sessions = secrets.randbits(48)  # no session has the number of one of an earlier proxy
         self.refused = Tally(fences["refused"])  # of all sites
         self.most = {
             Kind.HELLO: WORDS, Kind.WANT: 0, Kind.ROWS: self._crossing.most, Kind.ASK: 0, Kind.LOST: 0, Kind.RESTARTED: 0,
-            Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: WORDS,
+            Kind.STATISTICS: max((part.nbytes for part in parts), default=0), Kind.SAID: WORDS, Kind.FILE: FILE,
             Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0), Kind.UNSTEPPED: 0,
-            Kind.BEAT: 0, Kind.PROBE: 0,
+            **self._shards.most(plan), **BOTH,
         }  # fmt: skip
-        self._names = {kind.name for kind in self.most} - {Kind.BEAT.name}  # what comes from sites, and no beats of either end
+        self._names = {kind.name for kind in self.most.keys() - BOTH.keys()}  # what sites alone say
 
     @staticmethod
     def specs(groups: int) -> Tree:
@@ -152,17 +133,21 @@ class Proxy:
         counts: Collection[int],
         link: Link,
         stepped: Sequence[int] = (),
+        shards: Sequence[int] = (),
+        kept: Collection[int] = (),
     ) -> None:
         """A site was started: its messages come by this link; an older incarnation of it is over.
 
         ``groups``: whose rows are written there; ``stepped``: those whose envs are only stepped there. ``counts``: the numbers
-        of the parts of ``parts`` that its workers write.
+        of the parts of ``parts`` that its workers write. ``shards``: that keep rows there, and ``kept``: of these groups.
         """
         if (before := self._sites.get(name)) is not None:
             self._fence(before)
             self._earlier[name] = self.traffic(name)
         line = Line(link, self.most, self._silent_s, self.refused)
-        self._sites[name] = Site(name, incarnation, line, tuple(groups), tuple(stepped), frozenset(counts))
+        self._sites[name] = Site(
+            name, incarnation, line, tuple(groups), tuple(stepped), frozenset(counts), tuple(shards), frozenset(kept)
+        )  # fmt: skip
 
     def let_go(self, name: str) -> None:
         """The site's machine will be taken away: its actors are to finish what they have, and get no more."""
@@ -231,7 +216,8 @@ class Proxy:
             self._fence(site, "it began anew")
         self._sessions += 1
         site.nonce = site.newest = nonce
-        site.told = 0, 0
+        site.told = None
+        site.known.clear()
         site.line.outside(Kind.WELCOME, nonce, self._sessions)
         site.line.begin(self._sessions, now)
         if site.leaving:
@@ -244,6 +230,18 @@ class Proxy:
             if frame.a not in site.groups:
                 raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.groups}, got {frame.a}")
             self._of_group(self._remotes[frame.a], frame)
+        elif kind in (Kind.KEPT, Kind.BROUGHT):
+            if frame.a not in site.kept:
+                raise Refused("wrong numbers", f"{kind.name}: expected a group of {sorted(site.kept)}, got {frame.a}")
+            remote = self._remotes[frame.a]
+            if kind is Kind.KEPT:
+                self._shards.kept(frame, remote.open.pop(frame.b, None), remote.queue, remote.streams)
+            elif self._cut() is not None:  # else it was given up meanwhile
+                self._shards.brought(frame, self._plan, remote.queue, remote.streams)
+        elif kind in (Kind.ANSWERED, Kind.EMPTIED):
+            if frame.a not in site.shards:
+                raise Refused("wrong numbers", f"{kind.name}: expected a shard of {site.shards}, got {frame.a}")
+            self._shards.take(frame)
         elif kind in (Kind.STEPPED, Kind.UNSTEPPED):
             if frame.a not in site.stepped:
                 raise Refused("wrong numbers", f"{kind.name}: expected a group of {site.stepped}, got {frame.a}")
@@ -254,28 +252,39 @@ class Proxy:
                     "wrong numbers", f"statistics: expected a part of this site, got {frame.a} with {len(frame.body):,} bytes"
                 )
             self._parts[frame.a].write(frame.body)
+            if frame.a in self._meeting:
+                self._met()
         elif kind is Kind.ASK:
             if not 0 <= frame.a < len(self._versions):
                 raise Refused("wrong numbers", f"ask: expected one of {len(self._versions)} policies, got {frame.a}")
-            if (found := self._versions[frame.a].fetch_bytes(frame.b)) is not None:
-                site.line.send(Kind.WEIGHTS, frame.a, found[0], body=found[1])
+            version, data = self._newest(frame.a)
+            if version > frame.b:
+                site.line.send(Kind.WEIGHTS, frame.a, version, body=data)
         elif kind is Kind.FILE:
-            site.parts.append(bytes(frame.body))
-            site.size += len(site.parts[-1])
-            if site.size > FILE:
-                raise Refused("too large", f"file: expected at most {FILE:,} bytes, got more")
-            site.line.send(Kind.TAKEN)
+            site.file = bytes(frame.body)
         elif kind is Kind.SAID:
             said = frame.words()
             match said:
-                case {"title": str(title), "name": str(name)}:  # the parts of a file came before
-                    data = b"".join(site.parts)
-                    site.empty()
-                    self._heard.file(site.name, title, name, data)
+                case {"title": str(title), "name": str(name)}:  # the file came before
+                    data, site.file = site.file, b""
+                    match said:
+                        case {"at": int(at)}:
+                            self._heard.rows(site.name, title, name, at, data)
+                        case {"step": int(step)}:
+                            self._heard.file(site.name, title, name, data, step)
+                        case _:
+                            self._heard.file(site.name, title, name, data)
                 case {"title": str(title), "message": dict(message)}:
                     self._heard.said(site.name, title, message)
                 case _:
                     raise Refused("no JSON", f"said: expected a title and a name or a message, got {sorted(said)}")
+
+    def _newest(self, policy: int) -> tuple[int, bytes]:
+        """The newest version and its bytes, which all sites that ask for it share while it is on its way."""
+        found = self._versions[policy].fetch_bytes(self._fetched.get(policy, (-1, b""))[0])
+        if found is not None:
+            self._fetched[policy] = found[0], bytes(found[1])
+        return self._fetched[policy]
 
     def _of_group(self, remote: Remote, frame: Frame) -> None:
         if frame.kind is Kind.WANT:
@@ -315,13 +324,17 @@ class Proxy:
     # ------------------------------------------------------------------------------------------------ what home answers
 
     def _serve(self, site: Site) -> bool:
-        """Grant what can be granted, and pass on what the site's workers are to save for."""
+        """Grant what can be granted, and pass on what the site's workers are to save for.
+
+        While there is a cut nothing is granted, and a site is told of it once its groups have no block: an actor that waits
+        for its grant and one that rests look alike to their machine.
+        """
         if not site.nonce:
             return False
-        worked, line = False, site.line
+        worked, line, cut = False, site.line, self._cut()
         for group in site.groups:
             remote = self._remotes[group]
-            while remote.wanted and not site.leaving and self._gone[group] == self._cancelled[group]:
+            while remote.wanted and cut is None and not site.leaving and self._gone[group] == self._cancelled[group]:
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
                 # After the block was reserved, as an actor here would look.
@@ -331,9 +344,15 @@ class Proxy:
                 remote.open[sequence] = slots
                 line.send(Kind.GRANT, group, sequence, remote.life, body=now.tobytes())
                 worked = True
-        if (cut := self._cut()) != site.told:
+        worked |= self._shards.ask(line, site.shards)  # before the cut: a shard first does what was asked before it
+        if cut is not None and cut != site.told and not any(self._remotes[group].open for group in site.groups):
             site.told = cut
             line.send(Kind.CUT, *cut)
+        for number in self._meeting - site.counts if site.counts & self._meeting else ():
+            if (said := self._parts[number].read()) != site.known.get(number):
+                site.known[number] = said
+                line.send(Kind.KNOWN, number, body=said)
+                worked = True
         for group in site.stepped:
             stand_in = self._stand_ins[group]
             if (ask := stand_in.asks()) is not None:
@@ -350,13 +369,14 @@ class Proxy:
             return
         site.nonce = 0
         site.line.end()
-        site.empty()
+        site.file = b""
         for group in site.groups:
             self._let_go(self._remotes[group])
             if (last := self._remotes[group].last) is not None:
                 last.known = False
         for group in site.stepped:
             self._stand_ins[group].forget()
+        self._shards.forget(site.shards)
         if how:
             self._heard.left(site.name, how)
 

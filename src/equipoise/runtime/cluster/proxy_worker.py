@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.files import write_synced
+from equipoise.files import sync_directory, write_synced
 from equipoise.programs.memory_needed import queue_plan
 from equipoise.record import checkpoint
+from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy import Proxy, Remote, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
 
 PATIENCE_S = 0.25  # a beat is due twice a second
+SAID = ("Note", "Failed", "Saved", "Written", "HandedOver", "Lost")  # what workers of sites and their sites tell the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Expected:
     groups: tuple[int, ...]  # whose rows are written there
     stepped: tuple[int, ...]  # whose envs are only stepped there
     titles: tuple[str, ...]  # of its workers
+    shards: tuple[int, ...] = ()  # that keep rows there
+    kept: tuple[int, ...] = ()  # the groups whose rows they keep
     leaving: bool = False  # it was asked for its actors
 
     @classmethod
@@ -114,7 +119,10 @@ class ProxyKind(Kind):
         return ""
 
     def wakes(self, blue: Blueprint, index: int) -> tuple[str, ...]:
-        return tuple(f"inference {number}" for number in range(blue.inferences))
+        away = {title for expected in self.expected.values() for title in expected.titles}
+        waits = blue.apart or any(expected.shards for expected in self.expected.values())
+        meets = [member for member in self._members if member.kind.side == "learning" and waits]
+        return tuple(one.title for one in (*(one for one in self._members if one.kind.serves), *meets) if one.title not in away)
 
     def listens(self, worker: ProxyWorker) -> tuple[int, ...]:
         return (worker.listener.fd,)
@@ -129,14 +137,15 @@ def begin_anew(shared: Shared, group: int) -> None:
     shared.exchange.lost(range(group, group + 1))
 
 
-def all_stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
+def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
     """The stacks in the observations of all policies."""
     return {name: role.spec.stacks for name, role in blue.roles.items()}
 
 
-def stacks_of(blue: Blueprint) -> dict[str, Mapping[str, Stack]]:
-    """The stacks in the observations of the policies that learn."""
-    return {name: role.spec.stacks for name, role in blue.learns.items()}
+def _stand_in(blue: Blueprint, shared: Shared, site: Site, index: int) -> StandInShard:
+    """Home's half of a shard on another machine."""
+    policy, number = blue.shards[index]
+    return StandInShard(queue_plan(blue), shared.posts[policy][0], number, site.queues[0].block)
 
 
 class ProxyWorker:
@@ -149,23 +158,36 @@ class ProxyWorker:
         own = shared.own[ProxyKind.name].views
         self._site, self._orders, self._directory = site, job.orders, Path(blue.directory)
         self._handed, self._leaving = Path(home.handed), set[str]()
-        self._files = {member.title: f"{member.file}.safetensors" for member in job.members}
-        self._entries: dict[str, dict[str, Any]] = {}  # of files that have come, by their workers' titles
+        self._segments, self._folders = Path(blue.segments), {member.title: member.folder for member in job.members}
+        self._grown: dict[str, set[str]] = {}  # the segments that have grown since the last checkpoint, by title
+        self._files = {member.title: member.files for member in job.members}
+        self._entries: dict[str, dict[str, Any]] = {}  # of the files that have come from a worker, by title
+        self._errors: dict[str, str] = {}  # why it could not be written
         rows = {member.title: site.board(member.title) for member in job.members}
         self._places = parts(blue, shared, rows, job.members)
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
         counted = [place.part for place in self._places.values()]
         groups = range(blue.program.groups)
         remotes = [Remote(group, site.queues[blue.learner_of(group)], blue.streams(group)) for group in groups]
-        stepped = range(blue.program.groups if shared.exchange is not None else 0)
-        stand_ins = {
-            group: StandIn(shared.exchange, group, all_stacks_of(blue)) for group in stepped if shared.exchange is not None
-        }
-        bells = {group: site.bell(f"inference {blue.server(group)}") for group in stepped}
+        exchange, stacks = shared.exchange, stacks_of(blue)
+        stepped = [group for expected in job.expected for group in expected.stepped]
+        stand_ins = {group: StandIn(exchange, group, stacks) for group in stepped if exchange is not None}
+        servers = [member.title for member in job.members if member.kind.serves]
+        bells = {group: site.bell(servers[blue.server(group)]) for group in stepped}
+        away = {title for expected in job.expected for title in expected.titles}
+        here = [one.title for one in job.members if one.kind.side == "learning" and one.title not in away]
+        shards = {number: _stand_in(blue, shared, site, number) for one in job.expected for number in one.shards}
+        learners = [site.bell(title) for title in here if blue.apart or shards]
+
+        def ring() -> None:
+            for bell in learners:
+                bell()
+
         versions = [policy.weights.handle() for policy in shared.policies.values()]
         self.proxy = Proxy(
-            queue_plan(blue), remotes, versions, counted, own["fences"], lambda: (site.cut(), site.cut_step()), self,
-            home.digest, stacks_of(blue), home.silent_s, stand_ins, lambda group: bells[group](),
+            queue_plan(blue), remotes, versions, counted, own["fences"], site.cutting, self,
+            home.digest, stacks, home.silent_s, stand_ins, lambda group: bells[group](),
+            [number for number, place in self._places.items() if place.meets], ring, HomeShards(shards, ring),
         )  # fmt: skip
         self._traffic = own["traffic"]
         self._before = {name: array.copy() for name, array in self._traffic.items()}  # what a predecessor counted
@@ -183,7 +205,9 @@ class ProxyWorker:
         self._titles[site.name] = site.titles
         counts = [n for n, one in self._places.items() if one.of(site.titles)]
         link = self.listener.end(site.name, site.incarnation)
-        self.proxy.expect(site.name, site.incarnation, site.groups, counts, link, site.stepped)
+        self.proxy.expect(
+            site.name, site.incarnation, site.groups, counts, link, site.stepped, site.shards, frozenset(site.kept)
+        )  # fmt: skip
         if site.leaving:
             self._let_go(site.name)
 
@@ -218,22 +242,81 @@ class ProxyWorker:
             raise Refused("no JSON", f"said: {error}") from error
         if title not in self._titles[site]:
             raise Refused("wrong numbers", f"said: expected a worker of {site}, got {title!r}")
-        if message.get("message") == "Saved" and title in self._entries:
-            message = {**message, "files": self._entries.pop(title)}
+        if message.get("message") not in SAID:
+            raise Refused("wrong numbers", f"said: expected one of {', '.join(SAID)}, got {message.get('message')!r}")
+        if message.get("message") == "Written":
+            self._sync(site, title, dict(message.get("segments", {})))
+        if message.get("message") in ("Saved", "Written"):
+            message = {**message, "files": self._entries.pop(title, {})}  # what has come, not what the site says
+            if title in self._errors:
+                message = {**message, "error": self._errors.pop(title)}
         self._site.relay(title, message)
 
-    def file(self, site: str, title: str, name: str, data: bytes) -> None:
-        """Write a worker's file into the checkpoint that is aside."""
-        if title not in self._titles[site] or name != self._files[title]:
+    def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None:
+        """Write new rows of a segment of a replay, from byte ``at`` on."""
+        if not self._own(site, title, name) or at < 0:
+            raise Refused("wrong numbers", f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}")
+        file = self._segments / name
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                if at > (there := os.fstat(handle).st_size):
+                    raise OSError(f"{file}: expected {at:,} bytes or more, got {there:,}")
+                view = memoryview(data)
+                while view:
+                    written = os.pwrite(handle, view, at)
+                    at, view = at + written, view[written:]
+            finally:
+                os.close(handle)
+        except OSError as error:
+            self._errors[title] = f"{type(error).__name__}: {error}"
+        self._grown.setdefault(title, set()).add(name)
+
+    def _own(self, site: str, title: str, name: str) -> bool:
+        folder = self._folders[title] if title in self._titles[site] else ""
+        return bool(folder) and name.startswith(folder) and checkpoint.SEGMENT.fullmatch(name) is not None
+
+    def _sync(self, site: str, title: str, named: Mapping[str, Any]) -> None:
+        """Let the rows of a shard outlive a power cut, once all of them have come."""
+        try:
+            for name in self._grown.pop(title, set()):
+                with (self._segments / name).open("rb") as opened:
+                    os.fsync(opened.fileno())
+                sync_directory((self._segments / name).parent)
+            for name, entry in named.items():
+                if not self._own(site, title, name):
+                    raise OSError(f"{name}: expected a segment of {title}")
+                if (size := (self._segments / name).stat().st_size) < entry["size"]:
+                    raise OSError(f"{name}: expected {entry['size']} bytes of rows, got {size}")
+        except (OSError, TypeError, KeyError) as error:
+            self._errors.setdefault(title, f"{type(error).__name__}: {error}")
+
+    def file(self, site: str, title: str, name: str, data: bytes, step: int | None = None) -> None:
+        """Write a worker's file into the checkpoint that is aside. ``step``: of a cut after which the run has gone on."""
+        if title not in self._titles[site] or name not in self._files[title]:
             self._site.note(f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; it is left out")
             return
-        if site in self._leaving:
-            (self._handed / name).unlink(missing_ok=True)  # of a session that ended before all was here
-            write_synced(self._handed / name, data)
-            return
-        place = checkpoint.aside(self._directory, self._site.cut_step())
-        if place.is_dir():  # else the cut was given up meanwhile
-            self._entries.setdefault(title, {}).update(checkpoint.add(place, name, data))
+        entries = self._entries.setdefault(title, {})
+        entries.pop(name, None)  # of a cut that was given up, or of a session that ended
+        if name == self._files[title][0]:  # the first of them
+            self._errors.pop(title, None)
+        try:
+            if site in self._leaving:
+                (self._handed / name).unlink(missing_ok=True)  # of a session that ended before all was here
+                write_synced(self._handed / name, data)
+            else:
+                cut = self._site.cutting()
+                at = step if step is not None or cut is None else cut[1]
+                place = None if at is None else checkpoint.aside(self._directory, at)
+                if place is not None and place.is_dir():  # else it was given up meanwhile
+                    entries |= checkpoint.add(place, name, data)
+        except OSError as error:  # a full disk costs a checkpoint, or what those that move were, and not the run
+            if site in self._leaving:
+                (self._handed / name).unlink(missing_ok=True)
+                self._site.note(f"warning: what {title} was could not be kept for another machine: {error}")
+            else:
+                self._errors[title] = f"{type(error).__name__}: {error}"
 
     def joined(self, site: str) -> None:
         self._site.linked(site, "")

@@ -15,21 +15,23 @@ from typing import Any, Protocol
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.programs.program import to_json
+from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source, SourceInHand
 from equipoise.record.report import SiteStats
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.parts import parts
+from equipoise.runtime.cluster.placing import groups_of_shard
 from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind, begin_anew
 from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Outbox
-from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Message, Note, Relayed, from_json
+from equipoise.runtime.messages import CutBegun, Failed, HandedOver, Linked, Lost, Message, Note, Relayed, from_json
 from equipoise.runtime.process.crew import Died
 from equipoise.runtime.process.process import WAIT_S, ProcessRuntime
 from equipoise.runtime.stats import RunStats
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.workers.kind import Kind, Member, crew, stepped, written
 from equipoise.workers.kinds import KINDS
 
 EXPECTED = ("another session", "out of order", "no site of this run")  # what a lost connection leaves behind
@@ -58,6 +60,10 @@ class ClusterRuntime(ProcessRuntime):
         self, blue: Blueprint, nodes: Nodes, sites: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS
     ) -> None:
         """``sites``: the titles of the workers of each. Workers that are named nowhere work here."""
+        away = [title for titles in sites.values() for title in titles]
+        self._with_learners = {name for name, titles in sites.items() if _learners(blue, kinds, titles)}
+        self._with_shards = {name for name, titles in sites.items() if _keeping(crew(blue, kinds), titles)}
+        blue = replace(blue, apart=bool(self._with_learners), address=nodes.address)
         self._nodes, self._kinds = nodes, tuple(kinds)
         self._sites = {name: tuple(titles) for name, titles in sites.items()}
         self._all = crew(blue, kinds)
@@ -70,8 +76,10 @@ class ClusterRuntime(ProcessRuntime):
         self._lost = dict.fromkeys(self._sites, 0)  # and lost
         self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
         self._warned = False  # that home's machine will be taken away
+        self._warned_of: set[str] = set()  # and sites with learners or shards
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
+        self._ended: dict[str, tuple[str, int]] = {}  # how and in which life: what such a site still said comes first
         self._carried: dict[str, SourceInHand] = {}  # what the workers of a site are that moves, until it is there
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
         self._home = Home(
@@ -83,9 +91,10 @@ class ClusterRuntime(ProcessRuntime):
         for name in self._sites:
             self._expect(blue, name)
         beside = [self._proxy] if self._sites else []
-        super().__init__(blue, (*kinds, *beside), [title for titles in self._sites.values() for title in titles])
+        super().__init__(blue, (*kinds, *beside), away)
         rows = {member.title: self._board.row(member.title) for member in self._all}
         self._places = parts(blue, self._shared, rows, self._all)
+        self._away = set(away)
         self._stepped = {group for name in self._sites for group in self._groups_of(blue, name)[1]}
         own = self._shared.own[ProxyKind.name].views if self._sites else {"fences": {}, "traffic": {}}
         self._fences, self._traffic = own["fences"], own["traffic"]
@@ -100,18 +109,22 @@ class ClusterRuntime(ProcessRuntime):
         return [member for member in self._all if member.title in self._sites[name]]
 
     def _groups_of(self, blue: Blueprint, name: str) -> tuple[list[int], list[int]]:
-        """The groups whose rows a site writes, and those that it only steps, since home acts for them."""
+        """The groups whose rows a site writes for home, and those that it only steps, since home acts for them."""
         mine = self._members_of(name)
-        written = {group for one in mine if one.kind.writes for group in one.kind.groups(blue, one.index)}
-        there = {group for one in mine for group in one.kind.groups(blue, one.index)}
-        return sorted(written), sorted(there - written)
+        there = written(blue, mine)
+        kept = {group for one in mine if one.kind.side == "learning" for group in blue.groups_of(one.index)}
+        return sorted(there - kept), sorted(stepped(blue, mine) - there)
 
     def _expect(self, blue: Blueprint, name: str) -> None:
         """Let the proxy take the next incarnation of a site, and no earlier one."""
         self._incarnations[name] += 1
         self._down.add(name)
-        written, stepped = self._groups_of(blue, name)
-        self._proxy.expected[name] = Expected(name, self._incarnations[name], tuple(written), tuple(stepped), self._sites[name])
+        groups, only = self._groups_of(blue, name)
+        shards = tuple(one.index for one in _keeping(self._all, self._sites[name]))
+        kept = sorted({group for index in shards for group in groups_of_shard(blue, index)}.intersection(groups))
+        self._proxy.expected[name] = Expected(
+            name, self._incarnations[name], tuple(groups), tuple(only), self._sites[name], shards, tuple(kept)
+        )  # fmt: skip
 
     def _start(self, name: str, handed: SourceInHand | None = None) -> None:
         """Start a site, with what home knows of its workers, and what they were in the checkpoint that the run goes on from.
@@ -123,15 +136,28 @@ class ClusterRuntime(ProcessRuntime):
         counted = {number: place.part.read() for number, place in self._places.items() if place.of(titles)}
         source = handed
         if handed is None and blue.resume is not None:
-            source = _in_hand(blue.resume, [f"{one.file}.safetensors" for one in mine])
+            names = [file for one in (self._all if name in self._with_learners else mine) for file in one.files]
+            source = _in_hand(blue.resume, [*names, *blue.resume.kept] if name in self._with_learners else names, mine)
         self._progress[name] = self._done(name)
+        for title in titles:
+            self._board.say(title, "its machine begins")  # until the worker itself says more
         self._nodes.start(
             SiteJob(
                 name=name, incarnation=self._incarnations[name], blueprint=replace(blue, resume=source), kinds=self._kinds,
-                members=self._all, titles=titles, home=self._home, counted=counted,
+                members=self._all, titles=titles, home=self._home, counted=counted, segments=self._rows_of(mine),
                 lives={} if handed is not None else {title: self._lives[title] for title in titles if title in self._lives},
             )
         )  # fmt: skip
+
+    def _rows_of(self, members: Sequence[Member]) -> dict[str, bytes]:
+        """The segments of the shards among these workers: those of the checkpoint to go on from, and the names of others."""
+        found, source = dict[str, bytes](), self._blue.resume
+        for one in _keeping(members, [member.title for member in members]):
+            there = (Path(self._blue.segments) / one.folder).glob("*.rows")
+            found |= {name: b"" for file in there if checkpoint.SEGMENT.fullmatch(name := one.folder + file.name)}
+            if source is not None:
+                found |= {name: source.read_segment(name) for name in source.segments if name.startswith(one.folder)}
+        return found
 
     def _done(self, name: str) -> int:
         """A count that rises as the workers of a site get on."""
@@ -139,8 +165,11 @@ class ClusterRuntime(ProcessRuntime):
 
     def poll(self, timeout_s: float) -> list[Message]:
         """As ``ProcessRuntime.poll``; a machine that is lost is replaced."""
-        for name, how in self._nodes.ended().items():
-            self._replace(name, how)
+        ended, self._ended = self._ended, {}
+        for name, (how, incarnation) in ended.items():
+            if incarnation == self._incarnations[name]:  # else its workers have moved
+                self._replace(name, how)
+        self._ended = {name: (how, self._incarnations[name]) for name, how in self._nodes.ended().items()}
         self._tell_of_waiting()
         self._tell_of_refusals()
         if not self._warned and self._nodes.home_leaves():
@@ -180,17 +209,35 @@ class ClusterRuntime(ProcessRuntime):
         else:
             self._queues[self._blue.learner_of(group)].cancel(self._blue.streams(group))
 
+    def _vital(self, name: str) -> str:
+        """What a site has that no other machine can take over; empty where there is nothing of that kind."""
+        return "a learner" if name in self._with_learners else "a shard" if name in self._with_shards else ""
+
     def _let_go(self, name: str) -> None:
-        """Ask a site for its actors, before its machine is taken away."""
+        """Ask a site for its actors, before its machine is taken away; where it is vital, make a checkpoint."""
+        if vital := self._vital(name):
+            if name not in self._warned_of:
+                self._warned_of.add(name)
+                self._out.append(Note(text=f"warning: {name} has {vital}, and will be taken away: a checkpoint is made now"))
+                self.hold()
+            return
         self._leaving.add(name)
         self._proxy.expected[name] = replace(self._proxy.expected[name], leaving=True)
         self._order({"let_go": name})
         self._out.append(Note(text=f"the machine of {name} will be taken away: its workers move"))
 
     def _move(self, name: str) -> None:
-        """All workers of a site have handed over what they are: they go on elsewhere, and nothing is lost."""
-        files = {file.name: file.read_bytes() for file in Path(self._handed.name).iterdir()}
-        kept = {f"{one.file}.safetensors": files[f"{one.file}.safetensors"] for one in self._members_of(name)}
+        """All workers of a site have handed over what they are: they go on elsewhere, and nothing is lost.
+
+        Where a file of theirs could not be written they begin anew.
+        """
+        kept, folder = dict[str, bytes](), Path(self._handed.name)
+        for one in self._members_of(name):
+            file = f"{one.file}.safetensors"
+            if not (folder / file).is_file():
+                self._replace(name, f"could not hand over what {one.title} was")
+                return
+            kept[file] = (folder / file).read_bytes()
         source = SourceInHand(path=Path(name), files={}, segments={}, meta={"version": self._shared.version}, kept=kept)
         self._expect(self._blue, name)
         self._order_expected(name)
@@ -217,6 +264,8 @@ class ClusterRuntime(ProcessRuntime):
     def _replace(self, name: str, how: str) -> None:
         """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
         self._lost[name] += 1
+        if vital := self._vital(name):
+            raise WorkerFailed(name, f"{how}, and {vital} with it", death=Death(how, how, outside=True), vital=True)
         death, streak = Death(how, how, outside=True), self._streaks[name]
         streak.add(death, progress=self._done(name) > self._progress[name])
         if why := streak.hopeless(death, learned_at=self._crew.learned_at, give_up_s=self._blue.program.placement.give_up_s):
@@ -238,7 +287,9 @@ class ClusterRuntime(ProcessRuntime):
             said = from_json(message.said)
             if isinstance(said, Failed):
                 raise self._failed(message.title, said)
-            if isinstance(said, HandedOver):
+            if isinstance(said, Lost):
+                self._cuts.lost(message.title, said.how)
+            elif isinstance(said, HandedOver):
                 if said.site in self._leaving and message.title in self._sites[said.site]:  # else it was replaced meanwhile
                     self._move(said.site)
             else:
@@ -254,7 +305,10 @@ class ClusterRuntime(ProcessRuntime):
         reason = f"on machine {self._nodes.where(name)} {said.said}"
         if "ModuleNotFoundError: " in said.text or "ImportError: " in said.text:
             reason += f" ({said.error.partition(';')[0]}); install there what this machine has"
-        return WorkerFailed(title, reason, said.text, death=Death(reason, said.said), final=said.final, cause=said.error)
+        vital = any(one.kind.vital(self._blue, self._shared, one.index) for one in self._all if one.title == title)
+        return WorkerFailed(
+            title, reason, said.text, death=Death(reason, said.said), final=said.final, vital=vital, cause=said.error
+        )  # fmt: skip
 
     def _linked(self, name: str, how: str) -> None:
         if not how:
@@ -271,7 +325,10 @@ class ClusterRuntime(ProcessRuntime):
         fenced = bool(self._fences) and bool((self._fences["gone"] > self._fences["cancelled"]).any())
         if self._leaving:
             return f"{min(self._leaving)} moves to another machine"
-        return f"{down[0] if down else 'a machine'} is out of reach" if down or fenced else super()._obstacle()
+        if down or fenced:
+            return f"{down[0] if down else 'a machine'} is out of reach"
+        beginning = sorted(title for title in self._board.phases() if title in self._away)
+        return f"{beginning[0]} is still beginning" if beginning else super()._obstacle()
 
     def stats(self) -> RunStats:
         """As ``ProcessRuntime.stats``, with a line for each site, and with what home refused."""
@@ -297,9 +354,22 @@ def digest(blue: Blueprint) -> str:
     return hashlib.sha256(json.dumps(to_json(blue.program), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _in_hand(source: Source, names: Sequence[str]) -> SourceInHand:
+def _learners(blue: Blueprint, kinds: Sequence[Kind], titles: Collection[str]) -> list[Member]:
+    """The learners among these workers."""
+    return [one for one in crew(blue, kinds) if one.kind.side == "learning" and one.title in titles]
+
+
+def _keeping(members: Sequence[Member], titles: Collection[str]) -> list[Member]:
+    """The shards among these workers."""
+    return [one for one in members if one.kind.side == "keeping" and one.title in titles]
+
+
+def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = ()) -> SourceInHand:
+    """``members``: those whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
-    return SourceInHand(path=Path(source.path), files={}, segments={}, meta=source.meta, kept=kept)
+    folders = tuple(one.folder for one in _keeping(members, [member.title for member in members]))
+    rows = {name: entry for name, entry in source.segments.items() if folders and name.startswith(folders)}
+    return SourceInHand(path=Path(source.path), files={}, segments=rows, meta=source.meta, kept=kept)
 
 
 def _free_port(address: str) -> int:

@@ -17,17 +17,16 @@ import numpy as np
 
 from equipoise.experience.queue.outbound import SLOTS, VOID, Outbound
 from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.runtime.cluster.keeping import SiteShards
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.parts import Part
 from equipoise.runtime.cluster.stepping import FIRST, Asker
-from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, words
+from equipoise.runtime.cluster.wire import BOTH, WORDS, Frame, Kind, Refused, words
 from equipoise.types import Stack, Tick
 
 AGAIN_S = 1.0  # after which home is asked again to begin a session
 STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
 AHEAD = 1 << 20  # sessions that home may have begun and this site has not heard of
-PART = 1 << 19  # bytes of a part of a file
-PARTS = 16  # of files, that are under way: a long file is no flood
 
 
 class Store(Protocol):
@@ -64,19 +63,25 @@ class SiteEnd:
 
     def __init__(
         self, name: str, incarnation: int, link: Link, outbound: Sequence[Outbound], stores: Sequence[Store],
-        parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str, cut: Callable[[int, int], object],
-        ended: Callable[[str], object], stacks: Mapping[str, Mapping[str, Stack]], silent_s: float = SILENT_S,
-        askers: Mapping[int, Asker] = MappingProxyType({}),
+        parts: Mapping[int, Part], of_group: Mapping[int, Sequence[int]], *, digest: str,
+        cut: Callable[[int, int, bool], object], ended: Callable[[str], object], stacks: Mapping[str, Mapping[str, Stack]],
+        silent_s: float = SILENT_S, askers: Mapping[int, Asker] = MappingProxyType({}),
+        meeting: Mapping[int, Part] = MappingProxyType({}), known: Mapping[int, Part] = MappingProxyType({}),
+        shards: SiteShards | None = None,
     ) -> None:  # fmt: skip
         """``outbound``: of each learner; ``stores``: of each policy; ``parts``: what the workers here count, by home's
         numbers; ``of_group``: the numbers of those that go home before the group's rows do.
 
-        ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for;
-        ``ended`` with the reason why this site is of no more use. ``stacks``: of each policy's observations, as in
-        ``EnvSpec``. ``askers``: by group, of those whose envs are stepped here and acted for at home.
+        ``digest``: of the Program. ``cut`` is called with the number and the step of a cut that workers are to save for, and
+        whether it is the learners' turn; ``ended`` with the reason why this site is of no more use. ``stacks``: of each
+        policy's observations, as in ``EnvSpec``. ``askers``: by group, of those whose envs are stepped here and acted for at
+        home. ``meeting``: what the learners here say to the others, by home's numbers, and ``known``: what those say. Where
+        there are learners they publish into ``stores``, instead of this end. ``shards``: those that keep rows here.
         """
-        self._askers = askers
+        self._shards = SiteShards() if shards is None else shards
+        self._askers, self._meeting, self._known = askers, meeting, known
         self._counted: dict[int, bytes] = {}  # what home knows of the parts of those groups, by number
+        self._put_off: dict[int, Frame] = {}  # asks that came while this site leaves, by group
         self._name, self._incarnation, self._digest, self._cut, self._ended = name, incarnation, digest, cut, ended
         self._outbound, self._stores, self._parts, self._of_group = outbound, stores, parts, of_group
         self._crossing = [Crossing(one.plan, stacks) for one in outbound]
@@ -85,17 +90,17 @@ class SiteEnd:
         }
         most = {
             Kind.WELCOME: 0, Kind.EXPELLED: 0, Kind.REFUSED: WORDS, Kind.GRANT: 8 * len(stores), Kind.CUT: 0, Kind.LET_GO: 0,
-            Kind.STOP: 0, Kind.TAKEN: 0, Kind.BEAT: 0, Kind.PROBE: 0, Kind.HOLD: 0,
+            Kind.STOP: 0, Kind.HOLD: 0,
             Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
             Kind.WEIGHTS: max((store.nbytes for store in stores), default=0),
+            Kind.KNOWN: max((part.nbytes for part in known.values()), default=0),
+            Kind.ASKED: self._shards.most, **BOTH,
         }  # fmt: skip
         self.line = Line(link, most, silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
         self._asked_at: float | None = None  # when home was asked to begin a session
         self._asked = [False] * len(stores)  # for weights
         self._counted_at = 0.0
-        self._files: deque[tuple[Kind, Any]] = deque()  # their parts, and what is said of them, still to be sent
-        self._under_way = 0  # parts that home has not taken yet
         self.sessions = 0  # that have begun
         self.leaving = False  # does home ask for the actors, to give them to another machine?
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
@@ -113,6 +118,9 @@ class SiteEnd:
         worked |= self._grant()
         for number, asker in self._askers.items():
             worked |= self._answer(number, asker)
+        for number, part in self._meeting.items():
+            worked |= self._meet(number, part)
+        worked |= self._shards.tell(self.line)
         if self.joined and now - self._counted_at >= STATISTICS_S:
             self._counted_at = now
             self._count(self._parts)
@@ -141,17 +149,10 @@ class SiteEnd:
     def files(self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None) -> None:
         """Send a worker's files of a checkpoint, and after them what it told its driver."""
         for name, data in files.items():
-            self._files.extend((Kind.FILE, data[at : at + PART]) for at in range(0, len(data), PART))
-            self._files.append((Kind.SAID, words(title=title, name=name)))
+            self.line.send(Kind.FILE, body=data)
+            self.line.send(Kind.SAID, body=words(title=title, name=name))
         if then is not None:
-            self._files.append((Kind.SAID, words(title=title, message=then)))
-        self._send_files()
-
-    def _send_files(self) -> None:
-        while self._files and (self._files[0][0] is not Kind.FILE or self._under_way < PARTS):
-            kind, body = self._files.popleft()
-            self._under_way += kind is Kind.FILE
-            self.line.send(kind, body=body)
+            self.say(title, then)
 
     # ------------------------------------------------------------------------------------------------------ the session
 
@@ -163,11 +164,11 @@ class SiteEnd:
                 self._forget(self._outbound[o], at, group)
                 group.last.known = False
             self._asked = [False] * len(self._stores)
-            self._files.clear()
             self._counted.clear()
+            self._put_off.clear()
             for asker in self._askers.values():
                 asker.forget()
-            self._under_way = 0
+            self._shards.forget()
         elif now - self._asked_at < AGAIN_S:
             return
         self._asked_at = now
@@ -226,21 +227,27 @@ class SiteEnd:
             self._asked[frame.a] = False
             if frame.b > self._stores[frame.a].version:
                 self._stores[frame.a].publish_bytes(frame.b, frame.body)
+        elif kind is Kind.ASKED:
+            self._shards.ask(frame)
         elif kind is Kind.CUT:
-            self._cut(frame.a, frame.b)
-        elif kind is Kind.TAKEN:
-            if not self._under_way:
-                raise Refused("wrong numbers", "taken: expected it for a part that was sent, got one more")
-            self._under_way -= 1
-            self._send_files()
+            if not frame.c:
+                self._shards.bring(self.line)
+            self._cut(frame.a, frame.b, bool(frame.c))
         elif kind is Kind.STEP:
             asker = self._asker(frame)
             if len(frame.body) != (asker.actions.nbytes if frame.b & FIRST else 0):
                 raise Refused("wrong numbers", f"step: expected {asker.actions.nbytes} bytes of actions, got {len(frame.body)}")
-            if not (self.leaving and asker.quiet and frame.b != asker.asked):  # else another machine will take that step
+            if self.leaving and asker.quiet and frame.b != asker.asked:  # another machine will take that step
+                self._put_off[frame.a] = frame
+            else:
+                self._put_off.pop(frame.a, None)
                 asker.ask(frame.b, bool(frame.c), frame.body)
         elif kind is Kind.HOLD:
             self._asker(frame).hold(frame.b)
+        elif kind is Kind.KNOWN:
+            if frame.a not in self._known or self._known[frame.a].nbytes != len(frame.body):
+                raise Refused("wrong numbers", f"known: expected what learners elsewhere say, got part {frame.a}")
+            self._known[frame.a].write(frame.body)
         elif kind is Kind.LET_GO:
             self.leaving = True
         elif kind is Kind.STOP:
@@ -289,13 +296,18 @@ class SiteEnd:
                 self.dropped += 1
             else:
                 self._count(self._of_group[number])
-                self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
+                if number in self._shards.kept:
+                    self._shards.keep(self.line, number, sequence, data)
+                else:
+                    self.line.send(Kind.ROWS, number, sequence, body=self._crossing[o].pack(data, group.last))
             outbound.sent(at)
             worked = True
         return worked
 
     def _answer(self, group: int, asker: Asker) -> bool:
         """Send what an env worker answered, or that its envs were lost; before it, what the envs have counted since."""
+        if not asker.quiet and (frame := self._put_off.pop(group, None)) is not None:  # its envs were lost before they moved
+            asker.ask(frame.b, bool(frame.c), frame.body)
         if not self.joined or (answer := asker.answers()) is None:
             return False
         asked, anew, rows = answer
@@ -307,6 +319,15 @@ class SiteEnd:
             self.line.send(Kind.UNSTEPPED, group, asked)
         else:
             self.line.send(Kind.STEPPED, group, asked, int(anew), rows)
+        return True
+
+    def _meet(self, number: int, part: Part) -> bool:
+        """Send what a learner here says to the others; before it, what had been counted when it said so."""
+        if not self.joined or (said := part.read()) == self._counted.get(number):
+            return False
+        self._counted[number] = said
+        self._count(self._parts)
+        self.line.send(Kind.STATISTICS, number, body=said)
         return True
 
     def _count(self, numbers: Iterable[int]) -> None:
@@ -327,7 +348,7 @@ class SiteEnd:
                 outbound.grant(at, group.pending.popleft().sequence)
                 worked = True
         for policy in np.flatnonzero(wanted).tolist():
-            if not self._asked[policy]:
+            if not self._asked[policy] and not self._meeting:
                 self._asked[policy] = True
                 self.line.send(Kind.ASK, policy, int(have[policy]))
         return worked

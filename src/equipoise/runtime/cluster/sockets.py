@@ -19,7 +19,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from equipoise.runtime.cluster.line import SILENT_S
-from equipoise.runtime.cluster.wire import Frame, Kind, Refused, Tally, parse, words
+from equipoise.runtime.cluster.wire import WORDS, Frame, Kind, Refused, Tally, parse, words
 
 UNDER_WAY = 256  # messages of one site, each way, besides those of its groups: more are a flood
 OF_GROUP = 32  # the places, rows and counts of one group that may be under way
@@ -47,7 +47,7 @@ class _Monitored:
     """A socket, and what its connections do."""
 
     def __init__(
-        self, context: zmq.Context[Any], kind: int, most: int, groups: int, silent_s: float, refused: Tally | None = None
+        self, context: zmq.Context[Any], kind: int, groups: int, silent_s: float, refused: Tally | None = None
     ) -> None:
         self._refused = Tally() if refused is None else refused
         self._shaking: list[int] = []  # descriptors of connections that have shown no key yet, the oldest first
@@ -57,7 +57,7 @@ class _Monitored:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, UNDER_WAY + OF_GROUP * groups)
         socket.setsockopt(zmq.RCVHWM, UNDER_WAY + OF_GROUP * groups)
-        socket.setsockopt(zmq.MAXMSGSIZE, most + SLACK)
+        socket.setsockopt(zmq.MAXMSGSIZE, WORDS + SLACK)
         socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT_MS)
         silent_ms = int(800 * silent_s)  # before the line itself gives up
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silent_ms)
@@ -123,7 +123,7 @@ class Listener:
         self._guard.start()
         self._guard.configure_curve_callback(credentials_provider=_Only(sites))
         self._most, self.refused = most, refused
-        self._socket = _Monitored(self._context, zmq.ROUTER, max(most.values()), groups, silent_s, refused)
+        self._socket = _Monitored(self._context, zmq.ROUTER, groups, silent_s, refused)
         socket = self._socket.socket
         socket.curve_server, socket.curve_publickey, socket.curve_secretkey = True, keys.public, keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -220,12 +220,12 @@ class SiteLink:
     """``Link`` of a site: its one connection to home, made again by itself."""
 
     def __init__(
-        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, most: int, *, groups: int = 0,
+        self, name: str, incarnation: int, address: str, home: bytes, keys: Keys, *, groups: int = 0,
         silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
-        """``address``: HOST:PORT of home; ``home``: its public key; ``most``, ``groups``, ``silent_s``: as of ``Listener``."""
+        """``address``: HOST:PORT of home; ``home``: its public key; ``groups``, ``silent_s``: as of ``Listener``."""
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
-        self._socket = _Monitored(self._context, zmq.DEALER, most, groups, silent_s)
+        self._socket = _Monitored(self._context, zmq.DEALER, groups, silent_s)
         socket = self._socket.socket
         socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later

@@ -38,7 +38,7 @@ class Rows:
             array.reshape(len(array), stacks[path].frames, -1).view(np.uint8)
             for path, array in arrays.items() if path in stacks
         ]  # fmt: skip
-        self._last = [stack.copy() for stack in self._stacks]
+        self._last: list[Array] = []  # the sender's, from the first that it keeps
         self._known = False
         self.least = self._plain.nbytes + sum(len(stack) + stack[:, 0].nbytes for stack in self._stacks)  # where all follow
         self.most = self._plain.nbytes + sum(len(stack) + stack.nbytes for stack in self._stacks)
@@ -46,6 +46,7 @@ class Rows:
     def keep(self, *, known: bool) -> None:
         """The sender's: the next rows follow from these, if the receiver has them."""
         self._known = known
+        self._last = self._last or [np.empty_like(stack) for stack in self._stacks]
         for last, stack in zip(self._last, self._stacks, strict=True):
             np.copyto(last, stack)
 
@@ -144,6 +145,7 @@ class Asker:
         self.rows, self.actions = _halves(exchange, group, stacks)
         self._words["asked"][group] = NEVER
         self.asked: int | None = None  # home's ask that the env worker answers
+        self.steps = 0  # that the envs were asked for
         self._epoch = 0  # in which it was asked
         self._owed = False  # home may not have the answer
         self._called = False  # was it asked for in this session?
@@ -199,6 +201,7 @@ class Asker:
             self._epoch = -1  # the envs are not where home takes them to be
 
     def _write(self, actions: Any) -> None:
+        self.steps += 1
         self.actions.write(actions)
         self._words["asked"][self._g] = self._words["said"][self._g]
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from equipoise.tree import ArraySpec
 
-MAGIC = 0x45510001  # a protocol that changes gets another number
+MAGIC = 0x45510002  # a protocol that changes gets another number
 _HEAD = struct.Struct("<IIqqqqq")  # magic, kind, session, number, a, b, c
 HEAD = _HEAD.size
 WORDS = 1 << 20  # bytes of a body of words
+PIECE = 1 << 18  # bytes that are sent at once: a larger body comes in pieces, each of which shows that the sender lives
 
 
 @unique
@@ -35,26 +36,35 @@ class Kind(IntEnum):
     LOST = 6  # a: group, b: the life that begins now; its actor is verified dead
     RESTARTED = 7  # a: group; it writes its oldest place a second time
     SAID = 8  # {"title", "message"}: what a worker told its driver
-    FILE = 9  # {"title", "name", "more"} is said before; a part of a file of a checkpoint
+    FILE = 9  # a file of a checkpoint; {"title", "name"} is said next, with "step", or for rows of a replay "at"
     STEPPED = 10  # a: group, b: the ask that it answers, c: 1 where the episodes are new; the bytes of its rows
     UNSTEPPED = 11  # a: group, b: an ask that has no such answer, since its envs were lost
+    KEPT = 12  # a: group, b: sequence; the rows of that block are complete, and wait here for a shard
+    BROUGHT = 13  # a: group, b: sequence; the bytes of a block that waits here, for the checkpoint that is made
+    ANSWERED = 14  # a: shard, b: request, c: life; its items, blocks and mass, and the bytes of what was drawn
+    EMPTIED = 15  # a: shard, b: the life that begins now; it is verified dead, and its rows are lost
     # home's
     WELCOME = 32  # a: nonce, b: the session that begins
     EXPELLED = 33  # a: the session that is over, or 0 and b: what asks for a session must have a nonce above this one
     REFUSED = 34  # a: nonce; the words say why there is no session
     GRANT = 35  # a: group, b: sequence, c: life; the version of each policy [n] int64 when it was given
     WEIGHTS = 36  # a: policy, b: version; the bytes of its tensors
-    CUT = 37  # a: the cut that workers are to save for, b: its step
+    CUT = 37  # a: the cut that workers are to save for, b: its step, c: 1 where it is the learners' turn
     LET_GO = 38  # the site's actors get no more places: once they have handed in what they have, they are to be handed over
     STOP = 39
-    TAKEN = 40  # a part of a file: the next one may come
     STEP = 41  # a: group, b: the ask, c: 1 where whole stacks are wanted; the actions' bytes, or none: begin new episodes
     HOLD = 42  # a: group, b: the cut for which its env worker may save
+    KNOWN = 43  # a: number of a part; what home knows of that part, which a worker elsewhere writes
+    ASKED = 44  # a: shard, b: request, c: life; the request, with its priorities, or with rows that are not at the site
     # both
     BEAT = 64
     PROBE = 65  # says nothing: whether it can be sent tells whether the other end is there
+    PIECE = 66  # the next bytes of a body; the last ones come with the message itself
+    TAKEN = 67  # a piece: the next one may come
 
 
+AT_ONCE = frozenset({Kind.BEAT, Kind.TAKEN, Kind.STOP})  # come between the pieces of another message, too
+BOTH = {Kind.BEAT: 0, Kind.PROBE: 0, Kind.PIECE: PIECE, Kind.TAKEN: 0}  # the most bytes of a body, at both ends
 OUTSIDE = frozenset(
     {Kind.HELLO, Kind.WELCOME, Kind.EXPELLED, Kind.REFUSED, Kind.PROBE}
 )  # belong to no session: its number is 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
+from equipoise.experience.queue.waiting import Waiting
 from equipoise.runtime.ipc import Bell, Event
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
 
@@ -77,8 +78,9 @@ class SharedQueue:
 class Carried:
     """The slots of a machine without a queue, as its workers see them: what carries their rows is rung."""
 
-    def __init__(self, outbound: Outbound, carrier: Event) -> None:
-        self._outbound, self._carrier = outbound, carrier
+    def __init__(self, outbound: Outbound, carrier: Event, waiting: Waiting | None = None) -> None:
+        """``waiting``: complete blocks, for the shards of this machine."""
+        self._outbound, self._carrier, self._waiting = outbound, carrier, waiting
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         slots = self._outbound.reserve(streams)
@@ -96,6 +98,10 @@ class Carried:
     def cancel(self, streams: Array) -> None:
         self._outbound.cancel(streams)
         self._carrier.set()
+
+    def block(self, place: int) -> Mapping[str, Trajectory]:
+        assert self._waiting is not None, "a machine without shards"
+        return self._waiting.block(place)
 
     def orphaned(self) -> None:
         raise AssertionError("a machine without learners lost one")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from equipoise.experience.queue.queue import Queue
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cut import CutCoordinator
-from equipoise.runtime.ipc import PipeChannel, Segment
+from equipoise.runtime.ipc import Bell, PipeChannel, Segment
 from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import SharedQueue
 from equipoise.runtime.stats import RunStats, stats
 from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
-from equipoise.workers.kind import Kind, crew
+from equipoise.workers.kind import Kind, Member, crew
 from equipoise.workers.kinds import KINDS
 
 WAIT_S = 30.0  # that a cut waits at most for workers that are not there
@@ -28,6 +29,24 @@ def shared_device(blue: Blueprint) -> Share | None:
     """The way to share the learner's GPU memory with acting processes; None where it is not used or cannot be shared."""
     on_wsl = "microsoft" in platform.release().lower()  # WSL has no CUDA IPC
     return CudaIpc() if blue.inferences and blue.program.placement.device != "cpu" and not on_wsl else None
+
+
+def queue_of(
+    blue: Blueprint, members: Sequence[Member], bells: Mapping[str, Bell], queue: Queue, learner: int
+) -> SharedQueue:  # fmt: skip
+    """A learner's queue, which rings those that may go on: the learner, or the workers that write for it.
+
+    ``bells``: of the workers on this machine, by title.
+    """
+    groups, here = set(blue.groups_of(learner)), [one for one in members if one.title in bells]
+    readers = [one for one in here if one.kind.side == "learning" and one.index == learner]
+    writers = []
+    for one in here:
+        if one.kind.writes:
+            own = set(one.kind.groups(blue, one.index))  # none: it writes for groups on other machines
+            writers += [one] if groups & own or not own else []
+    rung = [[bells[one.title] for one in some] for some in (writers, readers)]
+    return SharedQueue(queue, actors=rung[0], learners=rung[1])
 
 
 class ProcessRuntime:
@@ -46,7 +65,9 @@ class ProcessRuntime:
         self.done = self._shared.version >= blue.updates
         here = [member for member in self._members if member.title not in away]
         self._crew = Crew(blue, here, self._shared, self._board, [segment, *self._channels])
-        self._queues = [self._queue(learner) for learner in range(blue.learners)]
+        self._queues = [
+            queue_of(blue, self._members, self._crew.bells, queue, learner) for learner, queue in self._shared.queues.items()
+        ]
         bells = self._crew.bells  # no reference to this object: a cycle would keep a failed run's memory
         self._cuts = CutCoordinator(
             self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps,
@@ -54,19 +75,8 @@ class ProcessRuntime:
         )  # fmt: skip
         self._reconciling = False  # the queue may not yet be certain of what a dead actor held
         self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
+        self._last = False  # does no cut follow the one that was asked for?
         self._crew.start(self._queues)
-
-    def _queue(self, learner: int) -> SharedQueue:
-        """A learner's queue, which rings those that may go on: the learner, or the workers that write for it."""
-        groups, here = set(self._blue.groups_of(learner)), self._crew.bells
-        readers = [one for one in self._members if one.kind.side == "learning" and one.index == learner]
-        writers = []
-        for one in self._members:
-            if one.kind.writes and one.title in here:
-                own = set(one.kind.groups(self._blue, one.index))  # none: it writes for groups on other machines
-                writers += [one] if groups & own or not own else []
-        bells = [[here[one.title] for one in some] for some in (writers, readers)]
-        return SharedQueue(self._shared.queues[learner], actors=bells[0], learners=bells[1])
 
     def _note(self, text: str) -> None:
         self._out.append(Note(text=text))
@@ -77,8 +87,9 @@ class ProcessRuntime:
 
     # ------------------------------------------------------------------------------------------------------ as it runs
 
-    def hold(self) -> None:
-        """Ask for a cut after the next version."""
+    def hold(self, *, last: bool = False) -> None:
+        """Ask for a cut after the next version. ``last``: no other follows, so it waits for workers that are not there."""
+        self._last = last
         self._cuts.hold()
 
     def release(self, cut: Cut) -> None:
@@ -126,7 +137,7 @@ class ProcessRuntime:
 
     def _waits(self, begun: CutBegun, since: float) -> bool:
         """Does a cut wait, while the learners hold still? The last one does until every worker is there: no other follows."""
-        last = begun.version >= self._blue.updates
+        last = self._last or begun.version >= self._blue.updates
         return last and self._obstacle() is not None and time.monotonic() - since < WAIT_S
 
     def _obstacle(self) -> str | None:

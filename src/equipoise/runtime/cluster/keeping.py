@@ -1,0 +1,335 @@
+"""Shards on machines of actors: both halves of a shard's mailbox (``experience/replay/mailbox.py``).
+
+At home a ``StandInShard`` is to the learner what a shard of this machine is: it passes on what is asked, and writes what comes
+back. At the site a ``Keeper`` is to the shard what the learner is. Rows that wait at the site do not travel
+(``experience/queue/waiting.py``): a request to insert says only where they lie.
+
+Requests have the numbers of home's mailbox. A request that comes a second time, since a session ended meanwhile, is not done
+again: its answer is read once more from where it lies, for what was drawn lies there until it has come. A shard that died is
+buried by the learner, as on one machine: home is told its next life, and the first request of that life begins it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from equipoise import tree
+from equipoise.experience.layout import columns
+from equipoise.experience.queue.outbound import block_bytes
+from equipoise.experience.queue.queue import Plan
+from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
+from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
+from equipoise.runtime.cluster.line import Line
+from equipoise.runtime.cluster.protocols import Queue
+from equipoise.runtime.cluster.wire import Frame, Kind, Refused, words
+from equipoise.types import Array, Slot, Trajectory
+
+REQUEST = 4 * 8  # bytes: a kind and three numbers
+CHUNK = 1 << 22  # bytes of new rows of a segment that home writes at once
+SAID = 3 * 8  # bytes: the items of the shard, their mass, and the blocks that it took in
+
+
+class StandInShard:
+    """Home's half, for one shard."""
+
+    def __init__(
+        self, plan: Plan, post: ShardMailbox, number: int, block: Callable[[int], Mapping[str, Trajectory]]
+    ) -> None:  # fmt: skip
+        """``number``: among the shards of ``post``; ``block``: of the queue, by its place."""
+        self._plan, self._post, self._number, self._block = plan, post, number, block
+        self._mail = post.shards[number]
+        self.most = SAID + _drawn_bytes(post)
+        self.forget()
+
+    def forget(self) -> None:
+        """A session has ended: what was passed on in it and is not answered may not have come."""
+        self._life = int(self._mail["seen"][0])
+        self._passed = int(self._mail["answered"][0])
+
+    def asks(self) -> Iterator[tuple[int, int, Any]]:
+        """(request, life, bytes) of those that were not passed on; none while the learner is to bury the shard."""
+        mail, life = self._mail, int(self._mail["seen"][0])
+        if life != int(mail["life"][0]):
+            return
+        if life != self._life:
+            self.forget()
+        while self._passed < mail["asked"][0]:
+            number = self._passed
+            self._passed += 1
+            yield number, life, self._body(mail["request"][number % len(mail["request"])])
+
+    def _body(self, request: Array) -> Any:
+        """A request, and what it speaks of, as far as that is not at the site."""
+        kind, *numbers = request.tolist()
+        if kind == Request.INSERT and marked(block := self._block(numbers[0])) is None:
+            return b"".join((request.tobytes(), raw(self._plan, block)))
+        if kind == Request.UPDATE:
+            given, n = self._post.priorities, numbers[2]
+            return b"".join((request.tobytes(), given["keys"][:n].tobytes(), given["priority"][:n].tobytes()))
+        return request.tobytes()
+
+    def answer(self, number: int, life: int, body: Any) -> bool:
+        """Write the answer to a request -> is it news? ValueError, and nothing is said to the learner, where it is none."""
+        mail = self._mail
+        if life != self._life or life != int(mail["life"][0]) or number < int(mail["answered"][0]):
+            return False
+        if number != int(mail["answered"][0]) or number >= self._passed:
+            raise ValueError(f"expected the answer to request {int(mail['answered'][0])}, got that to {number}")
+        kind, *numbers = mail["request"][number % len(mail["request"])].tolist()
+        drawn = _drawn(self._post, *numbers) if kind == Request.DRAW else []
+        if len(body) != (size := SAID + sum(array.nbytes for array in drawn)):
+            raise ValueError(f"expected {size:,} bytes of an answer, got {len(body):,}")
+        items, inserted = np.frombuffer(body, np.int64, 2)
+        at = SAID
+        for array in drawn:
+            array[...] = np.ndarray(array.shape, array.dtype, body, at)
+            at += array.nbytes
+        if drawn and ((keys := drawn[-1][:, 0]) % len(self._post.shards) != self._number).any():
+            raise ValueError(f"expected items of shard {self._number}, got {keys.tolist()[:4]}")
+        mail["items"][0], mail["inserted"][0] = items, inserted
+        mail["mass"][0] = np.frombuffer(body, np.float64, 1, 16)[0]
+        mail["answered"][0] = number + 1
+        return True
+
+    def died(self, life: int) -> bool:
+        """The shard is dead, and its successor has this life -> is it news?"""
+        if life <= int(self._mail["life"][0]):
+            return False
+        self._mail["life"][0] = life
+        return True
+
+
+class HomeShards:
+    """What the proxy does for the shards of all sites."""
+
+    def __init__(
+        self, shards: Mapping[int, StandInShard] = MappingProxyType({}), answered: Callable[[], object] = lambda: None
+    ) -> None:  # fmt: skip
+        """``shards``: by number; ``answered`` is called where one has an answer."""
+        self._shards, self._answered = shards, answered
+
+    def most(self, plan: Plan) -> dict[Kind, int]:
+        """The most bytes of what may come, by kind."""
+        answer = max((one.most for one in self._shards.values()), default=0)
+        return {Kind.KEPT: 0, Kind.BROUGHT: block_bytes(plan) if answer else 0, Kind.ANSWERED: answer, Kind.EMPTIED: 0}
+
+    def kept(self, frame: Frame, slots: Mapping[str, Slot] | None, queue: Queue, streams: Array) -> None:
+        """The rows of a block are complete, and wait at the site. ``slots``: of the block, if the group has it."""
+        if slots is None:
+            raise Refused("wrong numbers", f"kept: expected a block that group {frame.a} has, got {frame.b}")
+        mark(slots, streams, frame.b)
+        queue.commit(slots)
+
+    def brought(self, frame: Frame, plan: Plan, queue: Queue, streams: Array) -> None:
+        """Rows that wait at a site come, so that a checkpoint has them."""
+        block = queue.block(frame.b % plan.blocks)
+        stream = int(next(iter(block.values())).context["stream"][0])
+        if marked(block) != frame.b or stream != int(streams[0]):
+            return  # home had taken the block back before it heard that the rows were complete
+        try:
+            put_back(plan, block, frame.body)
+        except ValueError as error:
+            raise Refused("wrong numbers", f"brought: {error}") from error
+
+    def take(self, frame: Frame) -> None:
+        """A shard has an answer, or was lost."""
+        shard = self._shards[frame.a]
+        try:
+            news = shard.died(frame.b) if frame.kind is Kind.EMPTIED else shard.answer(frame.b, frame.c, frame.body)
+        except ValueError as error:
+            raise Refused("wrong numbers", f"answered: {error}") from error
+        if news:
+            self._answered()
+
+    def ask(self, line: Line, numbers: Sequence[int]) -> bool:
+        """Pass on to the shards of a site what the learner asks."""
+        worked = False
+        for shard in numbers:
+            for request, life, body in self._shards[shard].asks():
+                line.send(Kind.ASKED, shard, request, life, body)
+                worked = True
+        return worked
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """The session with the site of these shards has ended."""
+        for shard in numbers:
+            self._shards[shard].forget()
+
+
+class Keeper:
+    """The site's half, for one shard."""
+
+    def __init__(self, post: ShardMailbox, number: int, waiting: Waiting) -> None:
+        """``number``: among the shards of ``post``."""
+        self._post, self._number, self._waiting = post, number, waiting
+        self._mail = post.shards[number]
+        self.most = REQUEST + max(block_bytes(waiting.plan), sum(one.nbytes for one in post.priorities.values()))
+        self._told = 0  # requests whose answers home was sent
+        self._life = 0  # of the shard, as home was told
+
+    def forget(self) -> None:
+        """A session has ended: what was sent in it may not have come."""
+        self._life = 0
+
+    def ask(self, number: int, life: int, body: Any) -> int | None:
+        """Pass a request on to the shard, unless it has this one -> the place of a block that is to be taken in now.
+
+        ValueError, and nothing is passed on, where it is no request.
+        """
+        mail = self._mail
+        if life != int(mail["life"][0]):
+            return None  # that shard is dead: the learner asks its successor for what it owes
+        if life != int(mail["seen"][0]):
+            mail["answered"][0] = mail["asked"][0] = self._told = number
+        elif number < int(mail["asked"][0]):
+            self._told = min(self._told, number)
+            return None
+        if number != int(mail["asked"][0]):
+            raise ValueError(f"expected request {int(mail['asked'][0])}, got {number}")
+        place = self._take(body)
+        mail["request"][number % len(mail["request"])] = np.frombuffer(body, np.int64, 4)
+        mail["asked"][0] = number + 1
+        mail["seen"][0] = life
+        return place
+
+    def _take(self, body: Any) -> int | None:
+        """Look at a request, and keep what came with it -> the place of the block, if it is one to be taken in."""
+        if len(body) < REQUEST:
+            raise ValueError(f"expected at least {REQUEST} bytes of a request, got {len(body)}")
+        kind, first, second, third = np.frombuffer(body, np.int64, 4).tolist()
+        given, rest, batch = self._post.priorities, len(body) - REQUEST, self._post.batch
+        if kind == Request.INSERT and 0 <= first < self._waiting.plan.blocks:
+            if rest:
+                if rest != block_bytes(self._waiting.plan):
+                    raise ValueError(f"expected {block_bytes(self._waiting.plan):,} bytes of rows, got {rest:,}")
+                self._waiting.write(first, body[REQUEST:])
+            return int(first)
+        if kind == Request.UPDATE and 0 <= first <= second <= third <= batch and rest == 24 * third:
+            given["keys"][:third] = np.frombuffer(body, np.int64, 2 * third, REQUEST).reshape(third, 2)
+            given["priority"][:third] = np.frombuffer(body, np.float64, third, REQUEST + 16 * third)
+            return None
+        drawn = kind == Request.DRAW and 0 <= first < BUFFERS and min(second, third) >= 0 and second + third <= batch
+        if (kind == Request.LOOK or drawn) and not rest:
+            return None
+        raise ValueError(f"expected a request, got {kind} of {first}, {second}, {third} with {rest:,} bytes")
+
+    def answers(self) -> Iterator[tuple[int, int, Any]]:
+        """(request, life, bytes) of what the shard has done, and home was not told."""
+        mail = self._mail
+        while self._told < mail["answered"][0] and mail["seen"][0] == mail["life"][0]:
+            number = self._told
+            self._told += 1
+            yield number, int(mail["seen"][0]), self._said(mail["request"][number % len(mail["request"])])
+
+    def _said(self, request: Array) -> Any:
+        kind, *numbers = request.tolist()
+        drawn = _drawn(self._post, *numbers) if kind == Request.DRAW else []
+        body = np.empty(SAID + sum(array.nbytes for array in drawn), np.uint8)
+        body[:16].view(np.int64)[:] = self._mail["items"][0], self._mail["inserted"][0]
+        body[16:SAID].view(np.float64)[:] = self._mail["mass"][0]
+        at = SAID
+        for array in drawn:
+            np.ndarray(array.shape, array.dtype, body, at)[...] = array
+            at += array.nbytes
+        return body
+
+    def died(self) -> int | None:
+        """The life that a successor begins with, if home was not told in this session."""
+        life = int(self._mail["life"][0])
+        if life == self._life:
+            return None
+        self._life = life
+        return life
+
+
+class SiteShards:
+    """What a site's end does for the shards there, and for the rows that wait for them."""
+
+    def __init__(
+        self, keepers: Mapping[int, Keeper] = MappingProxyType({}), waiting: Waiting | None = None, kept: Collection[int] = ()
+    ) -> None:
+        """``keepers``: by the number of the shard; ``kept``: the groups whose rows they keep."""
+        self._keepers, self._waiting, self.kept = keepers, waiting, frozenset(kept)
+        self._wait: dict[int, tuple[int, int]] = {}  # by place, the group and the sequence of each block that waits
+        self._late: deque[tuple[Any, dict[str, Any]]] = deque()  # files and rows for home, and what is said of them
+        self.most = max((one.most for one in keepers.values()), default=0)  # bytes of a request
+
+    def forget(self) -> None:
+        """A session has ended: what was sent in it may not have come."""
+        for keeper in self._keepers.values():
+            keeper.forget()
+        self._late.clear()
+
+    def ask(self, frame: Frame) -> None:
+        """Pass a request on."""
+        if frame.a not in self._keepers:
+            raise Refused("wrong numbers", f"asked: expected a shard of {sorted(self._keepers)}, got {frame.a}")
+        try:
+            place = self._keepers[frame.a].ask(frame.b, frame.c, frame.body)
+        except ValueError as error:
+            raise Refused("wrong numbers", f"asked: {error}") from error
+        if place is not None:
+            self._wait.pop(place, None)  # the learner has taken it
+
+    def keep(self, line: Line, group: int, sequence: int, data: Any) -> None:
+        """Let a complete block wait for its shard."""
+        assert self._waiting is not None
+        place = sequence % self._waiting.plan.blocks
+        self._waiting.write(place, data)
+        self._wait[place] = group, sequence
+        line.send(Kind.KEPT, group, sequence)
+
+    def bring(self, line: Line) -> None:
+        """Send all blocks that wait: a checkpoint is to have them."""
+        for place, (group, sequence) in self._wait.items():
+            assert self._waiting is not None
+            line.send(Kind.BROUGHT, group, sequence, body=self._waiting.read(place).tobytes())
+
+    def late(
+        self, title: str, step: int, files: Mapping[str, bytes], rows: Iterable[tuple[str, int, Any]],
+        then: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Send what a worker has written since the cut of that step: its ``files``, and new ``rows``; then what it said.
+
+        The rows: (segment, its first new byte, bytes). They are read from the disk as the line has room for them.
+        """
+        for name, data in files.items():
+            self._late.append((data, {"title": title, "name": name, "step": step}))
+        for name, first, data in rows:
+            for at in range(0, len(data), CHUNK):
+                self._late.append((data[at : at + CHUNK], {"title": title, "name": name, "at": first + at}))
+        self._late.append((None, {"title": title, "message": dict(then)}))
+
+    def tell(self, line: Line) -> bool:
+        """Send what shards have answered, which were lost, and what they have written."""
+        worked = False
+        for number, keeper in self._keepers.items() if line.session else ():
+            for request, life, body in keeper.answers():
+                line.send(Kind.ANSWERED, number, request, life, body)
+                worked = True
+            if (lost := keeper.died()) is not None:
+                line.send(Kind.EMPTIED, number, lost)
+                worked = True
+        while self._late and line.session and not line.full:
+            data, said = self._late.popleft()
+            if data is not None:
+                line.send(Kind.FILE, body=data)
+            line.send(Kind.SAID, body=words(**said))
+            worked = True
+        return worked
+
+
+def _drawn(post: ShardMailbox, buffer: int, begin: int, count: int) -> list[Array]:
+    """The arrays of the items that a shard was asked to draw, as views; their keys last."""
+    batch, end = post.batches[buffer], begin + count
+    data = tree.leaves(columns(batch["data"], begin, end))
+    return [*data, batch["probability"][begin:end], batch["keys"][begin:end]]
+
+
+def _drawn_bytes(post: ShardMailbox) -> int:
+    return sum(array.nbytes for array in _drawn(post, 0, 0, post.batch))

@@ -1,0 +1,37 @@
+"""What the proxy finds at home, and knows no more of: queues, weights, and the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from equipoise.types import Array, Slot, Trajectory
+
+
+class Queue(Protocol):
+    """A learner's queue, as far as the proxy writes into it."""
+
+    def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
+    def commit(self, slots: Mapping[str, Slot]) -> None: ...
+    def restart(self, slots: Mapping[str, Slot]) -> None: ...
+    def block(self, place: int) -> Mapping[str, Trajectory]: ...
+
+
+class Versions(Protocol):
+    """The weights of one policy, as bytes."""
+
+    @property
+    def version(self) -> int: ...
+    def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None: ...
+
+
+class Heard(Protocol):
+    """What is done with the messages that concern the driver alone."""
+
+    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...  # of a worker of that site
+    def file(
+        self, site: str, title: str, name: str, data: bytes, step: int | None = None
+    ) -> None: ...  # of a checkpoint; whole
+    def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None: ...  # of a replay's segment, from a byte on
+    def joined(self, site: str) -> None: ...  # a session begins
+    def left(self, site: str, how: str) -> None: ...  # it is over
