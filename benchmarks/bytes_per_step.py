@@ -25,7 +25,7 @@ from equipoise.programs.memory_needed import queue_plan
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import blueprint
 from equipoise.runtime.cluster.parts import parts
-from equipoise.runtime.cluster.proxy_worker import all_stacks_of, stacks_of
+from equipoise.runtime.cluster.proxy_worker import stacks_of
 from equipoise.runtime.cluster.stepping import StandIn
 from equipoise.runtime.cluster.wire import HEAD
 from equipoise.runtime.ipc import Heap
@@ -79,7 +79,7 @@ def cost_at_home(program: Program) -> Cost:
     blue = blueprint(program)
     shared, _, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     assert shared.exchange is not None
-    plan, stand_in = queue_plan(blue), StandIn(shared.exchange, 0, all_stacks_of(blue))
+    plan, stand_in = queue_plan(blue), StandIn(shared.exchange, 0, stacks_of(blue))
     rows, asked = stand_in.rows.least + HEAD, stand_in.actions.nbytes + HEAD
     return Cost(unroll=plan.unroll, envs=plan.block, rows=rows / plan.block, counted=0.0, asked=asked / plan.block, weights=0)
 

@@ -17,7 +17,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from harness import host, spin
@@ -28,18 +27,13 @@ KILL_EVERY_S = 5.0
 WINDOWS = 6  # of which the median counts
 
 
-def passed(moment: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() > moment
-
-
 def rate(attack: Attack, seconds: float) -> list[float]:
     """Updates a second in each of ``WINDOWS`` equal parts, over the turns of the loop beside it."""
     rates = []
     for _ in range(WINDOWS):
         before = spin(1, 0.3)
         began, count = time.monotonic(), attack.beats.count
-        end = began + seconds / WINDOWS
-        attack.wait(passed(end), "the end of a window")
+        attack.go_on(seconds / WINDOWS)
         rates.append((attack.beats.count - count) / (time.monotonic() - began) / ((before + spin(1, 0.3)) / 2))
     return rates
 
@@ -63,7 +57,7 @@ def main() -> None:
                 pids = [attack.signal(name, signal.SIGKILL) for name in names]
                 for name, pid in zip(names, pids, strict=True):
                     attack.replaced(name, pid)
-                attack.wait(passed(due), "the next kill")
+                attack.go_on(due - time.monotonic())
                 kills += 1
             attack.replaced(f"actor {n - 1}", attack.signal(f"actor {n - 1}", signal.SIGSTOP))
             attack.wait(lambda: len(attack.workers()) == n + 1, "all actors to be there")

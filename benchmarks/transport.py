@@ -88,13 +88,15 @@ class Home:
 
     def listen(self) -> tuple[int, Any, Any]:
         """Open a listener -> its port, and the keys that a site needs."""
+        from equipoise.runtime.cluster.line import Line
         from equipoise.runtime.cluster.sockets import Keys, Listener
-        from equipoise.runtime.cluster.wire import Kind, Tally
+        from equipoise.runtime.cluster.wire import BOTH, Kind, Tally
 
         keys, sites = Keys.made(), Keys.made()
-        most = {Kind.ROWS: len(self._slot), Kind.BEAT: 0}
+        most = {Kind.ROWS: len(self._slot), **BOTH}
         self._listener = Listener("127.0.0.1", keys, sites.public, most, Tally())
-        self._end = self._listener.end("site", 1)
+        self._line = Line(self._listener.end("site", 1), most)
+        self._line.begin(1, 0.0)
         return self._listener.port, keys.public, sites
 
     def listen_bare(self) -> int:
@@ -107,17 +109,23 @@ class Home:
         from equipoise.runtime.cluster.wire import Frame, Kind
 
         said, got = Frame(Kind.GRANT, 1, 1).head, 0
-        listener, end, socket = self._bare, self._bare, self._bare.socket
+        listener, socket = self._bare, self._bare.socket
         if way == "message":
-            listener, end, socket = self._listener, self._end, self._listener._socket.socket
+            listener, socket = self._listener, self._listener._socket.socket
         while got < count:
             if not socket.poll(LIMIT_S * 1000):
                 raise TimeoutError(f"expected {count} messages, got {got}")
             listener.collect()
-            while (found := end.receive()) is not None:
+            if way == "message":
+                while (frame := self._line.receive(0.0)) is not None:
+                    self.take(np.frombuffer(frame.body, np.uint8))
+                    got += 1
+                    self._line.send(Kind.GRANT)
+                continue
+            while (found := self._bare.receive()) is not None:
                 self.take(np.frombuffer(found[1], np.uint8))
                 got += 1
-                assert end.send(said, b"")
+                assert self._bare.send(said, b"")
         return got
 
 
@@ -128,10 +136,12 @@ class Away:
         self._home, self._block = home, np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
 
     def connect(self, port: int, public: Any, keys: Any, bare: int) -> None:
+        from equipoise.runtime.cluster.line import Line
         from equipoise.runtime.cluster.sockets import SiteLink
-        from equipoise.runtime.cluster.wire import Frame, Kind
+        from equipoise.runtime.cluster.wire import BOTH, Frame, Kind
 
-        link = SiteLink("site", 1, f"127.0.0.1:{port}", public, keys, MIB)
+        link = SiteLink("site", 1, f"127.0.0.1:{port}", public, keys)
+        self._line = Line(link, {Kind.GRANT: 0, **BOTH})
         other = Bare(f"127.0.0.1:{bare}")
         self._links: dict[str, tuple[Any, Any]] = {"message": (link, link._socket.socket), "bare": (other, other.socket)}
         deadline = time.monotonic() + LIMIT_S
@@ -160,12 +170,15 @@ class Away:
         block, waits, sent, began = self._block[:nbytes], 0, 0, time.monotonic()
         while sent < count or waits:
             if sent < count and waits < UNDER_WAY:
-                assert link.send(head, block)
+                if way == "message":
+                    self._line.send(Kind.ROWS, body=block)
+                else:
+                    assert link.send(head, block)
                 sent, waits = sent + 1, waits + 1
                 continue
             if not socket.poll(LIMIT_S * 1000):
                 raise TimeoutError(f"no word of {waits} messages")
-            while link.receive() is not None:
+            while (link.receive() if way == "bare" else self._line.receive(0.0)) is not None:
                 waits -= 1
         return time.monotonic() - began
 
