@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.runtime.cluster.host import SiteJob
 from equipoise.runtime.cluster.runtime import ClusterRuntime
 from equipoise.runtime.messages import Cut, Note, Relayed
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
@@ -97,6 +98,29 @@ def test_a_machine_that_is_lost_is_replaced_and_every_row_is_accounted_for(tmp_p
     assert {name: site.lost for name, site in stats.sites.items()} == {"site 0": 1, "site 1": 1}
     rows = stats.rows
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"] and rows["dropped"] > 0
+
+
+class EndsAtOnce(Processes):
+    """The first machine that a site gets is gone before the site can say a word."""
+
+    def start(self, job: SiteJob) -> None:
+        super().start(job)
+        if job.incarnation == 1:
+            self.kill(job.name)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["ppo", "central at home"])
+def test_a_machine_that_was_never_there_changes_no_bit(name: str, tmp_path: Path) -> None:
+    env, algorithm, options = PROGRAMS[name]
+    here, _ = finish(ONE_MACHINE["serial"](blue_of(tmp_path / "serial", env, algorithm, **options)))
+    notes = list[str]()
+    runtime = on_machines(blue_of(tmp_path / "cluster", env, algorithm, **options), AWAY, EndsAtOnce())
+    there, stats = finish(runtime, lambda messages: notes.extend(one.text for one in messages if isinstance(one, Note)))
+    assert there == here and stats.rows["dropped"] == 0
+    assert {site.lost for site in stats.sites.values()} == {0}
+    for site in AWAY:
+        assert f"warning: {site} ended with -9; its workers begin on another machine" in notes
 
 
 def drained(name: str, max_lag: int, moment: int, folder: Path, **options: Any) -> None:

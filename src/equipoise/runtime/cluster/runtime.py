@@ -72,6 +72,7 @@ class ClusterRuntime(ProcessRuntime):
         self._streaks = {name: Streak() for name in self._sites}
         self._progress = dict.fromkeys(self._sites, 0)  # when a site was started
         self._down = set(self._sites)  # without a link now
+        self._reached: set[str] = set()  # sites that have had one in their present incarnation
         self.moved = dict.fromkeys(self._sites, 0)  # how often each site was handed over
         self._lost = dict.fromkeys(self._sites, 0)  # and lost
         self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
@@ -119,6 +120,7 @@ class ClusterRuntime(ProcessRuntime):
         """Let the proxy take the next incarnation of a site, and no earlier one."""
         self._incarnations[name] += 1
         self._down.add(name)
+        self._reached.discard(name)
         groups, only = self._groups_of(blue, name)
         shards = tuple(one.index for one in _keeping(self._all, self._sites[name]))
         kept = sorted({group for index in shards for group in groups_of_shard(blue, index)}.intersection(groups))
@@ -262,25 +264,28 @@ class ClusterRuntime(ProcessRuntime):
         self._order(asdict(self._proxy.expected[name]))
 
     def _replace(self, name: str, how: str) -> None:
-        """A site is verified dead: its workers begin anew, at once, on whatever machine there is."""
-        self._lost[name] += 1
+        """A site is verified dead: its workers begin anew, at once, on whatever machine there is.
+
+        One that home never heard of has had no worker that did anything: its workers begin elsewhere as they would have there.
+        """
+        unborn = name not in self._reached
+        self._lost[name] += not unborn
         if vital := self._vital(name):
             raise WorkerFailed(name, f"{how}, and {vital} with it", death=Death(how, how, outside=True), vital=True)
         death, streak = Death(how, how, outside=True), self._streaks[name]
         streak.add(death, progress=self._done(name) > self._progress[name])
         if why := streak.hopeless(death, learned_at=self._crew.learned_at, give_up_s=self._blue.program.placement.give_up_s):
             raise WorkerFailed(name, f"{how}, {why}", death=death)
-        carried = self._carried.get(name)  # it never came to be where it was to go
-        for one in self._members_of(name) if carried is None else ():
+        for one in self._members_of(name) if not unborn else ():
             if self._blue.resume is None or one.kind.progress(self._blue, self._shared, one.index) > 0:
                 self._lives[one.title] = self._lives.get(one.title, 0) + 1
             self._cuts.lost(one.title, f"was lost with {name}")
-        for group in self._groups_of(self._blue, name)[1] if carried is None else ():
+        for group in self._groups_of(self._blue, name)[1] if not unborn else ():
             self._cancel(group)
         self._expect(self._blue, name)
         self._order_expected(name)
-        self._out.append(Note(text=f"warning: {name} {how}; its workers {'begin anew' if carried is None else 'move on'}"))
-        self._start(name, carried)
+        self._out.append(Note(text=f"warning: {name} {how}; its workers begin {'on another machine' if unborn else 'anew'}"))
+        self._start(name, self._carried.get(name))
 
     def _take(self, title: str, message: Message | Died) -> None:
         if isinstance(message, Relayed):
@@ -313,6 +318,7 @@ class ClusterRuntime(ProcessRuntime):
     def _linked(self, name: str, how: str) -> None:
         if not how:
             self._down.discard(name)
+            self._reached.add(name)
             self._carried.pop(name, None)
             return
         self._down.add(name)
