@@ -114,7 +114,7 @@ class Life:
 
     def step(self) -> int:
         """The last that was recorded."""
-        lines = self.read("metrics.jsonl").splitlines()
+        lines = self.read("metrics.jsonl").split("\n")[:-1]  # the rest is being written
         return int(json.loads(lines[-1])["env_steps"]) if lines else 0
 
     def resumed_at(self) -> int | None:

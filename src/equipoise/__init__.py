@@ -9,12 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise.api import Player, check, collect, configured, evaluate, load, play, plot, program, resume, train, watch
+    from equipoise.api import (
+        Player,
+        check,
+        collect,
+        configured,
+        evaluate,
+        load,
+        play,
+        plot,
+        program,
+        resume,
+        train,
+        watch,
+        whatif,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
     "Player", "__version__", "check", "collect", "configured", "evaluate", "load", "play", "plot", "program", "resume", "train",
-    "watch",
+    "watch", "whatif",
 ]  # fmt: skip
 
 

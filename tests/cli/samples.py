@@ -63,6 +63,7 @@ def summary(**fields: Any) -> dict[str, Any]:
             name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
             for name, s in BALANCE.items()
         },
-        "verdict": VERDICT, "solved_at_s": None, "params_sha256": "0" * 64, "failures": {}, "aborted": {}, "notes": [],
+        "verdict": VERDICT, "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64, "failures": {},
+        "aborted": {}, "notes": [],
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1},
     } | fields  # fmt: skip

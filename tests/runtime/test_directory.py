@@ -39,7 +39,7 @@ def summary(**fields):
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2), "best_evaluation": None,
         "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}, "verdict": "Balanced.",
-        "solved_at_s": None, "params_sha256": "0" * 64,
+        "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
         "failures": {}, "aborted": {},
     }  # fmt: skip
@@ -152,6 +152,7 @@ def test_every_report_is_a_line_at_once_and_nan_is_null(tmp_path):
         "summing": 0.0,
         "resetting": 0.0,
         "resets": 0.0,
+        "done": 0.0,
         "kind": "",
         "side": "beside",
         "serves": False,
@@ -179,7 +180,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert set(SUMMARY_KEYS) == {
         "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
         "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
-        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites",
+        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

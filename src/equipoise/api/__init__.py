@@ -5,6 +5,7 @@ from __future__ import annotations
 from equipoise.api.evaluating import collect, evaluate
 from equipoise.api.playing import Player, load
 from equipoise.api.plotting import plot
+from equipoise.api.predicting import whatif
 from equipoise.api.programs import check, configured, measurable, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.training import NothingToDo, resume, train
@@ -12,5 +13,5 @@ from equipoise.api.watching import watch
 
 __all__ = [
     "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "load", "measurable", "play", "plot",
-    "program", "resume", "train", "watch",
+    "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ class Shares:
     summing: float = 0.0  # part of worked: waiting for what other learners add to a sum
     resetting: float = 0.0  # part of worked and preempted: resets of envs
     resets: float = 0.0  # their number
+    done: float = 0.0  # pieces of work: blocks of rows of who samples, batches or rounds of the others
     kind: str = ""  # the worker's kind
     side: Side = "beside"
     serves: bool = False  # a sampling worker that acts for envs which others step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from equipoise.balance.shares import Shares, add
@@ -9,11 +10,14 @@ from equipoise.balance.shares import Shares, add
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
+EARLY = "Too early to say", ""
+BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
 
 
 def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
     offline: bool = False, threads: int | None = None, paid: int | None = None, envs: int | None = None,
+    advice: str | None = None, cause: str | None = None,
 ) -> str:  # fmt: skip
     """What the workers' shares say, by the side of the ring that each is on; those beside it are not judged.
 
@@ -22,8 +26,29 @@ def verdict(
     ``cores`` is how many the workers may use, if known. ``one_thread``: the workers take turns in one thread (the serial
     runtime), so no worker waits and the only question is where the time goes. ``offline``: there are no actors.
     ``threads`` of the learner, if known. ``paid``: the updates that a round of a replay's rows pays for; None: no replay.
-    ``envs`` of an actor, if known.
+    ``envs`` of an actor, if known. ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
+    say. Where other processes have the cores it is the rules', since no model knows those.
     """
+    said, rule = _finding(
+        balance, max_lag=max_lag, cores=cores, one_thread=one_thread, offline=offline, threads=threads, paid=paid, envs=envs,
+        cause=cause,
+    )  # fmt: skip
+    if not rule:
+        return f"{said}."
+    of_others = said.startswith("CPU-bound") and cores is not None and _used(balance) < OURS * cores
+    return f"{said}; {rule if advice is None or of_others else advice}."
+
+
+def _used(balance: Mapping[str, Shares]) -> float:
+    """The cores that the workers have had; of a learner with several threads only one is counted."""
+    return sum(one.share("worked") - one.share("asleep") for one in balance.values() if one.side != "beside")
+
+
+def _finding(
+    balance: Mapping[str, Shares], *, max_lag: int | None, cores: int | None, one_thread: bool, offline: bool,
+    threads: int | None, paid: int | None, envs: int | None, cause: str | None,
+) -> tuple[str, str]:  # fmt: skip
+    """What holds the run back, with its evidence, and what to do about it; the second is empty where nothing is to be done."""
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
     servers = [one for one in workers if one.serves]
@@ -31,9 +56,9 @@ def verdict(
     shards = [one for one in workers if one.side == "keeping"]
     sampling, learning = add(servers or actors), add(learners)
     if offline and learning.total > 0:
-        return "Offline: the learner alone is at work; more learner threads or a faster device are what it could use."
+        return "Offline: the learner alone is at work", "more learner threads or a faster device are what it could use"
     if sampling.total <= 0 or learning.total <= 0:
-        return "Too early to say."
+        return EARLY
     if one_thread:
         return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
@@ -45,67 +70,108 @@ def verdict(
     outside = waits >= WAIT and add(actors).share("asleep") > preempted
     crowded, works = preempted >= WAIT and not outside, learning.worked >= learning.preempted and waits < WAIT
     if crowded and not (works and _held_with_cores(held, learning.share("worked")) >= WAIT):
-        used = sum(one.share("worked") - one.share("asleep") for one in (*actors, *servers, *learners, *shards))
-        return _cpu_bound(preempted, used, len(actors), len(learners) + len(shards) + len(servers), cores, threads)
-    if waits >= WAIT and shards and (busy := max(shares.share("worked") for shares in shards)) >= 1 - WAIT:
-        return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits; use more replay.shards."
-    if waits >= WAIT and servers and (busy := max(shares.share("worked") for shares in servers)) >= 1 - WAIT:
-        return (
-            f"Inference-bound: an inference worker is at work {_percent(busy)} of the time and the learner waits; use more "
-            "inference_workers, a faster device or --inference local."
-        )
+        return _cpu_bound(preempted, _used(balance), len(actors), len(learners) + len(shards) + len(servers), cores, threads)
+    busy = max((one.share("worked") for one in (*shards, *servers)), default=0.0)
+    behind = _behind(balance) if max_lag is not None and waits >= WAIT else None
     resets = add(actors)
-    # Where actors wait for each other's resets they wait for the learner as well: the larger share is the cause.
-    if waits >= WAIT and resets.share("resetting") >= max(RESETS, held):
+    if cause is None:
+        cause = _cause(waits, held, resets, busy=busy >= 1 - WAIT, keeps=bool(shards), serves=bool(servers), behind=behind)
+    if cause == "shards":
+        return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits", "use more replay.shards"
+    if cause == "servers":
+        return (
+            f"Inference-bound: an inference worker is at work {_percent(busy)} of the time and the learner waits",
+            "use more inference_workers, a faster device or --inference local",
+        )
+    if cause == "straggler" and behind is not None and max_lag is not None:
+        return _straggling(behind, held, max_lag)
+    if cause in ("actors", "resets") and resets.share("resetting") >= RESETS:
         return _resetting(resets, len(actors), cores, envs)
-    if waits >= WAIT and held >= WAIT:
+    if cause in ("lag", "straggler"):
         return _lockstep(waits, held, max_lag)
-    if waits >= WAIT:
+    if cause == "actors":
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
-    if held >= WAIT and len(learners) > 1 and learning.share("summing") >= WAIT:
+    if cause == "learners" and len(learners) > 1 and learning.share("summing") >= WAIT:
         return _summing(balance)
-    if held >= WAIT:
+    if cause == "learners":
         faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
         return _learning_bound(held, faster) if paid is None else _held_by_a_replay(held, learning, paid, faster)
-    return "Balanced: the actors and the learner are both busy."
+    return "Balanced: the actors and the learner are both busy", ""
 
 
-def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> str:
+def _cause(
+    waits: float, held: float, actors: Shares, *, busy: bool, keeps: bool, serves: bool, behind: tuple[str, float] | None
+) -> str:  # fmt: skip
+    """What holds the run back by who waits for whom: a name as of ``remedies.cause``, "resets", or ""."""
+    if waits >= WAIT and busy and (keeps or serves):
+        return "shards" if keeps else "servers"
+    # Where actors wait for each other's resets they wait for the learner as well: the larger share is the cause.
+    if waits >= WAIT and actors.share("resetting") >= max(RESETS, held):
+        return "resets"
+    if waits >= WAIT and behind is not None:
+        return "straggler"
+    if waits >= WAIT:
+        return "lag" if held >= WAIT else "actors"
+    return "learners" if held >= WAIT else ""
+
+
+def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> tuple[str, str]:
     sentence = f"Sampling-bound: the learner waits {_percent(waits)} of the time for experience"
     if env >= WAIT:
-        return f"{sentence}, and the actors {_percent(env)} for their envs; use a faster env or more actors."
+        return f"{sentence}, and the actors {_percent(env)} for their envs", "use a faster env or more actors"
     if cores is not None and actors >= cores:  # another actor would only share a core
-        return f"{sentence}; add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)."
-    return f"{sentence}; add actors or envs per actor."
+        return sentence, f"add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)"
+    return sentence, "add actors or envs per actor"
 
 
-def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> str:
+def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
+    """The actor that takes longest for its rows, and how many times as long as the usual one; None where none is behind."""
+    actors = {name: one for name, one in balance.items() if one.side == "sampling" and not one.serves and one.done}
+    took = {name: (one.total - one.blocked) / one.done for name, one in actors.items()}
+    usual = statistics.median_low(took.values()) if len(took) > 1 else 0.0
+    if not usual or max(took.values()) < BEHIND * usual:
+        return None
+    slow = max(took, key=lambda name: took[name])
+    # One that waits for a core is as fast as the others elsewhere.
+    return (slow, took[slow] / usual) if actors[slow].share("preempted") < WAIT else None
+
+
+def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> tuple[str, str]:
+    name, times = behind
+    return (
+        f"Straggler: {name} takes {times:.1f} times as long for its rows as the others, and they wait {_percent(held)} "
+        "of the time",
+        f"see what slows {name}, or use --max-lag none" + (", or 1" if max_lag == 0 else ""),
+    )
+
+
+def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> tuple[str, str]:
     """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
     each = actors.resetting / max(actors.resets, 1.0)
     sentence = f"Resetting: {_percent(actors.share('resetting'))} of the actors' time goes into resets of {_seconds(each)} each"
     fewer = "" if envs == 1 else " and half the --envs-per-actor" if envs is None else f" --envs-per-actor {-(-envs // 2)}"
     more = f"use --actors {2 * count}{fewer}, since the resets of one actor follow each other"
     if actors.asleep >= actors.resetting / 2:  # they wait for something outside, so a core is no limit
-        return f"{sentence}, which wait for something; {more}."
+        return f"{sentence}, which wait for something", more
     if cores is not None and count >= cores:
-        return f"{sentence}, on all {_count(cores, 'core')}; make resets cheaper, or episodes longer."
-    return f"{sentence}; {more}."
+        return f"{sentence}, on all {_count(cores, 'core')}", "make resets cheaper, or episodes longer"
+    return sentence, more
 
 
-def _summing(balance: Mapping[str, Shares]) -> str:
+def _summing(balance: Mapping[str, Shares]) -> tuple[str, str]:
     """Where the learners wait for each other in their steps: for one of them, or for the sums themselves."""
     waits = {name: one.share("summing") for name, one in balance.items() if one.side == "learning"}
     behind, most = min(waits, key=lambda name: waits[name]), max(waits.values())
     if waits[behind] < most / 2:
         return (
-            f"Learning-bound: {behind} is behind, the others wait up to {_percent(most)} of the time for it; give it a core as "
-            "fast as theirs, or use fewer learners."
+            f"Learning-bound: {behind} is behind, the others wait up to {_percent(most)} of the time for it",
+            "give it a core as fast as theirs, or use fewer learners",
         )
     mean = sum(waits.values()) / len(waits)
     return (
-        f"All-reduce-bound: the learners wait {_percent(mean)} of the time for sums over all of them; use fewer learners, "
-        "larger batches or fewer minibatches."
+        f"All-reduce-bound: the learners wait {_percent(mean)} of the time for sums over all of them",
+        "use fewer learners, larger batches or fewer minibatches",
     )
 
 
@@ -118,36 +184,35 @@ def _held_with_cores(held: float, worked: float) -> float:
     return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
-def _learning_bound(held: float, faster: Sequence[str]) -> str:
-    return f"Learning-bound: the actors wait {_percent(held)} of the time for the learner; {_use('fewer actors', *faster)}."
+def _learning_bound(held: float, faster: Sequence[str]) -> tuple[str, str]:
+    return f"Learning-bound: the actors wait {_percent(held)} of the time for the learner", _use("fewer actors", *faster)
 
 
-def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> str:
+def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> tuple[str, str]:
     """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.writing >= learning.worked / 2:
         return (
-            f"Learning-bound: {waiting}, and {_percent(learning.share('writing'))} of its time goes into writing their rows; "
-            "use longer unrolls, or more envs per actor in place of actors."
+            f"Learning-bound: {waiting}, and {_percent(learning.share('writing'))} of its time goes into writing their rows",
+            "use longer unrolls, or more envs per actor in place of actors",
         )
     owed, fewer = ("update", ()) if paid == 1 else (f"{paid:,} updates", ("fewer replay.updates",))
     behind = f"which is behind with the {owed} that each round of rows pays for"
-    return f"Limiter-bound: {waiting}, {behind}; {_use(*fewer, *faster)}."
+    return f"Limiter-bound: {waiting}, {behind}", _use(*fewer, *faster)
 
 
-def _lockstep(waits: float, held: float, max_lag: int | None) -> str:
+def _lockstep(waits: float, held: float, max_lag: int | None) -> tuple[str, str]:
     sentence = f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
     if max_lag == 0:
-        return f"Lockstep: {sentence}; raise --max-lag to overlap them."
+        return f"Lockstep: {sentence}", "raise --max-lag to overlap them"
     if max_lag is None:
-        return f"Uneven: {sentence}, though the lag is free; use smaller batches or unrolls."
-    return f"Uneven: {sentence}; raise --max-lag above {max_lag} or use smaller batches."
+        return f"Uneven: {sentence}, though the lag is free", "use smaller batches or unrolls"
+    return f"Uneven: {sentence}", f"raise --max-lag above {max_lag} or use smaller batches"
 
 
 def _cpu_bound(
     preempted: float, used: float, actors: int, others: int, cores: int | None, threads: int | None
-) -> str:  # fmt: skip
-    """``used``: the cores that the workers have had; of a learner with several threads only one is counted."""
+) -> tuple[str, str]:  # fmt: skip
     workers = actors + others
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
@@ -159,15 +224,15 @@ def _cpu_bound(
         advice = "a core for each would do, so something else keeps them busy: stop that, or add cores"
     else:
         advice = "add cores, or let both take turns with --on serial"
-    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one; {advice}."
+    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one", advice
 
 
-def _one_thread(sampling: Shares, learning: Shares) -> str:
+def _one_thread(sampling: Shares, learning: Shares) -> tuple[str, str]:
     busy = sampling.worked + learning.worked  # the rest is the others' turns
     if busy <= 0:
-        return "Too early to say."
+        return EARLY
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
-    return f"One thread: {sample} of the time samples, {learn} learns; --on process runs them side by side."
+    return f"One thread: {sample} of the time samples, {learn} learns", "--on process runs them side by side"
 
 
 def _use(*what: str) -> str:

@@ -28,20 +28,21 @@ from equipoise.cli import (
     resume,
     runs,
     train,
+    whatif,
 )
 from equipoise.cli.app import app
 from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
-    "completion",
+    "train", "resume", "evaluate", "runs", "plot", "whatif", "envs", "algorithms", "recipes", "collect", "check", "reproduce",
+    "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "main", "plot", "recipes", "reproduce",
-    "resume", "runs", "train",
+    "resume", "runs", "train", "whatif",
 ]  # fmt: skip
 
 

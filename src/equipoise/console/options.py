@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -44,8 +44,11 @@ def _others() -> list[tuple[str, Fact]]:
     return [(key, fact) for key, fact in _all() if fact.flag is None and not key.startswith("replay.")]
 
 
-def settings_options(*, resume: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with an option for each setting that has a flag; ``resume``: for those that a run may change as it goes on.
+def settings_options(
+    *, resume: bool = False, only: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with an option for each setting that has a flag; ``resume``: for those that a run may change as it goes on;
+    ``only``: for those with these keys.
 
     The command takes them as keywords, as texts, None where an option was not given. Options are grouped by their sections.
     """
@@ -53,7 +56,11 @@ def settings_options(*, resume: bool = False) -> Callable[[Callable[..., None]],
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        made = [_option(name, fact) for name, (fact, _) in flags().items() if not resume or fact.rule == "free"]
+        made = [
+            _option(name, fact)
+            for name, (fact, key) in flags().items()
+            if (not resume or fact.rule == "free") and (not only or key in only)
+        ]
         both = sorted((one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)), key=_section)
 
         @functools.wraps(command)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
 from equipoise.files import LARGEST_JSON, parse_json
 from equipoise.schema import Anything, Flag, Number, Schema, check
@@ -126,6 +127,7 @@ class Report:
     lag_max: int
     balance: Mapping[str, Shares]  # "actor 0", "learner", ...
     verdict: str  # one sentence
+    remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
     evaluation: Evaluation | None = None  # if one ended since the last report

@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from equipoise.balance import remedies
+from equipoise.balance.calibrate import calibrate
+from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
 from equipoise.balance.verdict import verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
+from equipoise.programs.refusals import check
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
@@ -24,6 +28,7 @@ MOST_NOTES = 200  # of a run
 STARTING = "Starting: the workers are built, and the envs are reset for the first time."
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
+ADVICE_S = 10.0  # how often the model is asked what would help; it takes some hundredths of a second
 STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
     version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
@@ -46,6 +51,9 @@ class Reporter:
         self._fresh: deque[Evaluation] = deque()  # that no recorded report has told of yet
         self._solved_at: float | None = None
         self._ended: float | None = None
+        self._remedies: tuple[Remedy, ...] | None = None  # None: the model has nothing to go by
+        self._cause: str | None = None  # what holds the run back by the model; None: the same
+        self._advised: tuple[float, dict[str, Shares]] = (began, self._balance)
         self._notes: list[str] = []
         self._fresh_notes: list[str] = []
         self.reported_at = self.recorded_at = began
@@ -152,6 +160,8 @@ class Reporter:
         elif recorded:
             self._balance = shares
         self._look_for_ends(stats)
+        if not self.settled and now - self._advised[0] >= ADVICE_S:
+            self._ask_the_model(now, shares, self._advised[1])
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
@@ -187,6 +197,7 @@ class Reporter:
             lag_mean=r.lag_mean,
             lag_max=r.lag_max,
             balance=balance,
+            remedies=self._remedies or (),
             verdict=STARTING if stats.phases and not stats.taken and not final else self._verdict(balance),
             remaining_s=left / rate if rate > 0 and not final else None,
             metrics=r.metrics,
@@ -223,11 +234,22 @@ class Reporter:
     def _shares(self) -> dict[str, Shares]:
         return self._settled or dict(self._stats().workers)
 
+    def _ask_the_model(self, now: float, shares: dict[str, Shares], then: Mapping[str, Shares] | None) -> None:
+        """Look for what would help, by what was measured since ``then``; None: in the whole run."""
+        if self._on != "process":  # one thread has no balance, and of several machines the model knows nothing
+            return
+        since = shares if then is None else {name: _less(shares[name], then[name]) for name in shares}
+        self._advised = now, shares
+        known = calibrate(self._blue.program, since, cores=usable())
+        if known is not None:
+            self._remedies, self._cause = tuple(remedies.remedies(known, allowed=check)), remedies.cause(known)
+
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(
             balance, max_lag=self._blue.program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
             paid=None if not self._blue.replays else self._blue.pace.updates, envs=self._blue.program.placement.envs_per_actor,
+            advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
         )  # fmt: skip
 
     def _acting(self) -> dict[str, Any]:
@@ -241,6 +263,7 @@ class Reporter:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
         balance, steps = self._shares(), self._blue.pace.env_steps(version)
+        self._ask_the_model(time.monotonic(), balance, None)
         e, stats = self._evaluations.last, self._stats()
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("interrupted", "failed") else self._record
@@ -260,12 +283,9 @@ class Reporter:
             "best_evaluation": self._evaluations.summary(),
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "acting": self._acting(),
-            "balance": {
-                name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
-                | {"kind": s.kind, "side": s.side, "serves": s.serves}
-                for name, s in balance.items()
-            },
+            "balance": {name: asdict(s) for name, s in balance.items()},
             "verdict": self._verdict(balance),
+            "remedies": [one.to_json() for one in self._remedies or ()],
             "solved_at_s": self._solved_at,
             "rows": dict(stats.rows),
             "notes": self._notes,
@@ -303,4 +323,5 @@ def _less(now: Shares, then: Shares) -> Shares:
         writing=min(now.writing - then.writing, busy - preempted),
         resetting=min(now.resetting - then.resetting, busy),
         resets=now.resets - then.resets,
+        done=now.done - then.done,
     )

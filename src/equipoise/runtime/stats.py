@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from equipoise.actors.episodes import recent, recent_info
@@ -55,7 +55,10 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
     count, mean, length = recent(shared.episodes)
     return RunStats(
         version=shared.version,
-        workers={member.title: member.shares(seconds[member.title]) for member in members},
+        workers={
+            member.title: replace(member.shares(seconds[member.title]), done=_done(blue, member, ticks, shared.version))
+            for member in members
+        },
         recent_return=recent(shared.episodes, PROMISING_EPISODES)[1],
         episodes=count,
         return_mean=mean,
@@ -72,6 +75,13 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         aborted=most_frequent([episodes.causes for episodes in shared.actors]),
         phases=board.phases(),
     )
+
+
+def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -> float:
+    """How many pieces of work a worker has done: blocks of rows, or batches that were learned from."""
+    if groups := member.kind.groups(blue, member.index):
+        return sum(ticks[group] for group in groups) / blue.unroll
+    return blue.pace.steps(version) / blue.pace.rows if member.kind.side in ("learning", "keeping") else 0.0
 
 
 def _rows_of_queues(shared: Shared) -> dict[str, int]:

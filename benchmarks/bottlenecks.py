@@ -1,0 +1,254 @@
+"""Planted bottlenecks: is the cause named, does what is advised help, and by as much as was predicted?
+
+    .venv/bin/python benchmarks/bottlenecks.py [--seeds 1-40] [--seconds 10] [--json FILE] [--page FILE]
+
+A set-up follows from its seed: a cause, and sizes and costs drawn at random. Costs are sleeps, which take no core, but for
+"cores", whose envs compute on one core. A run that lasts so many seconds names what holds it back; the first of its remedies
+that can be applied here (a setting, the slow actor mended, two cores instead of one) is applied to a second run. Rates are
+between the first and the last record of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import Failed, host, ran, recorded, table
+from matrix import OURS
+
+HERE = Path(__file__).resolve().parent
+WITHIN = 0.15  # of the measured gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    cause: str
+    expected: tuple[str, ...]  # the first word of the verdict
+    options: str
+    rate: float  # steps/s, roughly: what the run's length is chosen by
+    mended: str = ""  # the options without what was planted, where that is no setting
+    pinned: bool = False  # to one core
+
+
+def sizes(draw: random.Random) -> tuple[int, int, int]:
+    """Actors, envs of each, and unroll."""
+    return draw.choice([2, 4, 8]), draw.choice([4, 8, 16]), draw.choice([8, 16, 32])
+
+
+def impala(actors: int, envs: int, unroll: int, batch: int, lag: object, env: str, algorithm: str, more: str = "") -> str:
+    learn = f"--set algorithm.hidden=[16] {algorithm}"
+    return (
+        f"outside.planted:Slow --algorithm outside.planted:SlowIMPALA --actors {actors} --envs-per-actor {envs} "
+        f"--unroll {unroll} --batch {batch} --max-lag {lag} {env} {learn} {more}"
+    )
+
+
+def sampling(draw: random.Random) -> Setup:
+    actors, envs, unroll = sizes(draw)
+    step_s = draw.uniform(0.004, 0.02)
+    rate = actors * envs / step_s
+    learn_us = draw.uniform(0.05, 0.3) / rate * 1e6
+    return Setup(
+        cause="sampling", expected=("Sampling-bound",), rate=rate,
+        options=impala(
+            actors, envs, unroll, actors * envs, draw.choice([1, 2, "none"]), f"--set env.sleep_s={step_s:.5f}",
+            f"--set algorithm.learn_us={learn_us:.1f}",
+        ),
+    )  # fmt: skip
+
+
+def learning(draw: random.Random) -> Setup:
+    actors, envs, unroll = sizes(draw)
+    step_s = draw.uniform(0.002, 0.006)
+    rate = actors * envs / step_s * draw.uniform(0.15, 0.5)
+    return Setup(
+        cause="learning", expected=("Learning-bound",), rate=rate,
+        options=impala(
+            actors, envs, unroll, actors * envs, draw.choice([1, 2, "none"]), f"--set env.sleep_s={step_s:.5f}",
+            f"--set algorithm.learn_us={1e6 / rate:.1f}",
+        ),
+    )  # fmt: skip
+
+
+def lockstep(draw: random.Random) -> Setup:
+    actors, envs, unroll = sizes(draw)
+    step_s = draw.uniform(0.004, 0.02)
+    rate = actors * envs / step_s
+    learn_us = draw.uniform(0.5, 1.5) / rate * 1e6
+    return Setup(
+        cause="lockstep", expected=("Lockstep",), rate=1 / (1 / rate + learn_us / 1e6),
+        options=impala(
+            actors, envs, unroll, actors * envs, 0, f"--set env.sleep_s={step_s:.5f}",
+            f"--set algorithm.learn_us={learn_us:.1f}",
+        ),
+    )  # fmt: skip
+
+
+def straggler(draw: random.Random) -> Setup:
+    _, envs, unroll = sizes(draw)
+    actors, step_s, behind = draw.choice([4, 8]), draw.uniform(0.002, 0.005), 20
+    rate = actors * envs / step_s
+    rest = (actors, envs, unroll, actors * envs, draw.choice([1, 2]))
+    learn = f"--set algorithm.learn_us={0.2 / rate * 1e6:.1f}"
+    return Setup(
+        cause="straggler", expected=("Straggler",), rate=rate / behind,
+        options=impala(*rest, f"--set env.sleep_s={step_s:.5f} --set env.behind={behind}", learn),
+        mended=impala(*rest, f"--set env.sleep_s={step_s:.5f}", learn),
+    )  # fmt: skip
+
+
+def inference(draw: random.Random) -> Setup:
+    _, envs, unroll = sizes(draw)
+    actors, step_s = draw.choice([4, 8]), draw.uniform(0.002, 0.004)
+    rate = actors * envs / step_s * draw.uniform(0.15, 0.4)
+    return Setup(
+        cause="inference", expected=("Inference-bound",), rate=rate,
+        options=impala(
+            actors, envs, unroll, actors * envs, draw.choice([1, 2]), f"--set env.sleep_s={step_s:.5f}",
+            f"--set algorithm.act_us={1e6 / rate:.1f}", "--inference central",
+        ),
+    )  # fmt: skip
+
+
+def cores(draw: random.Random) -> Setup:
+    _, envs, unroll = sizes(draw)
+    actors, work_s = draw.choice([4, 8]), draw.uniform(0.002, 0.006)
+    rate = envs / work_s
+    return Setup(
+        cause="cores", expected=("CPU-bound",), rate=rate, pinned=True,
+        options=impala(actors, envs, unroll, actors * envs, draw.choice([1, 2]), f"--set env.work_s={work_s:.5f}", ""),
+    )  # fmt: skip
+
+
+def limiter(draw: random.Random) -> Setup:
+    actors, envs, _ = sizes(draw)
+    unroll, updates, batch = draw.choice([4, 8]), draw.choice([2, 4, 8]), 32
+    step_s = draw.uniform(0.002, 0.006)
+    rate = actors * envs / step_s * draw.uniform(0.15, 0.5)
+    item_us = 1e6 * actors * envs * unroll / rate / updates / batch
+    return Setup(
+        cause="limiter", expected=("Limiter-bound",), rate=rate,
+        options=(
+            f"outside.planted:Slow --algorithm outside.planted:SlowDQN --actors {actors} --envs-per-actor {envs} "
+            f"--unroll {unroll} --batch {batch} --max-lag {draw.choice([1, 2])} --set env.sleep_s={step_s:.5f} "
+            f"--set replay.updates={updates} --set replay.capacity=20000 --set replay.starts_at=500 "
+            f"--set algorithm.learn_us={item_us:.1f} --set algorithm.hidden=[16]"
+        ),
+    )  # fmt: skip
+
+
+CAUSES: tuple[Callable[[random.Random], Setup], ...] = (sampling, learning, lockstep, straggler, inference, cores, limiter)
+
+
+def setup(seed: int) -> Setup:
+    draw = random.Random(seed)
+    return CAUSES[seed % len(CAUSES)](draw)
+
+
+def run(options: str, steps: int, limit_s: float, *, pinned: bool = False) -> tuple[float, dict[str, Any]]:
+    """One run -> its steps/s, and its summary."""
+    with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
+        out = Path(folder) / "run"
+        words = ["taskset", "-c", "0"] if pinned else []
+        words += [
+            str(OURS),
+            "train",
+            *shlex.split(options),
+            "--steps",
+            str(steps),
+            "--no-recipe",
+            "--quiet",
+            "--no-tensorboard",
+        ]
+        words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", "--out", str(out)]
+        ran(words, Path(folder) / "log", limit_s=limit_s, PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}")
+        _, rate = recorded(out)
+        return rate, json.loads((out / "summary.json").read_text(encoding="utf-8"))
+
+
+def judged(seed: int, seconds: float) -> dict[str, Any]:
+    """Run a set-up, and what its first remedy makes of it."""
+    one = setup(seed)
+    steps = max(int(one.rate * seconds), 2000)
+    limit_s = 20 * seconds + 60
+    rate, summary = run(one.options, steps, limit_s, pinned=one.pinned)
+    named = summary["verdict"].partition(":")[0]
+    found: dict[str, Any] = {
+        "seed": seed, "cause": one.cause, "named": named, "right": named in one.expected, "rate": rate,
+        "verdict": summary["verdict"],
+    }  # fmt: skip
+    others = {"actor 0 as fast as the others": one.mended, "2 cores": one.options if one.pinned else ""}
+    top = next((r for r in summary["remedies"] if r["change"].startswith("--") or others.get(r["change"])), None)
+    if top is None:
+        return found | {"change": None}
+    options = others.get(top["change"]) or f"{one.options} {top['change']}"
+    still = one.pinned and top["change"] not in others
+    after, _ = run(options, int(steps * min(top["gain"], 4.0)), limit_s, pinned=still)
+    gain = after / rate
+    return found | {
+        "change": top["change"], "predicted": top["gain"], "gain": gain, "raised": gain > 1.0,
+        "within": abs(top["gain"] / gain - 1) <= WITHIN,
+    }  # fmt: skip
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    """The results in Markdown: the confusion of causes, and every set-up."""
+    names = sorted({one["named"] for one in results})
+    counts = Counter((one["cause"], one["named"]) for one in results)
+    causes = sorted({one["cause"] for one in results})
+    confusion = table(["planted", *names], [[cause, *(str(counts[cause, name] or "") for name in names)] for cause in causes])
+    lines = [
+        [
+            str(one["seed"]), one["cause"], one["named"], f"{one['rate']:,.0f}", str(one["change"] or "-"),
+            f"{one['predicted']:.2f}" if one["change"] else "-", f"{one['gain']:.2f}" if one["change"] else "-",
+        ]
+        for one in results
+    ]  # fmt: skip
+    every = table(["seed", "planted", "named", "steps/s", "first remedy", "predicted", "gain"], lines)
+    of = len(results)
+    said = (
+        f"Cause named in {sum(one['right'] for one in results)} of {of}; the first remedy raised steps/s in "
+        f"{sum(bool(one.get('raised')) for one in results)}, and was predicted within {WITHIN:.0%} in "
+        f"{sum(bool(one.get('within')) for one in results)}."
+    )
+    return f"{said}\n\n{confusion}\n\n{every}\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1-40", metavar="A-B")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
+    a = parser.parse_args()
+    first, _, last = a.seeds.partition("-")
+    results = []
+    print(host(), flush=True)
+    for seed in range(int(first), int(last or first) + 1):
+        try:
+            results.append(judged(seed, a.seconds))
+        except Failed as error:
+            print(f"seed {seed}: {error}", flush=True)
+            results.append(
+                {"seed": seed, "cause": setup(seed).cause, "named": "failed", "right": False, "rate": 0.0, "change": None}
+            )
+        print({key: round(x, 2) if isinstance(x, float) else x for key, x in results[-1].items()}, flush=True)
+        if a.json:
+            a.json.write_text(json.dumps(results, indent=1))
+    print(page(results))
+    if a.page:
+        a.page.write_text(page(results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

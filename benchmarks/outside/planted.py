@@ -1,0 +1,59 @@
+"""An env and two algorithms with costs that are planted: sleeps, which take no core, and work on one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from setproctitle import getproctitle
+
+from equipoise.algorithms.dqn import DQN
+from equipoise.algorithms.impala import IMPALA
+from equipoise.types import LossOutput
+
+
+class Slow(CartPoleVectorEnv):
+    """CartPole whose step sleeps and computes for so many seconds; that of actor 0 sleeps ``behind`` times as long."""
+
+    def __init__(self, num_envs: int = 1, sleep_s: float = 0.0, work_s: float = 0.0, behind: float = 1.0) -> None:
+        super().__init__(num_envs, max_episode_steps=500)
+        self._sleep_s = sleep_s * (behind if getproctitle().endswith("actor 0") else 1.0)
+        self._work_s = work_s
+
+    def step(self, action: Any) -> Any:
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        until = time.thread_time() + self._work_s
+        while time.thread_time() < until:
+            pass
+        return super().step(action)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowIMPALA(IMPALA):
+    """A loss that sleeps for each of its rows, and acting that sleeps for each stream."""
+
+    learn_us: float = 0.0
+    act_us: float = 0.0
+
+    def act(self, net: Any, obs: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.act_us:
+            time.sleep(self.act_us * first.numel() / 1e6)
+        return super().act(net, obs, first, *args, **kwargs)
+
+    def loss(self, *args: Any, **kwargs: Any) -> LossOutput | None:
+        time.sleep(self.learn_us * args[2].data.mask.numel() / 1e6)
+        return super().loss(*args, **kwargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowDQN(DQN):
+    """A loss that sleeps for each item."""
+
+    learn_us: float = 0.0
+
+    def loss(self, *args: Any, **kwargs: Any) -> LossOutput | None:
+        time.sleep(self.learn_us * args[2].weight.numel() / 1e6)
+        return super().loss(*args, **kwargs)

@@ -1,0 +1,66 @@
+"""How fast a run would be with other settings: ``whatif``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.balance.calibrate import changed
+from equipoise.balance.model import Outcome, predict
+from equipoise.balance.remedies import Remedy, remedies, remedy
+from equipoise.console.options import flags
+from equipoise.hints import hint
+from equipoise.programs.program import differences
+from equipoise.programs.refusals import check
+from equipoise.programs.settings import Settings, apply_settings, pairs
+from equipoise.record.directory import RunDirectory
+from equipoise.record.measured import measured
+
+__all__ = ["Prediction", "whatif"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the model says of a run, and of what was asked for."""
+
+    measured: float  # the run's steps/s
+    now: Outcome  # the run as the model sees it
+    asked: Outcome | None  # with the changes; None: nothing was changed
+    change: Remedy | None  # the same beside the run's steps/s, with an interval
+    changes: Mapping[str, tuple[Any, Any]]  # by key: what it was, and what it would be
+    remedies: Sequence[Remedy]  # what helps most; where nothing was changed
+
+
+def whatif(
+    directory: str | os.PathLike[str], *, settings: Settings = (), trust: Sequence[str] = (), **options: Any
+) -> Prediction:
+    """Predict steps/s, lag and shares of a run with other settings, from what its workers measured; without any, what helps.
+
+    ``settings`` and ``options`` are as in ``train``. ValueError where the run measured too little, the settings cannot be, or
+    the model does not know what one of them does.
+    """
+    run = RunDirectory.open(Path(directory), trusted=trust)
+    known = measured(run)
+    asked = dict([*(_setting(name, value) for name, value in options.items()), *pairs(settings)])
+    program = apply_settings(known.program, asked)
+    check(program)
+    changes = {key: (was, now) for key, (was, now) in differences(known.program, program).items()}
+    if not changes:
+        found = remedies(known, allowed=check)
+        return Prediction(measured=known.measured, now=known.outcome, asked=None, change=None, changes={}, remedies=found)
+    ring = changed(known, program)
+    return Prediction(
+        measured=known.measured, now=known.outcome, asked=predict(ring), change=remedy(known, "", "", ring), changes=changes,
+        remedies=(),
+    )  # fmt: skip
+
+
+def _setting(name: str, value: Any) -> tuple[str, Any]:
+    """The key of an option of ``train``."""
+    known = {option.replace("-", "_"): key for option, (_, key) in flags().items()}
+    if name not in known:
+        raise ValueError(f"whatif: unknown option {name!r}{hint(name, known)}")
+    return known[name], value

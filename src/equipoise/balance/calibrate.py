@@ -1,0 +1,180 @@
+"""From what workers measured to the model's ring, and from a ring to that of a changed Program."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from equipoise.balance.model import Outcome, Ring, Work, predict
+from equipoise.balance.shares import Shares
+from equipoise.types import Program, learning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A ring with measured costs, and how far the model's steps/s were from the measured ones."""
+
+    ring: Ring
+    program: Program
+    measured: float  # env steps a second
+    outcome: Outcome  # what the model says of the ring as it is
+    writes: float = 0.0  # share of the learners' computing that goes into writing a replay's rows
+
+    @property
+    def fit(self) -> float:
+        """Measured over predicted."""
+        return self.measured / self.outcome.steps_per_s
+
+    def steps_per_s(self, outcome: Outcome) -> float:
+        """A prediction, by as much off as that of the ring as it is was."""
+        return outcome.steps_per_s * self.fit
+
+
+def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) -> Calibrated | None:
+    """A ring from what workers measured; None where too little was done to say, or where no env is stepped."""
+    actors = [one for one in balance.values() if one.side == "sampling" and not one.serves]
+    servers = [one for one in balance.values() if one.serves]
+    learners = [one for one in balance.values() if one.side == "learning"]
+    shards = [one for one in balance.values() if one.side == "keeping"]
+    if not actors or not learners or min(one.done for one in (*actors, *learners)) < 1.0:
+        return None
+    seconds = max(one.total for one in actors)  # the others may have waited for the last of them to begin
+    sums = min(one.summing / one.done for one in learners)
+    rounds = learners[0].done
+    blocks = sum(one.done for one in actors)
+    ring = Ring(
+        steps=steps_of_block(program),
+        per_batch=blocks_of_batch(program),
+        max_lag=program.placement.max_lag,
+        actors=tuple(_work(one, one.done, waits=0.0 if servers else one.starved) for one in actors),
+        halves=program.placement.halves,
+        servers=tuple(_work(one, blocks / len(servers)) for one in servers),
+        learn=(
+            *(_learn(one, sums, program.placement.threads) for one in learners),
+            *(_work(one, rounds) for one in shards),
+        ),
+        learners=len(learners),
+        cores=cores,
+    )
+    outcome = predict(ring)
+    measured = rounds * ring.per_batch * ring.steps / seconds
+    if outcome.steps_per_s <= 0.0:
+        return None
+    writes = sum(one.writing for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
+    return Calibrated(ring=ring, program=program, measured=measured, outcome=outcome, writes=min(writes, 1.0))
+
+
+def steps_of_block(program: Program) -> int:
+    """Env steps of a block: an unroll of one group of envs."""
+    return next(iter(learning(program).values())).unroll * program.placement.group_envs
+
+
+def blocks_of_batch(program: Program) -> int:
+    """Blocks that are learned from together: a batch of the queue, or with a replay a round, which has one of each group."""
+    policy = next(iter(learning(program).values()))
+    return program.groups if policy.replay is not None else policy.batch // program.placement.group_envs
+
+
+def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
+    """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps meanwhile."""
+    asleep = min(one.asleep, one.worked)
+    return Work(cpu_s=(one.worked - asleep) / pieces, sleep_s=(asleep + waits) / pieces)
+
+
+def _learn(one: Shares, sums: float, threads: int) -> Work:
+    """A learner's part of a batch. How long it waits for the others' parts of sums follows from theirs, but for ``sums``."""
+    asleep = max(one.asleep - one.summing, 0.0)
+    works = max(one.worked - max(one.asleep, one.summing), 0.0)
+    return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + sums, threads=threads)
+
+
+def changed(known: Calibrated, program: Program) -> Ring:
+    """The ring of a changed Program: the work of each part grows with its rows, streams and passes.
+
+    ValueError where what was changed is not in the model.
+    """
+    before, ring = known.program, known.ring
+    if unknown := unpredictable(before, program):
+        raise ValueError(f"{unknown[0]}: the model does not know what a change of it does; change it in a short run")
+    old, new = _policy(before), _policy(program)
+    place, was = program.placement, before.placement
+    envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
+    actors = [work.times(envs) for work in ring.actors]
+    usual = sorted(actors, key=lambda work: work.seconds)[len(actors) // 2]
+    passes = getattr(new.algorithm, "epochs", 1) / getattr(old.algorithm, "epochs", 1)
+    rows = blocks_of_batch(program) * envs / ring.per_batch
+    learn = list(ring.learn[: ring.learners])
+    whole = sum(work.cpu_s for work in learn), sum(work.sleep_s for work in learn)
+    part = passes * rows
+    writes = 0.0
+    if old.replay is not None and new.replay is not None:
+        part = new.replay.updates / old.replay.updates * (new.batch / old.batch)
+        writes = known.writes * whole[0]
+    each = FIXED + (1 - FIXED) * was.learners / place.learners  # of what a learner computes now
+    computes = (writes * rows + (whole[0] - writes) * part) / was.learners * each
+    sums = SUM_S * _steps(new) * ((place.learners > 1) - (was.learners > 1))
+    sleeps = max(whole[1] * part / place.learners + sums, 0.0)
+    shards = ring.learn[ring.learners :]
+    count = new.replay.shards if new.replay is not None and shards else 0
+    servers = _mean(ring.servers).times(envs) if ring.servers else None
+    return replace(
+        ring,
+        steps=steps_of_block(program),
+        per_batch=blocks_of_batch(program),
+        max_lag=place.max_lag,
+        actors=(*actors[: place.actors], *(usual,) * (place.actors - len(actors))),
+        halves=place.halves,
+        servers=(servers,) * place.inference_workers if servers is not None else (),
+        learn=(
+            *(Work(cpu_s=computes, sleep_s=sleeps, threads=place.threads),) * place.learners,
+            *((_mean(shards).times(len(shards) / count * part),) * count if count else ()),
+        ),
+        learners=place.learners,
+    )
+
+
+# What several learners cost (benchmarks/learners.py, two cores): a share of a learner's computing does not shrink with its part
+# of the batch, and a step waits for the sums.
+FIXED, SUM_S = 0.5, 0.004
+PREDICTED = frozenset(
+    {
+        "placement.actors", "placement.envs_per_actor", "placement.max_lag", "placement.learners",
+        "placement.inference_workers", "policy.unroll", "policy.batch", "algorithm.epochs", "replay.updates", "replay.shards",
+    }
+)  # fmt: skip
+RUNS_ALIKE = ("schedule.", "evaluation.")  # rooms whose settings cost no steps/s
+
+
+def _steps(policy: Any) -> int:
+    """Optimiser steps of a batch, or of a round."""
+    if policy.replay is not None:
+        return int(policy.replay.updates)
+    return int(getattr(policy.algorithm, "epochs", 1) * getattr(policy.algorithm, "minibatches", 1))
+
+
+def unpredictable(before: Program, after: Program) -> list[str]:
+    """The settings that differ and whose effect on steps/s the model does not know."""
+    found = [*_differences("placement.", before.placement, after.placement)]
+    one, other = _policy(before), _policy(after)
+    for name in ("algorithm", "replay", "optimizer", "rewards"):
+        found += _differences(f"{name}.", getattr(one, name), getattr(other, name))
+    return [key for key in found if key not in PREDICTED and not key.startswith(RUNS_ALIKE)]
+
+
+def _differences(room: str, before: Any, after: Any) -> list[str]:
+    if type(before) is not type(after):
+        return [room.rstrip(".")]
+    names = getattr(before, "__dataclass_fields__", {})
+    return [f"{room}{name}" for name in names if getattr(before, name) != getattr(after, name)]
+
+
+def _policy(program: Program) -> Any:
+    return next(iter(learning(program).values()))
+
+
+def _mean(works: Any) -> Work:
+    return Work(
+        cpu_s=statistics.fmean(work.cpu_s for work in works), sleep_s=statistics.fmean(work.sleep_s for work in works)
+    )  # fmt: skip

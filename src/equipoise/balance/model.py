@@ -1,0 +1,251 @@
+"""A model of the ring: from what a piece of work takes to steps/s, the shares of the time, and the lag.
+
+The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group of envs. Its place is dealt
+when the batch that was there has been learned from, so a bound on the lag holds workers back here where it does in a run.
+All workers of a machine share its cores. What is not in it: caches and memory bandwidth, and the difference between one unroll
+and the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
+
+CHUNKS = 4  # pieces of a block, each with weights of its own moment, and between which cores and servers are shared
+EVENTS = 60_000  # most of a prediction: about a quarter of a second
+WARM = 3  # batches in each place before anything is measured
+MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
+BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one piece of work takes: seconds of computing with a core for each thread, and seconds elsewhere."""
+
+    cpu_s: float
+    sleep_s: float = 0.0
+    threads: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self.cpu_s + self.sleep_s
+
+    def times(self, factor: float) -> Work:
+        return replace(self, cpu_s=self.cpu_s * factor, sleep_s=self.sleep_s * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """A run as the model knows it."""
+
+    steps: int  # env steps of a block
+    per_batch: int  # blocks of a batch, of all learners together
+    max_lag: int | None
+    actors: tuple[Work, ...]  # each one's part of a block: its envs, and without ``servers`` its acting
+    halves: int = 1  # groups of envs of an actor, of which one is stepped while the other is acted for
+    servers: tuple[Work, ...] = ()  # the inference workers' part of a block
+    learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
+    learners: int = 1  # the first of ``learn``
+    cores: float
+
+    @property
+    def places(self) -> int:
+        groups = len(self.actors) * self.halves
+        return 2 * max(groups, self.per_batch) if self.max_lag is None else self.per_batch * (self.max_lag + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Shares of a worker's time, 0..1."""
+
+    worked: float = 0.0
+    preempted: float = 0.0
+    starved: float = 0.0
+    blocked: float = 0.0
+    steps: bool = False  # it steps envs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the model says of a ring."""
+
+    steps_per_s: float
+    lag: float  # versions, mean over rows
+    workers: Mapping[str, Spent] = field(default_factory=dict)
+
+
+def predict(ring: Ring) -> Outcome:
+    """Simulate the ring until it runs evenly, and measure it then."""
+    return _Run(ring).outcome()
+
+
+class _Clock:
+    """Seconds of one worker by state; what is not added is the rest. ``groups`` of envs that it steps, if it does."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+        self.worked = self.preempted = self.starved = self.blocked = 0.0
+
+    def values(self) -> tuple[float, float, float, float]:
+        return self.worked, self.preempted, self.starved, self.blocked
+
+
+class _Run:
+    def __init__(self, ring: Ring) -> None:
+        self._ring, self._simulation = ring, Simulation()
+        self._cores = Cores(self._simulation, ring.cores)
+        self._groups = len(ring.actors) * ring.halves
+        self._tokens: list[deque[int]] = [deque() for _ in range(self._groups if ring.max_lag == 0 else 1)]
+        self._lags: dict[int, float] = {}  # by block that is complete: the mean version of its rows
+        self._order: deque[int] = deque()  # in which blocks came to be complete
+        self._next = self._version = 0
+        self._lag_sum = self._published = 0.0  # when the newest version was
+        self._dealt, self._complete, self._busy = Gate(self._simulation), Gate(self._simulation), Gate(self._simulation)
+        self._taken = [False] * len(ring.actors)  # an actor steps one of its groups at a time
+        self._serving = [False] * len(ring.servers)
+        self._blocks = [0] * len(ring.actors)
+        self._clocks: dict[str, _Clock] = {}
+        self._part = Gate(self._simulation)
+        self._begun = 0  # batches that were begun to be learned from
+        self._learned = [0] * len(ring.learn)
+        self._deal(range(ring.places))
+        for actor in range(len(ring.actors)):
+            clock = self._clock(f"actor {actor}", ring.halves)
+            for half in range(ring.halves):
+                self._simulation.start(self._acts(actor, actor * ring.halves + half, clock))
+        for k, work in enumerate(ring.learn):
+            title = f"learner {k}" if k < ring.learners else f"shard {k - ring.learners}"
+            self._simulation.start(self._learns(k, work, self._clock("learner" if title == "learner 0" else title)))
+
+    def _clock(self, title: str, groups: int = 0) -> _Clock:
+        return self._clocks.setdefault(title, _Clock(groups))
+
+    def outcome(self) -> Outcome:
+        ring, simulation = self._ring, self._simulation
+        warm = max(WARM * -(-ring.places // ring.per_batch), 2)
+        last = warm + MEASURED
+        went = self._until(warm)
+        blocks = list(self._blocks)
+        before, lag_before = {title: clock.values() for title, clock in self._clocks.items()}, self._lag_sum
+        at = self._published
+        version = self._version
+        while went and (self._version < last or min(b - a for a, b in zip(blocks, self._blocks, strict=True)) < BLOCKS):
+            if simulation.events > EVENTS and self._version > version:
+                break
+            went = simulation.step()
+        span, batches = self._published - at, self._version - version
+        if not went or span <= 0.0:
+            return Outcome(steps_per_s=0.0, lag=0.0)
+        workers = {}
+        for title, clock in self._clocks.items():
+            spent = [(b - a) / (simulation.now - at) for a, b in zip(before[title], clock.values(), strict=True)]
+            waits = max(clock.groups, 1)  # each of them waits, and one at a time works
+            workers[title] = Spent(
+                worked=spent[0], preempted=max(spent[1], 0.0), starved=spent[2] / waits, blocked=spent[3] / waits,
+                steps=clock.groups > 0,
+            )  # fmt: skip
+        rate = batches * ring.per_batch * ring.steps / span
+        return Outcome(
+            steps_per_s=rate, lag=(self._lag_sum - lag_before) / max(batches * ring.per_batch, 1), workers=workers
+        )  # fmt: skip
+
+    def _until(self, version: int) -> bool:
+        while self._version < version:
+            if not self._simulation.step():
+                return False
+        return True
+
+    def _deal(self, sequences: Sequence[int] | range) -> None:
+        for sequence in sequences:
+            self._tokens[sequence % len(self._tokens)].append(sequence)
+        self._dealt.open()
+
+    def _works(self, work: Work, share: float, clock: _Clock) -> Process:
+        """Do a share of this work, on the cores and elsewhere."""
+        began = self._simulation.now
+        if work.cpu_s > 0.0:
+            yield Use(self._cores, work.cpu_s * share, work.threads)
+        clock.preempted += self._simulation.now - began - work.cpu_s * share
+        if work.sleep_s > 0.0:
+            yield work.sleep_s * share
+        clock.worked += work.seconds * share
+
+    def _acts(self, actor: int, group: int, clock: _Clock) -> Process:
+        ring, simulation = self._ring, self._simulation
+        mine = self._tokens[group % len(self._tokens)]
+        server = actor % len(ring.servers) if ring.servers else 0
+        serves = self._clock(f"inference {server}") if ring.servers else clock
+        for _ in itertools.count():
+            began = simulation.now
+            while not mine:
+                yield self._dealt
+            clock.blocked += simulation.now - began
+            sequence, versions = mine.popleft(), 0.0
+            for _ in range(CHUNKS):
+                versions += self._version / CHUNKS
+                while self._taken[actor]:
+                    yield self._busy
+                self._taken[actor] = True
+                yield from self._works(ring.actors[actor], 1 / CHUNKS, clock)
+                self._taken[actor] = False
+                self._busy.open()
+                if ring.servers:
+                    began = simulation.now
+                    while self._serving[server]:
+                        yield self._busy
+                    self._serving[server] = True
+                    yield from self._works(ring.servers[server], 1 / CHUNKS, serves)
+                    self._serving[server] = False
+                    self._busy.open()
+                    clock.starved += simulation.now - began
+            self._blocks[actor] += 1
+            self._lags[sequence] = versions
+            self._order.append(sequence)
+            self._complete.open()
+
+    def _batch(self) -> list[int] | None:
+        """The blocks of the next batch, in the order in which they were dealt, or without a bound in that of completion."""
+        ring = self._ring
+        if ring.max_lag is None:
+            found = list(itertools.islice(self._order, ring.per_batch))
+        else:
+            found = [s for s in range(self._next, self._next + ring.per_batch) if s in self._lags]
+        if len(found) < ring.per_batch:
+            return None
+        for sequence in found:
+            self._order.remove(sequence)
+        self._next += ring.per_batch
+        return found
+
+    def _learns(self, rank: int, work: Work, clock: _Clock) -> Process:
+        """One of those who work on a batch: it is begun by the first of them, and over when the last one is through."""
+        simulation = self._simulation
+        for number in itertools.count():
+            began = simulation.now
+            while self._begun <= number:
+                if rank == 0 and (batch := self._batch()) is not None:
+                    self._current = batch
+                    self._begun += 1
+                    self._part.open()
+                    break
+                yield self._complete if rank == 0 else self._part
+            clock.starved += simulation.now - began
+            yield from self._works(work, 1.0, clock)
+            self._learned[rank] += 1
+            began = simulation.now
+            if min(self._learned) > number:
+                self._publish()
+                self._part.open()
+            while min(self._learned) <= number:
+                yield self._part
+            clock.blocked += simulation.now - began
+
+    def _publish(self) -> None:
+        for sequence in self._current:
+            self._lag_sum += self._version - self._lags.pop(sequence)
+        self._version, self._published = self._version + 1, self._simulation.now
+        self._deal([sequence + self._ring.places for sequence in self._current])

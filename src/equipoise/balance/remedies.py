@@ -1,0 +1,182 @@
+"""What would help a run, by how much, and what it costs: the model's answers for the changes that a user can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from equipoise.balance.calibrate import Calibrated, changed
+from equipoise.balance.model import Ring, Work, predict
+from equipoise.types import Placement, Program, learning
+
+HELPS = 1.05  # what gains less is not worth a word
+NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
+MARGIN = 0.05  # of a prediction, and half of what the model was off for the run as it is
+NAMED = 1.1  # what gains less where it is relieved does not hold a run back
+SLOW = 2.0  # an actor is behind that takes so many times as long for a block as the usual one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    change: str  # what to do, as a user types it
+    costs: str  # what that costs besides
+    steps_per_s: float
+    gain: float  # steps/s with it over steps/s now
+    low: float
+    high: float  # the interval of the gain
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None) -> list[Remedy]:
+    """The changes that help: actors to mend, settings, and then the machine, of each the best first.
+
+    ``allowed`` raises ValueError for a Program that cannot be.
+    """
+    settings, machine = [], []
+    for change, costs, program in changes(known.program):
+        try:
+            allowed(program)
+            ring = changed(known, program)
+        except ValueError:
+            continue
+        settings.append(remedy(known, change, costs, ring))
+    mended = []
+    if behind := _behind(known.ring):
+        who = "actor " + " and ".join(map(str, behind[:3])) + ("" if len(behind) <= 3 else f" and {len(behind) - 3} more")
+        mended.append(remedy(known, f"{who} as fast as the others", "", _mended(known.ring, behind)))
+    for change, costs, ring in machines(known.ring):
+        machine.append(remedy(known, change, costs, ring))
+    return [*_ranked(mended), *_ranked(settings), *_ranked(machine)]
+
+
+def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
+    """Return those that help, from the order of their costs: a cheaper one that gains nearly as much stays first."""
+    found = [one for one in found if one.gain >= HELPS]
+    ranked: list[Remedy] = []
+    while found:
+        best = max(one.gain for one in found)
+        first = next(one for one in found if one.gain >= NEARLY * best)
+        found.remove(first)
+        ranked.append(first)
+    return ranked
+
+
+def advice(found: Sequence[Remedy]) -> str:
+    """The first of them as the end of a sentence."""
+    if not found:
+        return f"no change of one setting would make {HELPS:.2f} times the steps/s"
+    best = found[0]
+    return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (f" ({best.costs})" if best.costs else "")
+
+
+def remedy(known: Calibrated, change: str, costs: str, ring: Ring) -> Remedy:
+    """What this ring would gain."""
+    gain = predict(ring).steps_per_s / known.outcome.steps_per_s
+    off = MARGIN + abs(1.0 - known.fit) / 2
+    return Remedy(
+        change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
+    )  # fmt: skip
+
+
+def cause(known: Calibrated) -> str:
+    """What holds the ring back: the part of it whose relief would gain most; "" where none would gain much.
+
+    One of "straggler", "lag", "servers", "learners", "shards" and "actors".
+    """
+    ring, learners = known.ring, known.ring.learners
+    relieved = {
+        "servers": replace(ring, servers=tuple(work.times(0.5) for work in ring.servers)),
+        "learners": replace(ring, learn=(*(work.times(0.5) for work in ring.learn[:learners]), *ring.learn[learners:])),
+        "shards": replace(ring, learn=(*ring.learn[:learners], *(work.times(0.5) for work in ring.learn[learners:]))),
+        "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
+    }
+    if ring.max_lag is not None:
+        relieved["lag"] = replace(ring, max_lag=max(2 * ring.max_lag, 2))
+        if behind := _behind(ring):
+            relieved["straggler"] = _mended(ring, behind)
+    gains = {name: predict(other).steps_per_s / known.outcome.steps_per_s for name, other in relieved.items()}
+    most = max(gains, key=lambda name: gains[name])
+    return most if gains[most] >= NAMED else ""
+
+
+def _behind(ring: Ring) -> list[int]:
+    """The actors that take much longer for a block than the usual one."""
+    usual = _usual(ring).seconds
+    return [k for k, work in enumerate(ring.actors) if work.seconds >= SLOW * usual]
+
+
+def _usual(ring: Ring) -> Work:
+    return sorted(ring.actors, key=lambda work: work.seconds)[(len(ring.actors) - 1) // 2]
+
+
+def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
+    """The ring in which those are as fast as the others."""
+    return replace(ring, actors=tuple(_usual(ring) if k in behind else work for k, work in enumerate(ring.actors)))
+
+
+def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
+    """Changes of settings: what to type, what it costs, and the Program with it. The cheapest come first."""
+    place = program.placement
+    policy = next(iter(learning(program).values()))
+    if policy.replay is None:
+        lags = (1, 2) if place.max_lag == 0 else (place.max_lag + 1, 2 * place.max_lag + 1) if place.max_lag else ()
+        for lag in dict.fromkeys(lags):
+            yield f"--max-lag {lag}", f"rows up to {lag} version{'s' * (lag > 1)} old", _place(program, max_lag=lag)
+        if place.max_lag:
+            yield "--max-lag none", "rows as old as the slowest actor makes them", _place(program, max_lag=None)
+    elif place.max_lag == 0:
+        yield "--max-lag 1", "acting is up to one version behind", _place(program, max_lag=1)
+    if place.inference == "central":
+        count = 2 * place.inference_workers
+        if count <= place.actors:
+            costs = f"{count} processes that act"
+            yield f"--set placement.inference_workers={count}", costs, _place(program, inference_workers=count)
+    if policy.replay is not None:
+        if policy.replay.shards > 1 or place.actors % 2 == 0:
+            count = 2 * policy.replay.shards
+            shards = replace(policy, replay=replace(policy.replay, shards=count))
+            if policy.replay.shards > 1:
+                yield f"--set replay.shards={count}", f"{count} processes that keep rows", _policy(program, shards)
+        if (updates := policy.replay.updates // 2) >= 1:
+            fewer = replace(policy, replay=replace(policy.replay, updates=updates))
+            yield f"--set replay.updates={updates}", "half the updates for each row", _policy(program, fewer)
+    for count in (2 * place.actors, 4 * place.actors)[: 1 if policy.replay is not None else 2]:
+        costs = f"{count} processes that step envs"
+        if policy.replay is not None:
+            costs += ", and twice the rows for each update"
+        yield f"--actors {count}", costs, _place(program, actors=count)
+    yield (
+        f"--learners {2 * place.learners}",
+        f"{2 * place.learners} processes that learn",
+        _place(program, learners=2 * place.learners),
+    )
+    if place.learners > 1 and place.learners % 2 == 0:
+        count = place.learners // 2
+        yield f"--learners {count}", "", _place(program, learners=count)
+    if (epochs := getattr(policy.algorithm, "epochs", 1) // 2) >= 1:
+        fewer = replace(policy, algorithm=replace(policy.algorithm, epochs=epochs))
+        yield f"--set algorithm.epochs={epochs}", "fewer passes over each batch", _policy(program, fewer)
+
+
+def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
+    """What no setting changes."""
+    yield f"{2 * ring.cores:g} cores", "a larger machine", replace(ring, cores=2 * ring.cores)
+    yield "an env twice as fast", "", replace(ring, actors=tuple(work.times(0.5) for work in ring.actors))
+    yield (
+        "a learner twice as fast",
+        "a faster device or a smaller net",
+        replace(ring, learn=tuple(work.times(0.5) for work in ring.learn)),
+    )
+
+
+def _place(program: Program, **settings: Any) -> Program:
+    place: Placement = replace(program.placement, **settings)
+    return replace(program, placement=place)
+
+
+def _policy(program: Program, policy: Any) -> Program:
+    name = next(iter(learning(program)))
+    return replace(program, policies={**program.policies, name: policy})

@@ -1,0 +1,49 @@
+"""A prediction as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from equipoise.balance.model import Outcome, Spent
+from equipoise.console.tables import columns
+
+if TYPE_CHECKING:
+    from equipoise.api.predicting import Prediction
+
+STATES = ("worked", "preempted", "starved", "blocked")
+
+
+def lines(found: Prediction) -> Iterator[str]:
+    """The prediction beside what was measured; without changes, what would help."""
+    model = found.now.steps_per_s
+    yield f"measured: {found.measured:,.0f} steps/s (the model comes to {model:,.0f})"
+    if found.change is None or found.asked is None:
+        yield from _table(found.now)
+        if not found.remedies:
+            yield "No change of one setting would make it faster."
+            return
+        rows = [[one.change, one.costs, f"{one.gain:.2f}", f"{one.low:.2f} to {one.high:.2f}"] for one in found.remedies]
+        yield from columns(["what would help", "it costs", "times", "between"], rows, left=2, width=None)
+        return
+    for key, (was, now) in found.changes.items():
+        yield f"changed: {key} {was!r} -> {now!r}"
+    one = found.change
+    low, high = (one.steps_per_s / one.gain * x for x in (one.low, one.high))
+    yield f"predicted: {one.steps_per_s:,.0f} steps/s, {low:,.0f} to {high:,.0f}: {one.gain:.2f} times"
+    yield from _table(found.asked)
+
+
+def _table(outcome: Outcome) -> Iterator[str]:
+    rows = [[name, *(f"{getattr(spent, state):.0%}" for state in STATES)] for name, spent in _folded(outcome.workers).items()]
+    yield f"lag: {outcome.lag:.2f} versions, mean over rows"
+    yield from columns(["worker", "works", "waits for a core", "starved", "blocked"], rows, left=1, width=None)
+
+
+def _folded(workers: Mapping[str, Spent]) -> dict[str, Spent]:
+    """Actors that are alike are one line."""
+    actors = [name for name, one in workers.items() if one.steps]
+    if len(actors) < 5:
+        return dict(workers)
+    mean = Spent(**{state: sum(getattr(workers[name], state) for name in actors) / len(actors) for state in STATES})
+    return {f"{len(actors)} actors": mean} | {name: one for name, one in workers.items() if name not in actors}

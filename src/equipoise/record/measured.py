@@ -1,0 +1,58 @@
+"""What the workers of a recorded run measured: the model of its ring, from ``run.json`` and ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+from equipoise.balance.calibrate import Calibrated, calibrate
+from equipoise.balance.shares import SECONDS, Shares, Side, add
+from equipoise.record.directory import METRICS, RunDirectory
+from equipoise.schema import Anything, Each, Flag, Number, Schema, Text, check
+
+NAMES = tuple(field.name for field in fields(Shares))
+WORKER: Schema = {name: Number(-1e12, 1e12) for name in SECONDS} | {
+    "kind": Text(100), "side": Text(among=get_args(Side)), "serves": Flag(), "*": Anything(),
+}  # fmt: skip
+
+
+def measured(run: RunDirectory) -> Calibrated:
+    """Calibrate the model by what the workers of a run said between its first record and its newest one.
+
+    ValueError where they said too little, or a run has no actors of its own machine's.
+    """
+    where = run.path / METRICS
+    if run.run["on"] != "process":
+        raise ValueError(
+            f"{run.path}: expected a run with --on process, got one on {run.run['on']}: its workers take other turns"
+        )
+    if run.program.source.dataset:
+        raise ValueError(f"{run.path}: expected a run with actors, got one that learns from recorded rows alone")
+    lines = [line for line in run.metrics() if not line.get("final") and "balance" in line]
+    if not lines:
+        raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")
+    balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in lines[len(lines) > 1 :]])
+    found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1))
+    if found is None:
+        raise ValueError(f"{where}: expected records in which every worker did something, got too little; let the run go on")
+    return found
+
+
+def _read(balance: Any, where: str) -> dict[str, Shares]:
+    for title, worker in balance.items() if isinstance(balance, Mapping) else ():
+        if isinstance(worker, Mapping) and (missing := [name for name in NAMES if name not in worker]):
+            raise ValueError(f"{where}: expected what this version measures of {title}, got no {missing[0]}: another wrote it")
+    rows = check(balance, Each(WORKER), where)
+    return {title: Shares(**{name: row[name] for name in NAMES}) for title, row in rows.items()}
+
+
+def _sum(lines: Sequence[Mapping[str, Shares]]) -> dict[str, Shares]:
+    """The seconds of several records; of the workers of the last one."""
+    found = {}
+    for title, last in lines[-1].items():
+        total = add(line[title] for line in lines if title in line)
+        found[title] = Shares(
+            **{name: max(getattr(total, name), 0.0) for name in SECONDS}, kind=last.kind, side=last.side, serves=last.serves
+        )
+    return found

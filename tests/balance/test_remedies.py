@@ -1,0 +1,114 @@
+"""What is advised for rings whose costs are known, and how a ring follows from a changed Program."""
+
+from dataclasses import replace
+
+import pytest
+
+from equipoise import api
+from equipoise.balance.calibrate import calibrate, changed, unpredictable
+from equipoise.balance.remedies import advice, remedies
+from equipoise.balance.shares import Shares
+
+SECONDS = 100.0
+
+
+def program(algorithm="impala", **options):
+    given = {"actors": 4, "envs_per_actor": 4, "unroll": 10, "batch": 16, "max_lag": 1, "recipe": False}
+    return api.program("CartPole-v1", algorithm, **given | options)
+
+
+def measured(one, *, block_s, learn_s, rate=None, behind=1.0, cpu=0.0):
+    """What workers say that sleep so long for a block and for a batch; ``rate``: batches a second."""
+    of, places = one.placement.actors, 4 * ((one.placement.max_lag or 1) + 1)
+    rate = rate or (1.0 / max(block_s, learn_s) if behind == 1.0 else places / of / (block_s * behind))
+    found = {}
+    for k in range(of):
+        blocks = rate * SECONDS if behind == 1.0 else SECONDS / (block_s * behind) * (1 if k == 0 else (places - 1) / (of - 1))
+        took = blocks * block_s * (behind if k == 0 else 1.0)
+        found[f"actor {k}"] = Shares(
+            worked=took, asleep=took * (1 - cpu), blocked=SECONDS - took, done=blocks, kind="actor", side="sampling"
+        )
+    took = rate * SECONDS * learn_s
+    found["learner"] = Shares(
+        worked=took, asleep=took, starved=SECONDS - took, done=rate * SECONDS, kind="learner", side="learning"
+    )  # fmt: skip
+    return found
+
+
+def known(one, **options):
+    made = calibrate(one, measured(one, **options), cores=2)
+    assert made is not None and made.fit == pytest.approx(1.0, abs=0.06)
+    return made
+
+
+def test_actors_that_sleep_are_helped_by_more_actors():
+    found = remedies(known(program(), block_s=0.1, learn_s=0.01))
+    more = next(one for one in found if one.change == "--actors 8")
+    assert more.gain == pytest.approx(2 * 0.1 / 0.11, rel=0.05), "the 8 places of a lag of 1"
+    assert more.low < more.gain < more.high and "8 processes that step envs" in more.costs
+    free = remedies(known(program(max_lag=None), block_s=0.1, learn_s=0.01))
+    assert free[0].change == "--actors 16" and free[0].gain == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_learner_that_sleeps_is_helped_by_learners_and_not_by_actors():
+    found = remedies(known(program(), block_s=0.02, learn_s=0.1))
+    assert found[0].change == "--learners 2" and found[0].gain == pytest.approx(100 / 54, rel=0.05), "and 4 ms for the sums"
+    assert not any("--actors" in one.change for one in found)
+
+
+def test_lockstep_is_helped_by_a_lag():
+    one = program(max_lag=0)
+    found = remedies(known(one, block_s=0.1, learn_s=0.1, rate=5.0))
+    lag = next(remedy for remedy in found if remedy.change == "--max-lag 1")
+    assert lag.gain == pytest.approx(2.0, rel=0.05) and lag.costs == "rows up to 1 version old"
+
+
+def test_a_slow_actor_is_named():
+    found = remedies(known(program(), block_s=0.01, learn_s=0.01, behind=20.0))
+    assert found[0].change == "actor 0 as fast as the others" and found[0].gain > 10
+    assert any(one.change == "--max-lag none" for one in found)
+
+
+def test_nothing_helps_where_all_is_busy():
+    assert "no change of one setting" in advice([])
+
+
+def test_what_is_refused_is_not_advised():
+    def refuse(made):
+        if made.placement.actors > 4:
+            raise ValueError("no memory")
+
+    found = remedies(known(program(), block_s=0.1, learn_s=0.01), allowed=refuse)
+    assert found and not any("--actors" in one.change for one in found)
+
+
+def test_too_little_is_not_judged():
+    one = program()
+    few = {name: replace(shares, done=0.5) for name, shares in measured(one, block_s=0.1, learn_s=0.01).items()}
+    assert calibrate(one, few, cores=2) is None
+    assert calibrate(one, {}, cores=2) is None
+
+
+def test_a_ring_follows_its_program():
+    made = known(program(), block_s=0.1, learn_s=0.04)
+    ring = changed(made, program(unroll=20, batch=32, actors=6))
+    assert (ring.steps, ring.per_batch, len(ring.actors)) == (80, 8, 6)
+    assert ring.actors[5].seconds == pytest.approx(0.2)
+    assert ring.learn[0].seconds == pytest.approx(0.04 * 4)
+    two = changed(made, program(learners=2))
+    assert [work.seconds for work in two.learn] == pytest.approx([0.024, 0.024])
+
+
+def test_updates_of_a_replay_are_the_learner_s_work():
+    one = program("dqn", batch=32, settings=["replay.updates=8"])
+    made = known(one, block_s=0.01, learn_s=0.1)
+    ring = changed(made, program("dqn", batch=32, settings=["replay.updates=2"]))
+    assert ring.learn[0].seconds == pytest.approx(0.1 / 4)
+
+
+def test_a_change_that_the_model_does_not_know_is_refused():
+    made = known(program(), block_s=0.1, learn_s=0.04)
+    with pytest.raises(ValueError, match=r"^placement\.threads: the model does not know"):
+        changed(made, program(threads=2))
+    assert unpredictable(program(), program(settings=["algorithm.hidden=[512]"])) == ["algorithm.hidden"]
+    assert unpredictable(program(), program(steps=10, seed=3)) == []

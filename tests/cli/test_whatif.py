@@ -1,0 +1,91 @@
+"""``equipoise whatif``: predictions from a run that was made, and from files that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.cli import app
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run with a lag of 1, whose records are many."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    made = eq.train(
+        "CartPole-v1", "impala", steps=20_000, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=1, recipe=False,
+        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
+    )  # fmt: skip
+    for _ in made:
+        pass
+    return out
+
+
+def asked(*words):
+    found = CliRunner().invoke(app, ["whatif", *map(str, words)])
+    return found.exit_code, " ".join(found.output.split())
+
+
+def test_without_changes_it_says_what_would_help(run):
+    code, said = asked(run)
+    assert code == 0 and "measured:" in said and "versions, mean over rows" in said
+    assert ("what would help" in said) or ("No change of one setting" in said)
+    found = eq.whatif(run)
+    assert found.measured > 0 and found.change is None
+    assert all(one.gain >= 1.05 for one in found.remedies)
+
+
+def test_with_changes_it_predicts(run):
+    code, said = asked(run, "--max-lag", 0)
+    assert code == 0 and "changed: placement.max_lag 1 -> 0" in said and "lag: 0.00 versions" in said
+    found = eq.whatif(run, max_lag=0)
+    assert found.change is not None and found.change.gain <= 1.02, "in lockstep nothing is faster"
+    assert found.change.low < found.change.gain < found.change.high
+    code, said = asked(run, "--actors", 4, "--set", "algorithm.entropy=0.02", "--json")
+    assert code == 2 and "algorithm.entropy: the model does not know what a change of it does" in said
+    code, said = asked(run, "--actors", 4, "--json")
+    assert code == 0 and json.loads(said)["changes"] == {"placement.actors": [2, 4]}
+
+
+def test_what_cannot_be_is_refused(run):
+    code, said = asked(run, "--batch", 12)
+    assert code == 2 and "batch" in said and "multiple" in said
+    code, said = asked(run, "--actrs", 4)
+    assert code == 2 and "--actors" in said
+
+
+def test_files_that_say_too_little(run, tmp_path):
+    code, said = asked(tmp_path / "none")
+    assert code == 2 and "expected a run directory" in said
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+
+    def write(found):
+        (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+
+    write([])
+    code, said = asked(other)
+    assert code == 2 and "expected records, got none" in said
+    write([line | {"balance": {title: row | {"done": 0.0} for title, row in line["balance"].items()}} for line in lines])
+    code, said = asked(other)
+    assert code == 2 and "let the run go on" in said
+    for row in lines[1]["balance"].values():
+        del row["done"]
+    write(lines)
+    code, said = asked(other)
+    assert code == 2 and "got no done: another wrote it" in said
+    lines[1]["balance"] = {"learner": "much"}
+    write(lines)
+    code, said = asked(other)
+    assert code == 2 and "learner" in said
+    made = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps(made | {"on": "serial"}))
+    code, said = asked(other)
+    assert code == 2 and "expected a run with --on process, got one on serial" in said
