@@ -1,9 +1,9 @@
 """A model of the ring: from what a piece of work takes to steps/s, the shares of the time, and the lag.
 
-The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group of envs. Its place is dealt
-when the batch that was there has been learned from, so a bound on the lag holds workers back here where it does in a run.
-All workers of a machine share its cores. What is not in it: caches and memory bandwidth, and the difference between one unroll
-and the next.
+The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group of envs, and the place of a
+block is dealt again when the batch that was there has been learned from. So a bound on the lag holds workers back here where it
+does in a run. All workers of a machine share its cores. What is not in the model: caches and memory bandwidth, and the difference
+between one unroll and the next.
 """
 
 from __future__ import annotations
