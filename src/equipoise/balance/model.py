@@ -2,8 +2,8 @@
 
 The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group of envs, and the place of a
 block is dealt again when the batch that was there has been learned from. So a bound on the lag holds workers back here where it
-does in a run. All workers of a machine share its cores. What is not in the model: caches and memory bandwidth, and the difference
-between one unroll and the next.
+does in a run. All workers of a machine share its cores. What is not in the model: caches and memory bandwidth, and the
+difference between one unroll and the next.
 """
 
 from __future__ import annotations
