@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/soak.py [--minutes 60]
 
-Ray has to be installed in that environment; the nodes are raylets on this machine. Eight actors step 8 envs in turn that sleep 10 ms
-each, IMPALA learns on, and a checkpoint is made every two minutes. Memory and descriptors of all processes of the run are read every
-ten seconds. The slope is a line through what was read after the first sixth.
+Ray has to be installed in that environment; the nodes are raylets on this machine. Eight actors step 8 envs in turn that sleep
+10 ms each, IMPALA learns on, and a checkpoint is made every two minutes. Memory and descriptors of all processes of the run are
+read every ten seconds. The slope is a line through what was read after the first sixth.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ def main() -> int:
             counts = [one[2] for one in late]
             rows.append([title[:40], f"{late[-1][1]:.0f}", f"{slope:+.2f}", f"{min(counts)} to {max(counts)}"])
     print(table(["process", "MB", "MB/h", "descriptors"], rows))
-    print(
-        f"{lines[-1]['env_steps']:,} steps, {lines[-1]['updates']:,} updates; object stores hold {held:.1f} MB, {spilled} files spilled"
-    )
+    last = lines[-1]
+    print(f"{last['env_steps']:,} steps, {last['updates']:,} updates; stores hold {held:.1f} MB, {spilled} files spilled")
     return 0
 
 
