@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-FILE = re.compile(r"\.(json|jsonl|safetensors)(, line \d+)?$")  # what a place within a file begins with
+FILE = re.compile(r"\.(json|jsonl|safetensors|toml)(, line \d+)?$")  # what a place within a file begins with
 LARGEST = sys.float_info.max
 MOST = 1 << 53  # of a count: a version, a step, a row
 LONGEST = 200  # letters of a value that an error shows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equipoise.api.evaluating import collect, evaluate
+from equipoise.api.forecasting import forecast
 from equipoise.api.playing import Player, load
 from equipoise.api.plotting import plot
 from equipoise.api.predicting import whatif
@@ -12,6 +13,6 @@ from equipoise.api.training import NothingToDo, resume, train
 from equipoise.api.watching import watch
 
 __all__ = [
-    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "load", "measurable", "play", "plot",
-    "program", "resume", "train", "watch", "whatif",
+    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "forecast", "load", "measurable", "play",
+    "plot", "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip

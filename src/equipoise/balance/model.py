@@ -9,6 +9,7 @@ difference between one unroll and the next.
 from __future__ import annotations
 
 import itertools
+import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
 
 CHUNKS = 4  # pieces of a block, each with weights of its own moment, and between which cores and servers are shared
 EVENTS = 60_000  # most of a prediction: about a quarter of a second
-WARM = 3  # batches in each place before anything is measured
+WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
 MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
 BLOCKS = 3
 
@@ -39,6 +40,19 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine other than the learners'. It has the next so many of the ring's actors."""
+
+    actors: int
+    cores: float
+    block_s: float = 0.0  # that a block needs on its link to home, if nothing else is on it
+    version_s: float = 0.0  # a version on the way back
+    latency_s: float = 0.0  # of a message
+    lost_s: float = 0.0  # mean time until it is lost, with the blocks that are begun there; 0: never
+    back_s: float = 0.0  # until there is another one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
     """A run as the model knows it."""
 
@@ -51,6 +65,9 @@ class Ring:
     learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
     learners: int = 1  # the first of ``learn``
     cores: float
+    nodes: tuple[Node, ...] = ()  # the first actors are there, the others at home
+    home_block_s: float = 0.0  # that a block needs on home's link
+    home_version_s: float = 0.0  # and a version to one node
 
     @property
     def places(self) -> int:
@@ -75,12 +92,13 @@ class Outcome:
 
     steps_per_s: float
     lag: float  # versions, mean over rows
+    fetches_per_s: float = 0.0  # versions that went to a node
     workers: Mapping[str, Spent] = field(default_factory=dict)
 
 
-def predict(ring: Ring) -> Outcome:
-    """Simulate the ring until it runs evenly, and measure it then."""
-    return _Run(ring).outcome()
+def predict(ring: Ring, *, events: int = EVENTS) -> Outcome:
+    """Simulate the ring until it runs evenly, and measure it then, for so many ``events`` at most."""
+    return _Run(ring).outcome(events)
 
 
 class _Clock:
@@ -94,6 +112,17 @@ class _Clock:
         return self.worked, self.preempted, self.starved, self.blocked
 
 
+class _Node:
+    """What becomes of a node while the simulation goes on."""
+
+    def __init__(self, simulation: Simulation, of: Node) -> None:
+        self.of, self.cores = of, Cores(simulation, of.cores)
+        self.up, self.down = Cores(simulation, 1.0), Cores(simulation, 1.0)
+        self.gate = Gate(simulation)  # it has a version, or is back
+        self.version, self.lives = -1, 0
+        self.fetching = self.gone = False
+
+
 class _Run:
     def __init__(self, ring: Ring) -> None:
         self._ring, self._simulation = ring, Simulation()
@@ -102,7 +131,7 @@ class _Run:
         self._tokens: list[deque[int]] = [deque() for _ in range(self._groups if ring.max_lag == 0 else 1)]
         self._lags: dict[int, float] = {}  # by block that is complete: the mean version of its rows
         self._order: deque[int] = deque()  # in which blocks came to be complete
-        self._next = self._version = 0
+        self._next = self._version = self._fetched = 0
         self._lag_sum = self._published = 0.0  # when the newest version was
         self._dealt, self._complete, self._busy = Gate(self._simulation), Gate(self._simulation), Gate(self._simulation)
         self._taken = [False] * len(ring.actors)  # an actor steps one of its groups at a time
@@ -112,6 +141,12 @@ class _Run:
         self._part = Gate(self._simulation)
         self._begun = 0  # batches that were begun to be learned from
         self._learned = [0] * len(ring.learn)
+        self._up, self._down = Cores(self._simulation, 1.0), Cores(self._simulation, 1.0)  # home's link, each way
+        self._nodes = [_Node(self._simulation, node) for node in ring.nodes]
+        self._node = [node for node, of in zip(self._nodes, ring.nodes, strict=True) for _ in range(of.actors)]
+        for number, node in enumerate(self._nodes):
+            if node.of.lost_s > 0.0:
+                self._simulation.start(self._loses(node, random.Random(number)))
         self._deal(range(ring.places))
         for actor in range(len(ring.actors)):
             clock = self._clock(f"actor {actor}", ring.halves)
@@ -124,19 +159,20 @@ class _Run:
     def _clock(self, title: str, groups: int = 0) -> _Clock:
         return self._clocks.setdefault(title, _Clock(groups))
 
-    def outcome(self) -> Outcome:
+    def outcome(self, events: int) -> Outcome:
         ring, simulation = self._ring, self._simulation
-        warm = max(WARM * -(-ring.places // ring.per_batch), 2)
+        warm = min(max(WARM * -(-ring.places // ring.per_batch), 2), MOST_WARM)
         last = warm + MEASURED
         went = self._until(warm)
         blocks = list(self._blocks)
         before, lag_before = {title: clock.values() for title, clock in self._clocks.items()}, self._lag_sum
         at = self._published
-        version = self._version
-        while went and (self._version < last or min(b - a for a, b in zip(blocks, self._blocks, strict=True)) < BLOCKS):
-            if simulation.events > EVENTS and self._version > version:
-                break
-            went = simulation.step()
+        version, fetched = self._version, self._fetched
+        enough = False
+        while went and not enough:
+            went = self._until(self._version + 1)
+            each = min(b - a for a, b in zip(blocks, self._blocks, strict=True))
+            enough = simulation.events > events or (self._version >= last and each >= BLOCKS)
         span, batches = self._published - at, self._version - version
         if not went or span <= 0.0:
             return Outcome(steps_per_s=0.0, lag=0.0)
@@ -150,7 +186,8 @@ class _Run:
             )  # fmt: skip
         rate = batches * ring.per_batch * ring.steps / span
         return Outcome(
-            steps_per_s=rate, lag=(self._lag_sum - lag_before) / max(batches * ring.per_batch, 1), workers=workers
+            steps_per_s=rate, lag=(self._lag_sum - lag_before) / max(batches * ring.per_batch, 1), workers=workers,
+            fetches_per_s=(self._fetched - fetched) / span,
         )  # fmt: skip
 
     def _until(self, version: int) -> bool:
@@ -162,13 +199,13 @@ class _Run:
     def _deal(self, sequences: Sequence[int] | range) -> None:
         for sequence in sequences:
             self._tokens[sequence % len(self._tokens)].append(sequence)
-        self._dealt.open()
+        self._dealt.open(None if len(self._tokens) > 1 else len(sequences))
 
-    def _works(self, work: Work, share: float, clock: _Clock) -> Process:
-        """Do a share of this work, on the cores and elsewhere."""
+    def _works(self, work: Work, share: float, clock: _Clock, cores: Cores | None = None) -> Process:
+        """Do a share of this work, on the cores of home or of another machine, and elsewhere."""
         began = self._simulation.now
         if work.cpu_s > 0.0:
-            yield Use(self._cores, work.cpu_s * share, work.threads)
+            yield Use(cores or self._cores, work.cpu_s * share, work.threads)
         clock.preempted += self._simulation.now - began - work.cpu_s * share
         if work.sleep_s > 0.0:
             yield work.sleep_s * share
@@ -176,6 +213,7 @@ class _Run:
 
     def _acts(self, actor: int, group: int, clock: _Clock) -> Process:
         ring, simulation = self._ring, self._simulation
+        node = self._node[actor] if actor < len(self._node) else None
         mine = self._tokens[group % len(self._tokens)]
         server = actor % len(ring.servers) if ring.servers else 0
         serves = self._clock(f"inference {server}") if ring.servers else clock
@@ -183,14 +221,18 @@ class _Run:
             began = simulation.now
             while not mine:
                 yield self._dealt
-            clock.blocked += simulation.now - began
             sequence, versions = mine.popleft(), 0.0
+            if node is not None:
+                yield 2 * node.of.latency_s
+                yield from self._fetches(node)
+            clock.blocked += simulation.now - began
+            life = 0 if node is None else node.lives
             for _ in range(CHUNKS):
                 versions += self._version / CHUNKS
                 while self._taken[actor]:
                     yield self._busy
                 self._taken[actor] = True
-                yield from self._works(ring.actors[actor], 1 / CHUNKS, clock)
+                yield from self._works(ring.actors[actor], 1 / CHUNKS, clock, None if node is None else node.cores)
                 self._taken[actor] = False
                 self._busy.open()
                 if ring.servers:
@@ -202,10 +244,51 @@ class _Run:
                     self._serving[server] = False
                     self._busy.open()
                     clock.starved += simulation.now - began
-            self._blocks[actor] += 1
-            self._lags[sequence] = versions
-            self._order.append(sequence)
-            self._complete.open()
+            if node is None:
+                self._arrives(actor, sequence, versions)
+            elif node.lives == life:
+                simulation.start(self._sends(actor, node, sequence, versions))
+            else:
+                self._deal([sequence])
+                while node.gone:
+                    yield node.gate
+
+    def _arrives(self, actor: int, sequence: int, versions: float) -> None:
+        self._blocks[actor] += 1
+        self._lags[sequence] = versions
+        self._order.append(sequence)
+        self._complete.open()
+
+    def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
+        """A block goes home, while its actor goes on."""
+        yield Use(node.up, node.of.block_s)
+        yield Use(self._up, self._ring.home_block_s)
+        yield node.of.latency_s
+        self._arrives(actor, sequence, versions)
+
+    def _fetches(self, node: _Node) -> Process:
+        """An actor begins once its node has the version of now; one of its actors gets it for all."""
+        wanted = self._version
+        while node.version < wanted:
+            if node.fetching:
+                yield node.gate
+                continue
+            node.fetching, fetched = True, self._version
+            yield Use(self._down, self._ring.home_version_s)
+            yield Use(node.down, node.of.version_s)
+            yield node.of.latency_s
+            node.fetching, node.version = False, fetched
+            self._fetched += 1
+            node.gate.open()
+
+    def _loses(self, node: _Node, draw: random.Random) -> Process:
+        """The node is lost now and then, with the blocks that are begun there."""
+        while True:
+            yield draw.expovariate(1 / node.of.lost_s)
+            node.lives, node.gone = node.lives + 1, True
+            yield node.of.back_s
+            node.gone = False
+            node.gate.open()
 
     def _batch(self) -> list[int] | None:
         """The blocks of the next batch, in the order in which they were dealt, or without a bound in that of completion."""

@@ -24,25 +24,26 @@ class Use:
 
 
 class Gate:
-    """Processes wait here until it is opened; then all of them go on, and look for themselves what they find."""
+    """Processes wait here until it is opened; then they go on, and look for themselves what they find."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._waiting: list[Process] = []
+        self._waiting: deque[Process] = deque()
 
     def join(self, process: Process) -> None:
         self._waiting.append(process)
 
-    def open(self) -> None:
-        self._simulation.ready.extend(self._waiting)
-        self._waiting.clear()
+    def open(self, most: int | None = None) -> None:
+        """Let all go on, or at most so many, those who came first."""
+        for _ in range(len(self._waiting) if most is None else min(most, len(self._waiting))):
+            self._simulation.ready.append(self._waiting.popleft())
 
 
 Process = Generator["float | Use | Gate", None, None]
 
 
 class Cores:
-    """The cores of one machine."""
+    """The cores of one machine; with one core it is a link, which all that is under way on it shares."""
 
     def __init__(self, simulation: Simulation, count: float) -> None:
         self._simulation, self._count = simulation, count

@@ -22,6 +22,7 @@ from equipoise.cli import (
     completion,
     envs,
     evaluate,
+    forecast,
     plot,
     recipes,
     reproduce,
@@ -35,14 +36,14 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "runs", "plot", "whatif", "envs", "algorithms", "recipes", "collect", "check", "reproduce",
-    "chaos", "completion",
+    "train", "resume", "evaluate", "runs", "plot", "whatif", "forecast", "envs", "algorithms", "recipes", "collect", "check",
+    "reproduce", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "main", "plot", "recipes", "reproduce",
-    "resume", "runs", "train", "whatif",
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "main", "plot", "recipes",
+    "reproduce", "resume", "runs", "train", "whatif",
 ]  # fmt: skip
 
 

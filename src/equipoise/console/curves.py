@@ -143,6 +143,32 @@ def _curve(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
 
 def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Figure:
     """A figure of curves; ImportError without matplotlib."""
+    figure = _figure()
+    axes = figure.subplots()
+    for curve in found:
+        (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
+        if len(curve.runs) > 1:
+            axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0)
+    axes.set(xlabel=KEYS[x][1], ylabel=NAMED[y][1] if y in NAMED else y)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def figure_of(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, *, logarithmic: bool) -> Figure:
+    """A figure of lines by name, with the labels of its axes; ImportError without matplotlib."""
+    figure = _figure()
+    axes = figure.subplots()
+    for name, (of_x, of_y) in lines.items():
+        axes.plot(of_x, of_y, label=name, marker="o", markersize=3)
+    scale = "log" if logarithmic else "linear"
+    axes.set(xlabel=x, ylabel=y, xscale=scale, yscale=scale)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def _figure() -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -156,16 +182,7 @@ def drawn(found: Sequence[Curve], *, x: str = "steps", y: str = "return") -> Fig
                 self.savefig(text, format="svg", bbox_inches="tight")
                 return text.getvalue()
 
-    figure = Curves(figsize=(7, 3.5))
-    axes = figure.subplots()
-    for curve in found:
-        (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
-        if len(curve.runs) > 1:
-            axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=line.get_color(), linewidth=0)
-    axes.set(xlabel=KEYS[x][1], ylabel=NAMED[y][1] if y in NAMED else y)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    return figure
+    return Curves(figsize=(7, 3.5))
 
 
 def save(figure: Figure, out: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from equipoise.balance.forecast import Forecast
 from equipoise.balance.model import Outcome, Spent
 from equipoise.console.tables import columns
 
@@ -32,6 +33,20 @@ def lines(found: Prediction) -> Iterator[str]:
     low, high = (one.steps_per_s / one.gain * x for x in (one.low, one.high))
     yield f"predicted: {one.steps_per_s:,.0f} steps/s, {low:,.0f} to {high:,.0f}: {one.gain:.2f} times"
     yield from _table(found.asked)
+
+
+def forecasts(found: Sequence[Forecast]) -> Iterator[str]:
+    """A line for each."""
+    head = ["actors", "steps/s", "lag", "learner", "actors work", "home's link", "$ a million", "bound by"]
+    rows = [
+        [
+            f"{one.actors:,}", f"{one.steps_per_s:,.0f}", f"{one.lag:.1f}", f"{one.learner:.0%}", f"{one.acting:.0%}",
+            f"{one.home_mbit:,.0f} Mbit/s", "-" if one.dollars_per_million is None else f"{one.dollars_per_million:.3g}",
+            one.bound,
+        ]
+        for one in found
+    ]  # fmt: skip
+    yield from columns(head, rows, left=0, width=None)
 
 
 def _table(outcome: Outcome) -> Iterator[str]:
