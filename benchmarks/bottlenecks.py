@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Failed, host, ran, recorded, table
+from harness import Failed, host, markdown, ran, recorded
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
@@ -196,6 +196,7 @@ def judged(seed: int, seconds: float) -> dict[str, Any]:
     gain = after / rate
     return found | {
         "change": top["change"], "predicted": top["gain"], "gain": gain, "raised": gain > 1.0,
+        "error": abs(top["gain"] / gain - 1), "covered": top["low"] <= gain <= top["high"],
         "within": abs(top["gain"] / gain - 1) <= WITHIN,
     }  # fmt: skip
 
@@ -205,7 +206,9 @@ def page(results: list[dict[str, Any]]) -> str:
     names = sorted({one["named"] for one in results})
     counts = Counter((one["cause"], one["named"]) for one in results)
     causes = sorted({one["cause"] for one in results})
-    confusion = table(["planted", *names], [[cause, *(str(counts[cause, name] or "") for name in names)] for cause in causes])
+    confusion = markdown(
+        ["planted", *names], [[cause, *(str(counts[cause, name] or "") for name in names)] for cause in causes]
+    )
     lines = [
         [
             str(one["seed"]), one["cause"], one["named"], f"{one['rate']:,.0f}", str(one["change"] or "-"),
@@ -213,14 +216,24 @@ def page(results: list[dict[str, Any]]) -> str:
         ]
         for one in results
     ]  # fmt: skip
-    every = table(["seed", "planted", "named", "steps/s", "first remedy", "predicted", "gain"], lines)
+    every = markdown(["seed", "planted", "named", "steps/s", "first remedy", "predicted", "gain"], lines)
     of = len(results)
+    errors = sorted(one["error"] for one in results if one["change"])
+    covered = sum(one["covered"] for one in results if one["change"])
     said = (
         f"Cause named in {sum(one['right'] for one in results)} of {of}; the first remedy raised steps/s in "
         f"{sum(bool(one.get('raised')) for one in results)}, and was predicted within {WITHIN:.0%} in "
-        f"{sum(bool(one.get('within')) for one in results)}."
+        f"{sum(bool(one.get('within')) for one in results)}. Of {len(errors)} predicted gains the median error is "
+        f"{errors[len(errors) // 2]:.0%}, nine of ten are within {errors[int(len(errors) * 0.9)]:.0%}, and {covered} are in "
+        "their interval."
+        if errors
+        else "No remedy was applied."
     )
-    return f"{said}\n\n{confusion}\n\n{every}\n"
+    head = (
+        "# Planted bottlenecks\n\nWritten by `.venv/bin/python benchmarks/bottlenecks.py --page docs/results/bottlenecks.md`: what "
+        f"is planted follows from\nthe seed ([how](../balance.md)). On {host()['cpu']}, {host()['cores']} cores."
+    )
+    return f"{head}\n\n{said}\n\n{confusion}\n\n{every}\n"
 
 
 def main() -> int:
