@@ -230,8 +230,8 @@ def page(results: list[dict[str, Any]]) -> str:
         else "No remedy was applied."
     )
     head = (
-        "# Planted bottlenecks\n\nWritten by `.venv/bin/python benchmarks/bottlenecks.py --page docs/results/bottlenecks.md`: what "
-        f"is planted follows from\nthe seed ([how](../balance.md)). On {host()['cpu']}, {host()['cores']} cores."
+        "# Planted bottlenecks\n\nWritten by `.venv/bin/python benchmarks/bottlenecks.py --page docs/results/bottlenecks.md`. "
+        f"What is planted follows from\nthe seed ([how](../balance.md)). On {host()['cpu']}, {host()['cores']} cores."
     )
     return f"{head}\n\n{said}\n\n{confusion}\n\n{every}\n"
 
