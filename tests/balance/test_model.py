@@ -45,6 +45,13 @@ def test_a_straggler_holds_up_those_that_are_in_order_and_not_the_others():
     assert rate(actors=slow, max_lag=None, learn=(LEARN.times(0.01),)) == pytest.approx(100 * (3 / 0.1 + 1 / 2.0), rel=0.05)
 
 
+def test_in_lockstep_each_actor_has_its_share_of_the_blocks():
+    """Who is fast does not take a block of who is slow: the blocks of a run do not depend on the order of arrival."""
+    pair = (ENV, ENV.times(10))
+    assert rate(actors=pair, max_lag=0) == pytest.approx(400 / (2 * 1.0 + 0.05), rel=0.01)
+    assert rate(actors=pair, max_lag=1) > 1.5 * 400 / (2 * 1.0 + 0.05)
+
+
 def test_cores_are_shared():
     busy = Work(cpu_s=0.1)
     ring = {"actors": (busy,) * 4, "learn": (busy,), "max_lag": 1}
@@ -65,6 +72,7 @@ def test_servers_act_for_one_at_a_time_while_the_other_half_is_stepped():
     act = Work(cpu_s=0.0, sleep_s=0.1)
     ring = {"actors": (ENV,) * 2, "servers": (act,), "max_lag": 2, "learn": (Work(cpu_s=0.0, sleep_s=0.01),)}
     assert rate(**ring) == pytest.approx(100 / 0.1, rel=0.05)
+    assert rate(**ring | {"actors": (ENV,) * 4}) == pytest.approx(100 / 0.1, rel=0.05)
     assert rate(**ring | {"servers": (act,) * 2, "halves": 2}) == pytest.approx(2 * 100 / 0.1, rel=0.05)
     assert rate(**ring | {"servers": (act,) * 2}) == pytest.approx(2 * 100 / 0.2, rel=0.05)
 

@@ -51,6 +51,20 @@ CASES = {
         "Sampling-bound",
         ["80 % for their envs", "faster env or more actors"],
     ),
+    "the others wait for one actor": (
+        [shares(worked=10, done=10), shares(worked=2, blocked=8, done=30), shares(worked=2, blocked=8, done=30)],
+        shares(worked=2, starved=8),
+        {"max_lag": 1},
+        "Straggler",
+        ["actor 0 takes 15.0 times as long", "wait 53 %", "see what slows actor 0, or use --max-lag none"],
+    ),
+    "one actor is slow, and nobody waits for it": (
+        [shares(worked=10, done=10), shares(worked=10, done=100), shares(worked=10, done=100)],
+        shares(worked=2, starved=8),
+        {"max_lag": None},
+        "Sampling-bound",
+        ["add actors"],
+    ),
     "the actors wait for updates that are paid for": (
         [shares(worked=4, blocked=6)],
         shares(worked=10, writing=4.9),
