@@ -10,11 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise import api
+from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares
 from equipoise.console import terminal
 from equipoise.console.picture import (
     MARKS,
     History,
+    also,
     balance_lines,
     cells_of,
     clock,
@@ -62,6 +64,18 @@ def test_the_picture_holds_the_whole_report():
     assert VERDICT in " ".join(text.split())
     assert "frames/s" not in text  # the same as steps
     assert "solved" not in text
+
+
+def test_what_else_would_help_is_a_line():
+    """The first remedy stands in the verdict."""
+    names = ("--actors 8", "--max-lag 2", "--learners 2")
+    remedies = tuple(
+        Remedy(change=change, costs="", steps_per_s=1.0, gain=gain, low=1.0, high=2.0)
+        for change, gain in zip(names, (2.0, 1.5, 1.25), strict=True)
+    )
+    assert also(remedies) == "or: --max-lag 2 (1.5 times), --learners 2 (1.2 times)"
+    assert "or: --max-lag 2" in rendered(picture(report(remedies=remedies), program(), history(), on="process"))
+    assert "or: " not in rendered(picture(report(remedies=remedies[:1]), program(), history(), on="process"))
 
 
 def test_frames_are_shown_where_they_are_not_steps():

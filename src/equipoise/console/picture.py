@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 
+from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares, add
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.types import Frozen, Program, learning
@@ -69,8 +70,14 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
         Text(""),
         Text(report.verdict, style="bold", overflow="fold"),
+        *([Text(also(report.remedies), overflow="ellipsis", no_wrap=True)] if len(report.remedies) > 1 else []),
         _progress(report, program),
     )
+
+
+def also(remedies: Sequence[Remedy]) -> str:
+    """The remedies that come after the one in the verdict, with what each would gain alone."""
+    return "or: " + ", ".join(f"{one.change} ({one.gain:.1f} times)" for one in remedies[1:4])
 
 
 def _title(program: Program, on: str) -> Text:
