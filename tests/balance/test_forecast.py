@@ -45,7 +45,7 @@ def test_a_learner_that_is_the_limit():
 
 
 def test_a_link_that_is_the_limit():
-    one = found(changed(work={"bytes_per_step": 100_000, "max_lag": 4}))  # 10 MB a block: 0.08 s on home's link
+    one = found(changed(work={"bytes_per_step": 100_000, "max_lag": 4, "step_us": 10}))  # 10 MB a block: 0.08 s on home's link
     assert one.bound == "home's link" and one.steps_per_s == pytest.approx(100 / 0.08, rel=0.1)
     assert one.home_mbit == pytest.approx(one.steps_per_s * 0.8, rel=0.01)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.balance.model import Ring, Work, predict
+from equipoise.balance.model import Node, Ring, Work, predict
 
 ENV, LEARN = Work(cpu_s=0.0, sleep_s=0.1), Work(cpu_s=0.0, sleep_s=0.05)
 RING = Ring(steps=100, per_batch=4, max_lag=0, actors=(ENV,) * 4, learn=(LEARN,), cores=2)
@@ -85,3 +85,23 @@ def test_a_ring_that_cannot_turn_has_no_rate():
     """Fewer places than a batch has blocks: nothing is ever learned from."""
     found = predict(replace(RING, actors=(), max_lag=1))
     assert found.steps_per_s == 0.0
+
+
+def test_a_node_that_is_lost_works_no_more_until_it_is_back():
+    """Ten seconds of work and ninety without, again and again."""
+    node = Node(actors=4, cores=4, lost_s=10.0, back_s=90.0)
+    found = predict(replace(RING, max_lag=1, nodes=(node,), actors=(Work(cpu_s=0.0, sleep_s=0.01),) * 4, learn=(ENV,)))
+    assert 0.04 < found.steps_per_s / (400 / 0.1) < 0.25
+
+
+def test_rows_of_a_node_are_as_old_as_its_weights():
+    """An actor begins with the weights that its node had then, for all of a long block."""
+    ring = replace(
+        RING, max_lag=None, per_batch=1, actors=(Work(cpu_s=0.0, sleep_s=4.0),) * 4, learn=(Work(cpu_s=0.0, sleep_s=1.0),)
+    )
+    assert predict(replace(ring, nodes=(Node(actors=1, cores=1),) * 4)).lag > predict(ring).lag + 1
+
+
+def test_a_slow_link_and_a_fast_one_carry_a_block_at_once():
+    ring = replace(RING, max_lag=0, nodes=(Node(actors=4, cores=4, version_s=0.8),), home_version_s=0.8)
+    assert predict(ring).steps_per_s == pytest.approx(400 / (0.8 + 0.1 + 0.05), rel=0.05)

@@ -6,7 +6,7 @@ import pytest
 
 from equipoise import api
 from equipoise.balance.calibrate import calibrate, changed, unpredictable
-from equipoise.balance.remedies import advice, remedies
+from equipoise.balance.remedies import advice, cause, remedies
 from equipoise.balance.shares import Shares
 
 SECONDS = 100.0
@@ -112,3 +112,39 @@ def test_a_change_that_the_model_does_not_know_is_refused():
         changed(made, program(threads=2))
     assert unpredictable(program(), program(settings=["algorithm.hidden=[512]"])) == ["algorithm.hidden"]
     assert unpredictable(program(), program(steps=10, seed=3)) == []
+
+
+def test_learners_of_several_wait_for_sums_whatever_their_number():
+    """Twice the learners have half the rows each, and the same sums; one alone has none."""
+    one = program(learners=2)
+    took = Shares(worked=90.0, asleep=50.0, summing=50.0, starved=10.0, done=1000.0, kind="learner", side="learning")
+    balance = measured(one, block_s=0.01, learn_s=0.1)
+    made = calibrate(one, balance | {"learner": took, "learner 1": took}, cores=8)
+    assert made is not None and made.sums == pytest.approx(0.05)
+    four, alone = (changed(made, program(learners=count)).learn[0] for count in (4, 1))
+    assert four.sleep_s == pytest.approx(0.05) and alone.sleep_s == pytest.approx(0.0, abs=1e-9)
+    assert alone.cpu_s == pytest.approx(0.04 * 4 / 3) and four.cpu_s == pytest.approx(alone.cpu_s * (0.5 + 0.5 / 4))
+    again = replace(made, program=program(), ring=changed(made, program()), sums=0.0)
+    assert changed(again, one).learn[0].cpu_s == pytest.approx(0.04)
+
+
+def test_what_the_model_does_not_know_is_said_of_every_room():
+    one = program()
+    other = api.program("Acrobot-v1", "impala", actors=4, envs_per_actor=4, unroll=10, batch=16, max_lag=1, recipe=False)
+    assert "source.env" in unpredictable(one, other)
+    free = program(max_lag=None)
+    assert unpredictable(free, program(max_lag=None, settings=["policy.publish_every=2"])) == ["policy.publish_every"]
+    dqn = {"algorithm": "dqn", "batch": 32}
+    two = program(**dqn, settings=["replay.shards=2"])
+    assert unpredictable(program(**dqn), two) == ["replay.shards, from one or to one"]
+    assert unpredictable(two, program(**dqn, settings=["replay.shards=4"])) == []
+
+
+def test_a_faster_learner_does_not_make_faster_shards():
+    one = program("dqn", batch=32, settings=["replay.shards=2"])
+    balance = measured(one, block_s=0.01, learn_s=0.02, rate=10.0)
+    shard = Shares(worked=99.0, asleep=99.0, starved=1.0, done=1000.0, kind="shard", side="keeping")
+    made = calibrate(one, balance | {"shard 0": shard, "shard 1": shard}, cores=8)
+    assert made is not None and cause(made) == "shards"
+    found = {remedy.change: remedy.gain for remedy in remedies(made)}
+    assert found["--set replay.shards=4"] > 1.5 and "a learner twice as fast" not in found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from equipoise.balance.model import Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares
-from equipoise.types import Program, learning
+from equipoise.types import Policy, Program, learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,12 @@ class Calibrated:
     measured: float  # env steps a second
     outcome: Outcome  # what the model says of the ring as it is
     writes: float = 0.0  # share of the learners' computing that goes into writing a replay's rows
+    sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
 
     @property
     def fit(self) -> float:
         """Measured over predicted."""
         return self.measured / self.outcome.steps_per_s
-
-    def steps_per_s(self, outcome: Outcome) -> float:
-        """A prediction, by as much off as that of the ring as it is was."""
-        return outcome.steps_per_s * self.fit
 
 
 def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) -> Calibrated | None:
@@ -38,19 +35,18 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
     servers = [one for one in balance.values() if one.serves]
     learners = [one for one in balance.values() if one.side == "learning"]
     shards = [one for one in balance.values() if one.side == "keeping"]
-    if not actors or not learners or min(one.done for one in (*actors, *learners)) < 1.0:
+    if not actors or not learners or min(one.done for one in (*actors, *servers, *learners)) < 1.0:
         return None
     seconds = max(one.total for one in actors)  # the others may have waited for the last of them to begin
     sums = min(one.summing / one.done for one in learners)
     rounds = learners[0].done
-    blocks = sum(one.done for one in actors)
     ring = Ring(
         steps=steps_of_block(program),
         per_batch=blocks_of_batch(program),
         max_lag=program.placement.max_lag,
         actors=tuple(_work(one, one.done, waits=0.0 if servers else one.starved) for one in actors),
         halves=program.placement.halves,
-        servers=tuple(_work(one, blocks / len(servers)) for one in servers),
+        servers=tuple(_work(one, one.done) for one in servers),
         learn=(
             *(_learn(one, sums, program.placement.threads) for one in learners),
             *(_work(one, rounds) for one in shards),
@@ -63,7 +59,9 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
     if outcome.steps_per_s <= 0.0:
         return None
     writes = sum(one.writing for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
-    return Calibrated(ring=ring, program=program, measured=measured, outcome=outcome, writes=min(writes, 1.0))
+    return Calibrated(
+        ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums
+    )  # fmt: skip
 
 
 def steps_of_block(program: Program) -> int:
@@ -79,7 +77,7 @@ def blocks_of_batch(program: Program) -> int:
 
 def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
     """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps meanwhile."""
-    asleep = min(one.asleep, one.worked)
+    asleep = min(max(one.asleep, 0.0), one.worked)
     return Work(cpu_s=(one.worked - asleep) / pieces, sleep_s=(asleep + waits) / pieces)
 
 
@@ -102,20 +100,22 @@ def changed(known: Calibrated, program: Program) -> Ring:
     place, was = program.placement, before.placement
     envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
     actors = [work.times(envs) for work in ring.actors]
-    usual = sorted(actors, key=lambda work: work.seconds)[len(actors) // 2]
+    usual = ring.usual.times(envs)
     passes = getattr(new.algorithm, "epochs", 1) / getattr(old.algorithm, "epochs", 1)
     rows = blocks_of_batch(program) * envs / ring.per_batch
-    learn = list(ring.learn[: ring.learners])
-    whole = sum(work.cpu_s for work in learn), sum(work.sleep_s for work in learn)
+    computes = sum(work.cpu_s for work in ring.learn[: ring.learners])
+    sleeps = sum(work.sleep_s - known.sums for work in ring.learn[: ring.learners])
     part = passes * rows
     writes = 0.0
     if old.replay is not None and new.replay is not None:
         part = new.replay.updates / old.replay.updates * (new.batch / old.batch)
-        writes = known.writes * whole[0]
-    each = FIXED + (1 - FIXED) * was.learners / place.learners  # of what a learner computes now
-    computes = (writes * rows + (whole[0] - writes) * part) / was.learners * each
-    sums = SUM_S * _steps(new) * ((place.learners > 1) - (was.learners > 1))
-    sleeps = max(whole[1] * part / place.learners + sums, 0.0)
+        writes = known.writes * computes
+    each = _share(place.learners) / _share(was.learners) / was.learners
+    computes = (writes * rows + (computes - writes) * part) * each
+    sums = 0.0
+    if place.learners > 1:
+        sums = known.sums / _steps(old) * _steps(new) if was.learners > 1 else SUM_S * _steps(new)
+    sleeps = sleeps * part / place.learners + sums
     shards = ring.learn[ring.learners :]
     count = new.replay.shards if new.replay is not None and shards else 0
     servers = _mean(ring.servers).times(envs) if ring.servers else None
@@ -144,7 +144,11 @@ PREDICTED = frozenset(
         "placement.inference_workers", "policy.unroll", "policy.batch", "algorithm.epochs", "replay.updates", "replay.shards",
     }
 )  # fmt: skip
-RUNS_ALIKE = ("schedule.", "evaluation.")  # rooms whose settings cost no steps/s
+
+
+def _share(learners: int) -> float:
+    """What each of so many learners computes, over what one alone would."""
+    return FIXED + (1 - FIXED) / learners
 
 
 def _steps(policy: Any) -> int:
@@ -156,18 +160,34 @@ def _steps(policy: Any) -> int:
 
 def unpredictable(before: Program, after: Program) -> list[str]:
     """The settings that differ and whose effect on steps/s the model does not know."""
-    found = [*_differences("placement.", before.placement, after.placement)]
-    one, other = _policy(before), _policy(after)
-    for name in ("algorithm", "replay", "optimizer", "rewards"):
-        found += _differences(f"{name}.", getattr(one, name), getattr(other, name))
-    return [key for key in found if key not in PREDICTED and not key.startswith(RUNS_ALIKE)]
+    found = [key for room in ("source", "placement", "route") for key in _differences(room, before, after)]
+    if before.policies.keys() != after.policies.keys():
+        found.append("policies")
+    for name, one in before.policies.items():
+        if isinstance(one, Policy) and isinstance(other := after.policies.get(name), Policy):
+            room = "" if len(before.policies) == 1 else f"policies.{name}."
+            found += [f"{room}{key}" for key in _differences_of_policies(one, other)]
+        elif one != after.policies.get(name):
+            found.append(f"policies.{name}")
+    return [key for key in found if key not in PREDICTED]
+
+
+def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
+    parts = ("algorithm", "optimizer", "rewards", "replay")
+    found = [key for part in parts for key in _differences(part, one, other)]
+    found += [f"policy.{name}" for name in ("unroll", "batch", "publish_every") if getattr(one, name) != getattr(other, name)]
+    if one.replay is not None and other.replay is not None and (one.replay.shards > 1) != (other.replay.shards > 1):
+        # One shard is none: the learner keeps the rows itself, and nobody measured what that takes.
+        found.append("replay.shards, from one or to one")
+    return found
 
 
 def _differences(room: str, before: Any, after: Any) -> list[str]:
-    if type(before) is not type(after):
-        return [room.rstrip(".")]
-    names = getattr(before, "__dataclass_fields__", {})
-    return [f"{room}{name}" for name in names if getattr(before, name) != getattr(after, name)]
+    """The fields of this part of two dataclasses that differ; the part itself where its types do."""
+    one, other = getattr(before, room), getattr(after, room)
+    if type(one) is not type(other) or not is_dataclass(one):
+        return [room] if one != other else []
+    return [f"{room}.{field.name}" for field in fields(one) if getattr(one, field.name) != getattr(other, field.name)]
 
 
 def _policy(program: Program) -> Any:

@@ -104,8 +104,9 @@ def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Byt
 
 def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) -> Forecast:
     """Forecast the ring's usual actor on the machines of a cluster; ``at_home``: so many actors are on home's cores."""
-    usual = sorted(ring.actors, key=lambda work: work.seconds)[(len(ring.actors) - 1) // 2]
-    home, block = cluster.home, ring.steps * sizes.step
+    if ring.servers and cluster.nodes:
+        raise ValueError("nodes: expected a run whose actors act themselves, got one with central inference; train with local")
+    usual, home, block = ring.usual, cluster.home, ring.steps * sizes.step
     nodes, actors = list[Node](), list[Work]()
     for one in cluster.nodes:
         node = Node(
@@ -125,7 +126,7 @@ def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) ->
 
 def _told(outcome: Outcome, ring: Ring, cluster: Cluster, sizes: Bytes) -> Forecast:
     acting = [one.worked for one in outcome.workers.values() if one.steps]
-    learner = max(one.worked for one in outcome.workers.values() if not one.steps)
+    learner = outcome.workers["learner"].worked
     rate = outcome.steps_per_s
     into, out = rate * sizes.step * 8e-6 * bool(ring.nodes), outcome.fetches_per_s * sizes.version * 8e-6
     mbit, mean = max(into, out), sum(acting) / len(acting)

@@ -21,6 +21,7 @@ EVENTS = 60_000  # most of a prediction: about a quarter of a second
 WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
 MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
 BLOCKS = 3
+LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,11 @@ class Ring:
     nodes: tuple[Node, ...] = ()  # the first actors are there, the others at home
     home_block_s: float = 0.0  # that a block needs on home's link
     home_version_s: float = 0.0  # and a version to one node
+
+    @property
+    def usual(self) -> Work:
+        """What most actors take for their part of a block."""
+        return sorted(self.actors, key=lambda work: work.seconds)[(len(self.actors) - 1) // 2]
 
     @property
     def places(self) -> int:
@@ -163,16 +169,21 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         warm = min(max(WARM * -(-ring.places // ring.per_batch), 2), MOST_WARM)
         last = warm + MEASURED
-        went = self._until(warm)
+        # With a bound all places may be learned from in a row, and written again together: whole such rounds count.
+        together = 1 if ring.max_lag is None else ring.max_lag + 1
+        went = self._until(warm, events)
         blocks = list(self._blocks)
         before, lag_before = {title: clock.values() for title, clock in self._clocks.items()}, self._lag_sum
         at = self._published
         version, fetched = self._version, self._fetched
         enough = False
         while went and not enough:
-            went = self._until(self._version + 1)
+            went = self._until(self._version + together, None)
             each = min(b - a for a, b in zip(blocks, self._blocks, strict=True))
-            enough = simulation.events > events or (self._version >= last and each >= BLOCKS)
+            long = simulation.now - at >= LOSSES * max(
+                (node.lost_s + node.back_s for node in ring.nodes if node.lost_s), default=0
+            )
+            enough = simulation.events > events or (self._version >= last and each >= BLOCKS and long)
         span, batches = self._published - at, self._version - version
         if not went or span <= 0.0:
             return Outcome(steps_per_s=0.0, lag=0.0)
@@ -190,10 +201,13 @@ class _Run:
             fetches_per_s=(self._fetched - fetched) / span,
         )  # fmt: skip
 
-    def _until(self, version: int) -> bool:
+    def _until(self, version: int, events: int | None) -> bool:
+        """Simulate until this version, or for so many events -> can it go on?"""
         while self._version < version:
             if not self._simulation.step():
                 return False
+            if events is not None and self._simulation.events > events:
+                break
         return True
 
     def _deal(self, sequences: Sequence[int] | range) -> None:
@@ -215,7 +229,7 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         node = self._node[actor] if actor < len(self._node) else None
         mine = self._tokens[group % len(self._tokens)]
-        server = actor % len(ring.servers) if ring.servers else 0
+        server = ((actor + 1) * len(ring.servers) - 1) // len(ring.actors)  # each acts for actors that follow each other
         serves = self._clock(f"inference {server}") if ring.servers else clock
         for _ in itertools.count():
             began = simulation.now
@@ -224,11 +238,13 @@ class _Run:
             sequence, versions = mine.popleft(), 0.0
             if node is not None:
                 yield 2 * node.of.latency_s
+                while node.gone:
+                    yield node.gate
                 yield from self._fetches(node)
             clock.blocked += simulation.now - began
             life = 0 if node is None else node.lives
             for _ in range(CHUNKS):
-                versions += self._version / CHUNKS
+                versions += (self._version if node is None else node.version) / CHUNKS
                 while self._taken[actor]:
                     yield self._busy
                 self._taken[actor] = True
@@ -249,9 +265,8 @@ class _Run:
             elif node.lives == life:
                 simulation.start(self._sends(actor, node, sequence, versions))
             else:
-                self._deal([sequence])
-                while node.gone:
-                    yield node.gate
+                mine.appendleft(sequence)
+                self._dealt.open(1)
 
     def _arrives(self, actor: int, sequence: int, versions: float) -> None:
         self._blocks[actor] += 1
@@ -261,8 +276,8 @@ class _Run:
 
     def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
         """A block goes home, while its actor goes on."""
-        yield Use(node.up, node.of.block_s)
         yield Use(self._up, self._ring.home_block_s)
+        yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))  # both carry it at once, the slower one longer
         yield node.of.latency_s
         self._arrives(actor, sequence, versions)
 
@@ -275,7 +290,7 @@ class _Run:
                 continue
             node.fetching, fetched = True, self._version
             yield Use(self._down, self._ring.home_version_s)
-            yield Use(node.down, node.of.version_s)
+            yield Use(node.down, max(node.of.version_s - self._ring.home_version_s, 0.0))
             yield node.of.latency_s
             node.fetching, node.version = False, fetched
             self._fetched += 1
@@ -287,7 +302,7 @@ class _Run:
             yield draw.expovariate(1 / node.of.lost_s)
             node.lives, node.gone = node.lives + 1, True
             yield node.of.back_s
-            node.gone = False
+            node.gone, node.version = False, -1  # it is another one
             node.gate.open()
 
     def _batch(self) -> list[int] | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from equipoise.balance.calibrate import Calibrated, changed
-from equipoise.balance.model import Ring, Work, predict
+from equipoise.balance.model import Ring, predict
 from equipoise.types import Placement, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
@@ -75,7 +75,7 @@ def advice(found: Sequence[Remedy]) -> str:
 def remedy(known: Calibrated, change: str, costs: str, ring: Ring) -> Remedy:
     """What this ring would gain."""
     gain = predict(ring).steps_per_s / known.outcome.steps_per_s
-    off = MARGIN + abs(1.0 - known.fit) / 2
+    off = min(MARGIN + abs(1.0 - known.fit) / 2, 1.0)
     return Remedy(
         change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
     )  # fmt: skip
@@ -86,11 +86,11 @@ def cause(known: Calibrated) -> str:
 
     One of "straggler", "lag", "servers", "learners", "shards" and "actors".
     """
-    ring, learners = known.ring, known.ring.learners
+    ring = known.ring
     relieved = {
         "servers": replace(ring, servers=tuple(work.times(0.5) for work in ring.servers)),
-        "learners": replace(ring, learn=(*(work.times(0.5) for work in ring.learn[:learners]), *ring.learn[learners:])),
-        "shards": replace(ring, learn=(*ring.learn[:learners], *(work.times(0.5) for work in ring.learn[learners:]))),
+        "learners": _faster(ring, learners=0.5),
+        "shards": _faster(ring, shards=0.5),
         "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
     }
     if ring.max_lag is not None:
@@ -104,17 +104,12 @@ def cause(known: Calibrated) -> str:
 
 def _behind(ring: Ring) -> list[int]:
     """The actors that take much longer for a block than the usual one."""
-    usual = _usual(ring).seconds
-    return [k for k, work in enumerate(ring.actors) if work.seconds >= SLOW * usual]
-
-
-def _usual(ring: Ring) -> Work:
-    return sorted(ring.actors, key=lambda work: work.seconds)[(len(ring.actors) - 1) // 2]
+    return [k for k, work in enumerate(ring.actors) if work.seconds >= SLOW * ring.usual.seconds]
 
 
 def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
     """The ring in which those are as fast as the others."""
-    return replace(ring, actors=tuple(_usual(ring) if k in behind else work for k, work in enumerate(ring.actors)))
+    return replace(ring, actors=tuple(ring.usual if k in behind else work for k, work in enumerate(ring.actors)))
 
 
 def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
@@ -135,11 +130,9 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
             costs = f"{count} processes that act"
             yield f"--set placement.inference_workers={count}", costs, _place(program, inference_workers=count)
     if policy.replay is not None:
-        if policy.replay.shards > 1 or place.actors % 2 == 0:
-            count = 2 * policy.replay.shards
+        if (count := 2 * policy.replay.shards) > 2:
             shards = replace(policy, replay=replace(policy.replay, shards=count))
-            if policy.replay.shards > 1:
-                yield f"--set replay.shards={count}", f"{count} processes that keep rows", _policy(program, shards)
+            yield f"--set replay.shards={count}", f"{count} processes that keep rows", _policy(program, shards)
         if (updates := policy.replay.updates // 2) >= 1:
             fewer = replace(policy, replay=replace(policy.replay, updates=updates))
             yield f"--set replay.updates={updates}", "half the updates for each row", _policy(program, fewer)
@@ -164,12 +157,16 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
 def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
     """What no setting changes."""
     yield f"{2 * ring.cores:g} cores", "a larger machine", replace(ring, cores=2 * ring.cores)
-    yield "an env twice as fast", "", replace(ring, actors=tuple(work.times(0.5) for work in ring.actors))
-    yield (
-        "a learner twice as fast",
-        "a faster device or a smaller net",
-        replace(ring, learn=tuple(work.times(0.5) for work in ring.learn)),
-    )
+    envs = "an env twice as fast" if ring.servers else "envs and acting twice as fast"
+    yield envs, "", replace(ring, actors=tuple(work.times(0.5) for work in ring.actors))
+    yield "a learner twice as fast", "a faster device or a smaller net", _faster(ring, learners=0.5)
+
+
+def _faster(ring: Ring, *, learners: float = 1.0, shards: float = 1.0) -> Ring:
+    """The ring whose learners, or shards, take so much of their time."""
+    count = ring.learners
+    learn = (*(work.times(learners) for work in ring.learn[:count]), *(work.times(shards) for work in ring.learn[count:]))
+    return replace(ring, learn=learn)
 
 
 def _place(program: Program, **settings: Any) -> Program:

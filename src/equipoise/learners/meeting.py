@@ -9,7 +9,7 @@ ready[r]    learner r              the version that it can make next, once it ha
 ..          the driver, r dead     0
 done[r]     learner r              1 + the version that it has made; 0: it never had one
 freed[r]    learner r              the version whose batches it has freed
-passed      the leader             a version whose batches may be freed: no cut holds it
+passed[r]   learner r              a version whose batches it may free: no cut holds it, and its machine has the version
 life        the driver             counted up when a learner is verified dead
 seen[r]     learner r              = ``life``, once it stands still; its other words do, too
 fresh[r]    the driver, r dead     1: the successor knows nothing yet
@@ -164,10 +164,11 @@ class Together:
         if self._at_once is not None:
             return self._at_once(self._rank, self._size, work)
         ready = self._words["ready"]
-        ready[self._rank] = version
+        if ready[self._rank] != version:
+            ready[self._rank] = version
+            self._ring()  # what carries this word to another machine may sleep
         if (ready < version).any():
             return False
-        self._ring()
         try:
             work()
         except LearnerLost:

@@ -20,7 +20,7 @@ WORKER: Schema = {name: Number(-1e12, 1e12) for name in SECONDS} | {
 def measured(run: RunDirectory) -> Calibrated:
     """Calibrate the model by what the workers of a run said between its first record and its newest one.
 
-    ValueError where they said too little, or a run has no actors of its own machine's.
+    ValueError where they said too little, or where a run has no actors, or has workers on several machines or in one thread.
     """
     where = run.path / METRICS
     if run.run["on"] != "process":
@@ -32,7 +32,9 @@ def measured(run: RunDirectory) -> Calibrated:
     lines = [line for line in run.metrics() if not line.get("final") and "balance" in line]
     if not lines:
         raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")
-    balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in lines[len(lines) > 1 :]])
+    balance = _sum(
+        [_read(line["balance"], f"{where}, step {line['env_steps']}") for line in lines[1:] or lines]
+    )  # the first one has the start in it
     found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1))
     if found is None:
         raise ValueError(f"{where}: expected records in which every worker did something, got too little; let the run go on")

@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.balance import remedies
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
-from equipoise.balance.shares import Shares
+from equipoise.balance.shares import SECONDS, Shares
 from equipoise.balance.verdict import verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
@@ -52,8 +52,9 @@ class Reporter:
         self._solved_at: float | None = None
         self._ended: float | None = None
         self._remedies: tuple[Remedy, ...] | None = None  # None: the model has nothing to go by
-        self._cause: str | None = None  # what holds the run back by the model; None: the same
-        self._advised: tuple[float, dict[str, Shares]] = (began, self._balance)
+        self._cause: str | None = None  # what holds the run back by the model; None: nobody asked it yet
+        self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
+        self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
         self._notes: list[str] = []
         self._fresh_notes: list[str] = []
         self.reported_at = self.recorded_at = began
@@ -160,8 +161,12 @@ class Reporter:
         elif recorded:
             self._balance = shares
         self._look_for_ends(stats)
-        if not self.settled and now - self._advised[0] >= ADVICE_S:
-            self._ask_the_model(now, shares, self._advised[1])
+        if self._first is None and not stats.phases and not self.settled:
+            self._first = self._balance = shares
+            self._advised = now, shares
+        if self._first is not None and not self.settled and now - self._advised[0] >= ADVICE_S:
+            then, self._advised = self._advised[1], (now, shares)
+            self._ask_the_model(shares, then)
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
@@ -234,12 +239,11 @@ class Reporter:
     def _shares(self) -> dict[str, Shares]:
         return self._settled or dict(self._stats().workers)
 
-    def _ask_the_model(self, now: float, shares: dict[str, Shares], then: Mapping[str, Shares] | None) -> None:
-        """Look for what would help, by what was measured since ``then``; None: in the whole run."""
+    def _ask_the_model(self, shares: dict[str, Shares], then: Mapping[str, Shares]) -> None:
+        """Look for what would help, by what was measured since ``then``."""
         if self._on != "process":  # one thread has no balance, and of several machines the model knows nothing
             return
-        since = shares if then is None else {name: _less(shares[name], then[name]) for name in shares}
-        self._advised = now, shares
+        since = {name: _less(shares[name], then[name]) for name in shares}
         known = calibrate(self._blue.program, since, cores=usable())
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=check)), remedies.cause(known)
@@ -263,7 +267,8 @@ class Reporter:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
         balance, steps = self._shares(), self._blue.pace.env_steps(version)
-        self._ask_the_model(time.monotonic(), balance, None)
+        if self._first is not None:
+            self._ask_the_model(balance, self._first)
         e, stats = self._evaluations.last, self._stats()
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("interrupted", "failed") else self._record
@@ -313,15 +318,7 @@ def _without_time(record: Record) -> dict[str, Any]:
 def _less(now: Shares, then: Shares) -> Shares:
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
-    return replace(
-        now,
-        worked=busy - preempted,
-        preempted=preempted,
-        starved=now.starved - then.starved,
-        blocked=now.blocked - then.blocked,
-        asleep=min(now.asleep - then.asleep, busy - preempted),
-        writing=min(now.writing - then.writing, busy - preempted),
-        resetting=min(now.resetting - then.resetting, busy),
-        resets=now.resets - then.resets,
-        done=now.done - then.done,
-    )
+    rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
+    parts = {name: min(rest[name], busy - preempted) for name in ("asleep", "writing", "summing")}
+    parts["resetting"] = min(rest["resetting"], busy)
+    return replace(now, **rest | parts | {"worked": busy - preempted, "preempted": preempted})

@@ -36,7 +36,7 @@ class Waiting:
 
     @staticmethod
     def specs(plan: Plan) -> dict[str, Tree]:
-        """Memory for the blocks of all actors; what is never written takes none."""
+        """Memory for the blocks of all actors, of which this machine's are written."""
         return {str(place): ArraySpec((block_bytes(plan),), "uint8") for place in range(plan.blocks)}
 
     def block(self, place: int) -> Mapping[str, Trajectory]:

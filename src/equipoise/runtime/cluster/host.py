@@ -51,6 +51,11 @@ class SiteJob:
     counted: Mapping[int, bytes]  # what home knows of the parts of these workers
     segments: Mapping[str, bytes] = field(default_factory=dict)  # rows of its shards; empty: the name alone is taken
 
+    @property
+    def cores(self) -> int:
+        """One for each thread that its workers compute with."""
+        return sum(one.kind.threads(self.blueprint) for one in self.members if one.title in self.titles)
+
 
 class SiteHost:
     """``step`` until ``over``; ``close`` leaves no process."""

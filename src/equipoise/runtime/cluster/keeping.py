@@ -174,7 +174,7 @@ class Keeper:
 
     def forget(self) -> None:
         """A session has ended: what was sent in it may not have come."""
-        self._life = 0
+        self._life, self._told = 0, int(self._mail["asked"][0])  # home asks again for what it has no answer to
 
     def ask(self, number: int, life: int, body: Any) -> int | None:
         """Pass a request on to the shard, unless it has this one -> the place of a block that is to be taken in now.

@@ -140,11 +140,11 @@ class RayNodes:
         nodes = self.nodes()
         by_name = {node.name: node for node in nodes if fits(node, self.cluster)}
         for name, job in sorted(self._waiting.items()):
-            node, cores = by_name.get(self._wanted.get(name, "")), len(job.titles)
+            node, cores = by_name.get(self._wanted.get(name, "")), job.cores
             if node is not None and node.free >= cores:
                 by_name[node.name] = replace(node, used=node.used + cores)
                 self._begin(name, node.name)
-        found = placed({name: len(job.titles) for name, job in self._waiting.items()}, list(by_name.values()), self.cluster)
+        found = placed({name: job.cores for name, job in self._waiting.items()}, list(by_name.values()), self.cluster)
         for name, node_name in found.items():
             self._begin(name, node_name)
         if self.cluster.autoscale:
@@ -153,7 +153,7 @@ class RayNodes:
     def _begin(self, name: str, node: str) -> None:
         job = self._waiting.pop(name)
         self._wanted[name] = node
-        cores = len(job.titles)
+        cores = job.cores
         made = SiteActor.options(  # type: ignore[attr-defined]
             num_cpus=cores, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False), name=None
         ).remote()
@@ -161,7 +161,7 @@ class RayNodes:
 
     def _ask(self) -> None:
         """Ask the autoscaler for the cores that sites wait for; what was asked for before is replaced."""
-        wanted = [len(job.titles) for job in self._waiting.values()]
+        wanted = [job.cores for job in self._waiting.values()]
         if sum(wanted) == self._asked:
             return
         self._asked = sum(wanted)
@@ -173,7 +173,7 @@ class RayNodes:
 
     def waits(self) -> Mapping[str, int]:
         """The sites that no machine has room for, and the cores that each needs."""
-        return {name: len(job.titles) for name, job in self._waiting.items()}
+        return {name: job.cores for name, job in self._waiting.items()}
 
     def leaving(self) -> Collection[str]:
         """The sites on machines that are drained."""

@@ -89,10 +89,7 @@ class Cell:
 
     titles: tuple[str, ...]
     actors: int  # those of them that step envs
-
-    @property
-    def cores(self) -> int:
-        return len(self.titles)
+    cores: int  # one for each thread that they compute with
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,11 @@ def cells(
         found.append((groups.union(*(cell[0] for cell in mine)), [one for cell in mine for one in cell[1]] + [member]))
     found.sort(key=lambda cell: (any(one.kind.side == "learning" for one in cell[1]), min(cell[0])))
     return [
-        Cell(tuple(one.title for one in cell), sum(one.kind.side == "sampling" and not one.kind.serves for one in cell))
+        Cell(
+            tuple(one.title for one in cell),
+            sum(one.kind.side == "sampling" and not one.kind.serves for one in cell),
+            sum(one.kind.threads(blue) for one in cell),
+        )
         for _, cell in found
     ]
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from equipoise.balance.shares import Side
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.programs.program import to_json
@@ -61,12 +62,12 @@ class ClusterRuntime(ProcessRuntime):
     ) -> None:
         """``sites``: the titles of the workers of each. Workers that are named nowhere work here."""
         away = [title for titles in sites.values() for title in titles]
-        self._with_learners = {name for name, titles in sites.items() if _learners(blue, kinds, titles)}
-        self._with_shards = {name for name, titles in sites.items() if _keeping(crew(blue, kinds), titles)}
+        self._all = crew(blue, kinds)
+        self._sites = {name: tuple(titles) for name, titles in sites.items()}
+        self._with_learners = {name for name in sites if _of("learning", self._members_of(name))}
+        self._with_shards = {name for name in sites if _of("keeping", self._members_of(name))}
         blue = replace(blue, apart=bool(self._with_learners), address=nodes.address)
         self._nodes, self._kinds = nodes, tuple(kinds)
-        self._sites = {name: tuple(titles) for name, titles in sites.items()}
-        self._all = crew(blue, kinds)
         self._incarnations = dict.fromkeys(self._sites, 0)
         self._lives: dict[str, int] = {}  # by worker: the machines that it was lost with
         self._streaks = {name: Streak() for name in self._sites}
@@ -122,7 +123,7 @@ class ClusterRuntime(ProcessRuntime):
         self._down.add(name)
         self._reached.discard(name)
         groups, only = self._groups_of(blue, name)
-        shards = tuple(one.index for one in _keeping(self._all, self._sites[name]))
+        shards = tuple(one.index for one in _of("keeping", self._members_of(name)))
         kept = sorted({group for index in shards for group in groups_of_shard(blue, index)}.intersection(groups))
         self._proxy.expected[name] = Expected(
             name, self._incarnations[name], tuple(groups), tuple(only), self._sites[name], shards, tuple(kept)
@@ -154,7 +155,7 @@ class ClusterRuntime(ProcessRuntime):
     def _rows_of(self, members: Sequence[Member]) -> dict[str, bytes]:
         """The segments of the shards among these workers: those of the checkpoint to go on from, and the names of others."""
         found, source = dict[str, bytes](), self._blue.resume
-        for one in _keeping(members, [member.title for member in members]):
+        for one in _of("keeping", members):
             there = (Path(self._blue.segments) / one.folder).glob("*.rows")
             found |= {name: b"" for file in there if checkpoint.SEGMENT.fullmatch(name := one.folder + file.name)}
             if source is not None:
@@ -360,20 +361,15 @@ def digest(blue: Blueprint) -> str:
     return hashlib.sha256(json.dumps(to_json(blue.program), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _learners(blue: Blueprint, kinds: Sequence[Kind], titles: Collection[str]) -> list[Member]:
-    """The learners among these workers."""
-    return [one for one in crew(blue, kinds) if one.kind.side == "learning" and one.title in titles]
-
-
-def _keeping(members: Sequence[Member], titles: Collection[str]) -> list[Member]:
-    """The shards among these workers."""
-    return [one for one in members if one.kind.side == "keeping" and one.title in titles]
+def _of(side: Side, members: Sequence[Member]) -> list[Member]:
+    """The members of a side of the ring."""
+    return [one for one in members if one.kind.side == side]
 
 
 def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = ()) -> SourceInHand:
     """``members``: those whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
-    folders = tuple(one.folder for one in _keeping(members, [member.title for member in members]))
+    folders = tuple(one.folder for one in _of("keeping", members))
     rows = {name: entry for name, entry in source.segments.items() if folders and name.startswith(folders)}
     return SourceInHand(path=Path(source.path), files={}, segments=rows, meta=source.meta, kept=kept)
 
