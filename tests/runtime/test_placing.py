@@ -75,7 +75,7 @@ def test_all_that_is_away_is_somewhere_once_whatever_the_order_of_the_machines(s
             assert len(dealt.sites[site]) <= next(node for node in there if node.name == name).cores
         chance.shuffle(there)
         assert deal(run, 1, there, cluster) == dealt
-    assert refused and not any(autoscale or "use --actors" not in text for autoscale, text in refused)
+    assert refused and not any(autoscale or "add machines" not in text for autoscale, text in refused)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,7 @@ def test_all_that_is_away_is_somewhere_once_whatever_the_order_of_the_machines(s
     [
         (nodes(2, 2, 2), {"home_actors": 0}, "actors: expected at most 4"),
         (nodes(2, 9), {"home_actors": 7}, "the nearest is 6"),
+        (nodes(2, 9), {"home_actors": 6, "shards_at": "actors"}, "home_actors: expected fewer than all 6 actors"),
         (nodes(2), {"home_actors": 1}, "home_actors: expected 6"),
         (nodes(2, 9), {"labels": {"tier": "spot"}}, "labels: expected machines with the label 'tier'"),
         (nodes(2, 9, labels={"tier": "spot"}), {"labels": {"tier": "sport"}}, "did you mean 'spot'?"),
@@ -92,6 +93,22 @@ def test_what_has_no_room_is_refused_in_one_line(there: Any, cluster: Any, said:
     with pytest.raises(ValueError) as caught:
         deal(cells_of(), 1, there, Cluster(**cluster))
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_workers_that_share_memory_and_have_no_room_are_named() -> None:
+    """How many actors would do depends on who shares memory with them, so no number is promised."""
+    with pytest.raises(
+        ValueError, match=r"a machine with 4 free cores for actor 0, .*found none; free cores .*: 2, 3; use fewer"
+    ):
+        deal(cells_of("central", 2), 1, nodes(1, 2, 3), Cluster(home_actors=0))
+
+
+def test_a_learner_has_a_core_for_each_of_its_threads() -> None:
+    blue = blueprint(
+        api.program("CartPole-v1", "ppo", actors=4, envs_per_actor=2, batch=8, learners=2, threads=3, recipe=False)
+    )
+    apart = cells(blue, crew(blue, KINDS), learners_at="actors")[-1]
+    assert apart.cores == 3 + apart.actors and len(apart.titles) == 1 + apart.actors
 
 
 def test_a_machine_that_will_be_taken_away_gets_nothing() -> None:

@@ -26,6 +26,7 @@ ClusterSettings = Annotated[
         help="How a run is placed, with --on ray; as often as you like. home_actors=N: so many actors on this machine, with "
         "the learner. labels=KEY=VALUE: only machines with that Ray label get actors. autoscale=true: wait for machines that "
         "are added. inference_at=home: with --inference central, this machine acts for the envs that others step. "
+        "learners_at=actors, shards_at=actors: learners, or a replay's shards, go to the machines of their actors. "
         "link_deadline_s=5: when a silent machine counts as gone. They may change on a resume (docs/cluster.md).",
         rich_help_panel=WHERE,
     ),

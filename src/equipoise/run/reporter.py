@@ -26,6 +26,7 @@ from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
 
 MOST_NOTES = 200  # of a run
 STARTING = "Starting: the workers are built, and the envs are reset for the first time."
+NOTHING_YET = "Too early to say: no env was stepped."
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
 ADVICE_S = 10.0  # how often the model is asked what would help; it takes some hundredths of a second
@@ -289,7 +290,7 @@ class Reporter:
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
-            "verdict": self._verdict(balance),
+            "verdict": self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET,
             "remedies": [one.to_json() for one in self._remedies or ()],
             "solved_at_s": self._solved_at,
             "rows": dict(stats.rows),

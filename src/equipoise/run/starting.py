@@ -39,8 +39,10 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
     ValueError where a setting makes no sense, or there is no such cluster.
     """
     if on != "ray":
-        if given := ", ".join(cluster):
-            raise ValueError(f"{given}: expected no settings of a cluster with --on {on}, got some; use --on ray")
+        if given := ", ".join(f"{name}={value}" for name, value in cluster.items()):
+            raise ValueError(
+                f"{', '.join(cluster)}: expected no settings of a cluster with --on {on}, got {given}; use --on ray"
+            )
         return None
     settings = read_cluster(cluster)
     if missing := [name for name in ("ray", "zmq") if find_spec(name) is None]:

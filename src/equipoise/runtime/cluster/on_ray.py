@@ -254,7 +254,7 @@ class RayNodes:
 
 def _connect(address: str) -> None:
     where = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
-    if ":" in where:
+    if where not in ("auto", "local", ""):
         _reach(where)
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:

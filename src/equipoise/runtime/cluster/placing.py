@@ -158,7 +158,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     elif blue.weights is not None:
         wrong = "a run that begins anew or is resumed, got one that begins with the weights of another"
     if wrong:
-        raise ValueError(f"cluster.learners_at=actors: expected {wrong}; leave it out, and all learners are at home")
+        raise ValueError(f"cluster.learners_at=actors: expected {wrong}; with --cluster learners_at=home all are here")
 
 
 def check_shards(blue: Blueprint, inference_at: At) -> None:
@@ -176,7 +176,7 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
     elif blue.inferences and inference_at == "home":
         wrong = "inference_at=actors, got home, where all rows are made"
     if wrong:
-        raise ValueError(f"cluster.shards_at=actors: expected {wrong}; leave it out, and all shards are at home")
+        raise ValueError(f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are here")
 
 
 def fits(node: Node, cluster: Cluster) -> bool:
@@ -204,13 +204,7 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
         free[name] -= cell.cores
         dealt.setdefault(name, []).extend(cell.titles)
     if left and not cluster.autoscale:
-        room = sum(cell.actors for cell in run) - sum(cell.actors for cell in left)
-        wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
-        raise ValueError(
-            f"actors: expected at most {room}, for which home and {len(others)} other machines{wanted} have "
-            f"free cores, got {room + sum(cell.actors for cell in left)}; use --actors {max(room, 1)}, more "
-            "home_actors, or add machines (with an autoscaler: --cluster autoscale=true)"
-        )
+        raise ValueError(_no_room(run, left, others, cluster))
     sites = {f"site {number}": tuple(titles) for number, titles in enumerate(dealt.values())}
     places = dict(zip(sites, dealt, strict=True))
     size = max((int(node.cores) for node in others), default=max(max((cell.cores for cell in left), default=1), 4))
@@ -239,20 +233,52 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
     if cluster.home_actors not in can:
         best = min(can, key=lambda n: abs(n - cluster.home_actors))  # type: ignore[operator]
         raise ValueError(
-            f"home_actors: expected one of {', '.join(map(str, can))} (an inference worker and its actors share "
-            f"a machine), got {cluster.home_actors}; the nearest is {best}"
+            f"home_actors: expected one of {', '.join(map(str, can))} (workers that share memory share a machine), "
+            f"got {cluster.home_actors}; the nearest is {best}"
+        )
+    if cluster.home_actors == actors and (
+        beside := [at for at in ("learners_at", "shards_at") if getattr(cluster, at) == "actors"]
+    ):
+        raise ValueError(
+            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which puts others beside them, got "
+            f"{actors}; the nearest is {can[-2]}"
         )
     return can.index(cluster.home_actors)
+
+
+def _no_room(run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster) -> str:
+    """Why these cells have no machine, and what would work."""
+    wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
+    add = "add machines (with an autoscaler: --cluster autoscale=true)"
+    if all(len(cell.titles) == cell.cores == 1 for cell in run):
+        got = sum(cell.actors for cell in run)
+        most = got - sum(cell.actors for cell in left)
+        fewer = f"--actors {most}, " if most else ""
+        return (
+            f"actors: expected at most {most}, for which home and {len(others)} other machines{wanted} have free cores, got "
+            f"{got}; use {fewer}more home_actors, or {add}"
+        )
+    large = max(left, key=lambda cell: cell.cores)
+    names = ", ".join(large.titles[:4]) + (", ..." if len(large.titles) > 4 else "")
+    free = ", ".join(str(node.free) for node in others) or "no other machine"
+    return (
+        f"cluster: expected a machine{wanted} with {large.cores} free cores for {names}, which share memory, found none; free "
+        f"cores of the other machines, before this run: {free}; use fewer actors, or more learners, shards or inference "
+        f"workers, so that fewer share one, or {add}"
+    )
 
 
 def _bundles(left: Sequence[Cell], size: int) -> list[tuple[str, ...]]:
     """Cells without a machine yet, as sites of at most ``size`` cores, or of one cell."""
     found: list[tuple[str, ...]] = []
+    used = 0
     for cell in left:
-        if found and len(found[-1]) + cell.cores <= size:
+        if found and used + cell.cores <= size:
             found[-1] += cell.titles
+            used += cell.cores
         else:
             found.append(cell.titles)
+            used = cell.cores
     return found
 
 
