@@ -79,7 +79,7 @@ class ClusterRuntime(ProcessRuntime):
         self._refusals: set[str] = set()  # why connections and messages were refused, as far as it was said
         self._warned = False  # that home's machine will be taken away
         self._warned_of: set[str] = set()  # and sites with learners or shards
-        self._last: dict[str, str] = {}  # once it is over: the machine that each site had
+        self._were_at: dict[str, str] = {}  # once it is over: the machine that each site had
         self._told: set[str] = set()  # sites that wait for a machine, as was said
         self._leaving: set[str] = set()  # sites that were asked for their actors
         self._ended: dict[str, tuple[str, int]] = {}  # how and in which life: what such a site still said comes first
@@ -343,7 +343,7 @@ class ClusterRuntime(ProcessRuntime):
         found = {}
         for at, (name, titles) in enumerate(self._sites.items()):
             found[name] = SiteStats(
-                machine=self._nodes.where(name) or self._last.get(name, ""), workers=titles, lost=self._lost[name],
+                machine=self._nodes.where(name) or self._were_at.get(name, ""), workers=titles, lost=self._lost[name],
                 moved=self.moved[name],
                 reached=name not in self._down, **{key: int(array[at]) for key, array in self._traffic.items()},
             )  # fmt: skip
@@ -352,7 +352,7 @@ class ClusterRuntime(ProcessRuntime):
 
     def stop(self) -> None:
         """End every worker on every machine: the proxy's last word ends the sites."""
-        self._last = {name: self._nodes.where(name) for name in self._sites}
+        self._were_at = {name: self._nodes.where(name) for name in self._sites}
         super().stop()
         self._nodes.close()
         self._orders.close()
