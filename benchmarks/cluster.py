@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from harness import host, ran, recorded, table
+from rows import PRECISION
 
 CASES = {
     "cartpole": "CartPole-v1 --algorithm impala --actors 2 --envs-per-actor 64 --unroll 64 --batch 128 --max-lag 1 "
     "--steps 3000000",
     "halfcheetah": "HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --max-lag 1 --steps 100000",
-    "pong": "ALE/Pong-v5 --algorithm impala --actors 2 --envs-per-actor 16 --unroll 20 --batch 32 --max-lag 1 --steps 24000",
+    "pong": "ALE/Pong-v5 --algorithm impala --actors 2 --envs-per-actor 16 --unroll 20 --batch 32 --max-lag 1 --steps 24000 "
+    f"--precision {PRECISION} --threads 1",
 }
 ROWS = ("process", "ray, one node", "ray, actors on another node")
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ import torch
 from rows import PRECISION
 
 from equipoise.algorithms.impala import IMPALA
-from equipoise.run import measure
+from equipoise.programs.fields import alter
+from equipoise.run import choices, measure
 from equipoise.run.session import Interrupt
 from equipoise.types import EnvFactory, EnvSource, EvaluationSettings, Placement, Policy, Precision, Program
 
@@ -49,6 +52,7 @@ how fast that is, of the faster one. IMPALA at no bound of lag; two actors, Cart
 ROWS = 2048  # of a batch, about: so that an update of the largest net takes seconds
 
 KINDS = ("local", "central")
+LONGEST_S = 300.0  # for all turns of a line
 
 
 def program(net: str, streams: int) -> Program:
@@ -64,16 +68,18 @@ def program(net: str, streams: int) -> Program:
 
 def line(net: str, streams: int, *, seconds: float, turns: int) -> dict[str, Any]:
     made = program(net, streams)
+    runs = {kind: alter(made, inference=kind) for kind in KINDS}
     with Interrupt() as interrupt:
-        rates, failed = measure.measured(made, "inference", KINDS, interrupt, turn_s=seconds / turns, turns=turns // len(KINDS))
-    if failed:
-        raise SystemExit(f"{net}, {streams} streams: {failed}")
-    true = {kind: statistics.median(found) for kind, found in rates.items()}
-    told: list[str] = []
-    chosen, record = measure.choose(made, "inference", on="process", tell=told.append)
+        race = measure.raced(
+            runs, interrupt, until=time.monotonic() + LONGEST_S, turn_s=seconds / turns, turns=turns // len(KINDS), far=math.inf
+        )
+    if race.failed:
+        raise SystemExit(f"{net}, {streams} streams: {race.failed}")
+    true = {kind: statistics.median(found) for kind, found in race.rates.items()}
+    chosen, record = choices.settled(alter(made, inference="auto"), on="process")
     better = max(true.values())
     return {
-        "net": net, "streams": streams, **true, "rates": rates,
+        "net": net, "streams": streams, **true, "rates": race.rates,
         "auto": chosen.placement.inference, "why": record["inference"]["why"],
         "of_better": true[chosen.placement.inference] / better if better else None,
     }  # fmt: skip

@@ -19,16 +19,21 @@ from pathlib import Path
 
 from harness import host, ran, recorded, table
 from matrix import OURS
+from rows import PRECISION
 
 HERE = Path(__file__).resolve().parent
+BITS = f"--precision {PRECISION}"
 SLEEPING = "CartPole-v1 --algorithm outside.sleepy:Sleepy --actors 4 --envs-per-actor 16 --unroll 16 --max-lag 3 --steps 51200"
-PONG = "ALE/Pong-v5 --algorithm ppo --actors 2 --envs-per-actor 4 --unroll 32 --max-lag 1 --steps 10240"
+PONG = (
+    f"ALE/Pong-v5 --algorithm ppo --actors 2 --envs-per-actor 4 --unroll 32 --max-lag 1 --steps 10240 --precision {PRECISION}"
+)
 CHEETAH = "HalfCheetah-v5 --algorithm ppo --actors 2 --envs-per-actor 8 --unroll 64 --max-lag 1 --steps 61440"
 CARTPOLE = "CartPole-v1 --algorithm ppo --actors 2 --envs-per-actor 16 --unroll 64 --max-lag 1 --steps 400000"
+WAYS = {"1 of two threads": "--threads 2", "1 of one thread": "--threads 1", "2 of one thread": "--learners 2 --threads 1"}
 CASES: dict[str, tuple[str, dict[str, str]]] = {
     "sleeping": (SLEEPING, {f"{n} learners": f"--learners {n} --batch {16 * n}" for n in (1, 2, 4)}),
-    "pong": (PONG, {"1 of two threads": "--threads 2", "1 of one thread": "", "2 of one thread": "--learners 2"}),
-    "halfcheetah": (CHEETAH, {"1 of two threads": "--threads 2", "1 of one thread": "", "2 of one thread": "--learners 2"}),
+    "pong": (PONG, WAYS),
+    "halfcheetah": (CHEETAH, WAYS),
     "cartpole": (CARTPOLE, {"1": "", "2": "--learners 2"}),
 }
 

@@ -119,7 +119,7 @@ ROWS: dict[str, Row] = {
     "pong": Row(
         case="pong", kind="ours", what=f"ALE's vector env, {PRECISION}, compiled, channels last", warmup=40,
         command=f"ALE/Pong-v5 --set env.repeat_action_probability=0 --precision {PRECISION} --set placement.compile=true "
-        "--actors 2 --envs-per-actor 128 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
+        "--threads 1 --actors 2 --envs-per-actor 128 --unroll 20 --batch 128 --max-lag 1 --steps 2M",
     ),
     "pong-bound": Row(case="pong", kind="bound", what="2 cores / (env + act + learn)", command="--case pong OF pong"),
     "pong-lean": Row(

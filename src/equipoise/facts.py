@@ -20,8 +20,8 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 __all__ = [
-    "FREE", "KEPT", "Count", "Fact", "Flag", "Fraction", "Help", "NonNegative", "OnResume", "Positive", "Range", "Rate", "Read",
-    "Share", "Whole", "facts", "said",
+    "AUTO", "FREE", "KEPT", "Auto", "Count", "Fact", "Flag", "Fraction", "Help", "NonNegative", "OnResume", "Positive", "Range",
+    "Rate", "Read", "Share", "Whole", "facts", "said",
 ]  # fmt: skip
 
 UNSET = (None, 0, False, "")
@@ -82,6 +82,16 @@ class OnResume:
 FREE, KEPT = OnResume("free"), OnResume("kept")
 
 
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """The value may be asked for as ``auto``: it is then chosen by measurement when the run begins."""
+
+    word: str = "auto"
+
+
+AUTO = Auto()
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Read:
     """The field is read only where ``setting`` has one of ``values``; without values: where it is set (not 0, false or none).
@@ -126,13 +136,15 @@ class Fact:
     reads: tuple[Read, ...]
     rule: Literal["free", "kept"] | None  # for a resume; None: not said
     flag: Flag | None
+    auto: bool = False  # may it be measured when the run begins
 
     @property
     def limits(self) -> str:
         """The range in words, or the choices; "" where every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
         choices = dict.fromkeys(said(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
-        return ", ".join((" or ".join(choices), *ranges) if choices else ranges)
+        values = ", ".join((" or ".join(choices), *ranges) if choices else ranges)
+        return f"{values} or {AUTO.word}" if self.auto and values else AUTO.word if self.auto else values
 
 
 def said(value: Any) -> str:
@@ -170,7 +182,7 @@ def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
     return Fact(
         name=field.name, kind=kind, annotated=annotated, default=default, reads=tuple(said_by.get(Read, ())),
         help=next((one.text for one in said_by.get(Help, ())), ""), flag=next(iter(said_by.get(Flag, ())), None),
-        rule=next((one.rule for one in said_by.get(OnResume, ())), None),
+        rule=next((one.rule for one in said_by.get(OnResume, ())), None), auto=Auto in said_by,
     )  # fmt: skip
 
 

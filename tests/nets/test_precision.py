@@ -7,7 +7,6 @@ import platform
 import pytest
 import torch
 
-from equipoise import recipes
 from equipoise.nets import precision
 from equipoise.nets.precision import autocast, backward, exact
 
@@ -60,18 +59,10 @@ def test_a_processor_has_bf16_where_its_flags_and_onednn_say_so(
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_without_the_instructions_a_run_is_warned_and_a_recipe_takes_fp32(
-    native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_instructions_a_run_is_warned(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
-    monkeypatch.setattr(recipes, "native_bf16", lambda: native)
     told = precision.emulated("bf16", "fp32", "cpu") + precision.emulated("fp32", "bf16", "cpu")
     assert [text.partition(" is emulated")[0] for text in told] == (
         [] if native else ["warning: precision=bf16", "warning: acting_precision=bf16"]
     )
     assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated("bf16", "fp32", "cuda")
-    settings = recipes.find("ALE/Pong-v5", "ppo")
-    assert settings is not None
-    assert settings["placement.precision"] == ("bf16" if native else "fp32")
-    assert bool(recipes.falls_back("ALE/Pong-v5", "ppo")) is not native
-    assert recipes.falls_back("CartPole-v1", "ppo") == ""

@@ -12,7 +12,7 @@ from equipoise import api
 from equipoise.actors.forward.choice import Choice
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
-from equipoise.run import forward_choice as acting
+from equipoise.run import choice as acting
 from equipoise.types import Program
 
 
@@ -30,7 +30,7 @@ def ran(program: Program, out: Path, **fields: Any) -> tuple[dict[str, Any], lis
 @pytest.mark.thorough
 def test_in_lockstep_nothing_is_chosen(tmp_path: Path) -> None:
     run, _, summary = ran(made(), tmp_path / "run")
-    assert run["forward"]["main"]["forward"] == "torch" and "max_lag=0" in run["forward"]["main"]["why"]
+    assert run["choices"]["forward"]["value"] == "torch" and "max_lag=0" in run["choices"]["forward"]["why"]
     assert summary["acting"] == {"weights": "fp32", "forward": {"main": "torch"}, "error": {}}
 
 
@@ -38,18 +38,19 @@ def test_in_lockstep_nothing_is_chosen(tmp_path: Path) -> None:
 def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "choose", lambda *_, **__: Choice(forward="lean", why="told so", torch_us=2.0, lean_us=1.0))
     run, _, summary = ran(made(max_lag=1, checkpoint_every=2048), tmp_path / "run")
-    assert run["forward"] == {"main": {"forward": "lean", "why": "told so", "torch_us": 2.0, "lean_us": 1.0}}
+    told = run["choices"]["forward"]
+    assert (told["value"], told["why"], told["measured"]) == ("lean", "told so", {"torch": 2.0, "lean": 1.0})
     assert summary["acting"]["forward"] == {"main": "lean"}
     monkeypatch.setattr(acting, "choose", lambda *_, **__: Choice(forward="torch", why="asked again"))
     with api.resume(tmp_path / "run", on="serial", steps=6144) as going:
         list(going)
-    assert json.loads((tmp_path / "run/run.json").read_text())["forward"] == run["forward"]
+    assert json.loads((tmp_path / "run/run.json").read_text())["choices"] == run["choices"]
     assert json.loads((tmp_path / "run/summary.json").read_text())["acting"]["forward"] == {"main": "lean"}
     with api.resume(
         tmp_path / "run", on="serial", steps=8192, settings=["placement.acting_precision=int8"]
     ) as going:  # others may be faster now
         list(going)
-    assert json.loads((tmp_path / "run/run.json").read_text())["forward"]["main"]["why"] == "asked again"
+    assert json.loads((tmp_path / "run/run.json").read_text())["choices"]["forward"]["why"] == "asked again"
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["acting"]["weights"] == "int8" and summary["acting"]["error"]["acting/p_error_max"] > 0
 

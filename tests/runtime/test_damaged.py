@@ -199,7 +199,7 @@ RUNS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "on": (lambda r: r.update(on="moon"), "on: expected one of 'serial', 'process', 'ray', got 'moon'"),
     "tensorboard": (lambda r: r.update(tensorboard="yes"), "tensorboard: expected true or false, got 'yes'"),
-    "forward": (lambda r: r.update(forward={"main": []}), "forward.main: expected a JSON object"),
+    "choices": (lambda r: r.update(choices={"forward": []}), "choices.forward: expected a JSON object"),
 }  # fmt: skip
 
 

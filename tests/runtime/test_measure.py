@@ -1,4 +1,4 @@
-"""``--inference auto`` and ``--learners auto``: what is measured leaves nothing, however it ends."""
+"""Whole runs that are measured and thrown away: they leave nothing, however they end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 
 from equipoise import api
 from equipoise.errors import WorkerFailed
-from equipoise.run import measure
+from equipoise.programs.fields import alter
+from equipoise.run import choices, measure
 from equipoise.run.session import Interrupt
 from equipoise.runtime.process import forkserver
 from tests.conftest import children, descendants
@@ -63,12 +64,12 @@ def test_a_measurement_that_is_told_to_leave_leaves_nothing(
 def test_a_server_of_env_workers_lives_on_only_where_they_come(
     max_lag: int, rates: dict[str, float], inference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_rate", lambda blue, interrupt, seconds: rates[blue.program.placement.inference])
+    monkeypatch.setattr(measure, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference])
     others = forkserver.pids() - {forkserver.pid_of_envs()}
     forkserver.prepare(central=True)  # as the command line does, before it knows
     server = forkserver.pid_of_envs()
     assert server in children(os.getpid())
-    made, _ = measure.choose(program(max_lag=max_lag), "inference", on="process")
+    made, _ = choices.settled(alter(program(max_lag=max_lag), inference="auto"), on="process")
     assert made.placement.inference == inference
     assert (server in children(os.getpid())) == (inference == "central")
     assert others <= forkserver.pids() <= set(children(os.getpid()))
@@ -80,7 +81,8 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
 def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: str) -> None:
     failed = WorkerFailed("learner", "was killed", "")
     other = "central" if gone == "local" else "local"
-    choice = measure.fastest({gone: [], other: [0.0, 0.0]}, {gone: failed})
+    race = measure.Raced(rates={gone: [], other: [0.0, 0.0]}, failed={gone: failed})
+    choice = choices.taken(race, ["local", "central"])
     assert choice.value == other and choice.why.startswith(f"{gone} failed: ")
 
 
@@ -95,8 +97,8 @@ def test_what_failed_is_not_taken_where_the_other_came_to_nothing_in_time(gone: 
     ],
 )
 def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: int) -> None:
-    choice = measure.fastest({value: [0.0, rate] for value, rate in rates.items()}, {}, gain=measure.MORE)
-    assert choice.value == taken and choice.steps_per_s == {str(value): rate for value, rate in rates.items()}
+    choice = choices.taken(measure.Raced(rates={str(value): [0.0, rate] for value, rate in rates.items()}), list(rates))
+    assert choice.value == taken and choice.measured == {str(value): rate for value, rate in rates.items() if rate}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,11 @@ def test_more_learners_are_taken_where_they_pay(rates: dict[Any, float], taken: 
 def test_only_numbers_of_learners_that_work_are_measured(
     cores: int, actors: int, max_lag: int, on: str, values: list[int], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "usable", lambda: cores)
-    found, said = measure.candidates(program(actors=actors, max_lag=max_lag), "learners", on)
-    assert found == values and why in said
+    monkeypatch.setattr(choices, "usable", lambda: cores)
+    made = program(actors=actors, max_lag=max_lag)
+    said = choices._fixed(made, on)
+    found, problem = ([1], said) if said else choices.candidates(made, "learners", on)
+    assert found == values and why in problem
 
 
 class Turns:
@@ -142,7 +146,7 @@ def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.Monkey
     monkeypatch.setattr(measure, "ProcessRuntime", lambda blue: run)
     monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=lambda: run.at))
     blue: Any = SimpleNamespace(program=SimpleNamespace(placement=SimpleNamespace(group_envs=1)))
-    assert measure._rate(blue, Interrupt(), seconds) == pytest.approx(25.0, rel=0.02)
+    assert measure.rate(blue, Interrupt(), seconds, until=1e6) == pytest.approx(25.0, rel=0.02)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which signals are ignored")
@@ -160,5 +164,6 @@ def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group(
 def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(options: Any) -> None:
     given = {"actors": 2, "max_lag": 1, "recipe": False}
     with pytest.raises(ValueError, match="inference_workers: expected at most 2, as many as actors"):
-        api.measurable("CartPole-v1", "impala", **given, **options)
-    assert api.measurable("CartPole-v1", "impala", **given).placement.inference == "central"
+        api.program("CartPole-v1", "impala", inference="auto", **given, **options)
+    place = api.program("CartPole-v1", "impala", inference="auto", **given).placement
+    assert place.inference == "central" and "inference" in place.auto

@@ -23,7 +23,7 @@ REPLAY: dict[str, Any] = {"settings": ["replay.capacity=4000", "replay.starts_at
 def test_neither_acts_nor_updates_import_the_compiler(
     algorithm: str, forward: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.run.forward_choice.choose", lambda *_, **__: Choice(forward=forward, why="the test says so"))
+    monkeypatch.setattr("equipoise.run.choice.choose", lambda *_, **__: Choice(forward=forward, why="the test says so"))
     (notes := tmp_path / "notes").mkdir()
     settings = [*options["settings"], f"algorithm.path={notes}"]
     run = api.train(

@@ -7,12 +7,12 @@ from equipoise.api.forecasting import forecast
 from equipoise.api.playing import Player, load
 from equipoise.api.plotting import plot
 from equipoise.api.predicting import whatif
-from equipoise.api.programs import check, configured, measurable, program
+from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.training import NothingToDo, resume, train
 from equipoise.api.watching import watch
 
 __all__ = [
-    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "forecast", "load", "measurable", "play",
+    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "forecast", "load", "play",
     "plot", "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip

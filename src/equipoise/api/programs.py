@@ -14,6 +14,7 @@ from equipoise import recipes
 from equipoise.api.sizing import cut
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
+from equipoise.facts import AUTO
 from equipoise.hints import hint
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
@@ -24,6 +25,7 @@ from equipoise.programs.refusals import check_read, check_replays
 from equipoise.programs.settings import (
     Settings,
     apply_settings,
+    asked,
     check_env_given_once,
     convert,
     env_of,
@@ -33,7 +35,7 @@ from equipoise.programs.settings import (
 )
 from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, ReplaySettings, Rewards, learning
 
-__all__ = ["check", "configured", "measurable", "program", "read_fields"]
+__all__ = ["check", "configured", "program", "read_fields"]
 
 _OF_POLICY = ("unroll", "batch", "publish_every")
 
@@ -58,19 +60,24 @@ def program(
     ``env`` is a target (see ``equipoise.envs.making``) or a function at the top of a module; ``fields`` are the
     settings of the run by the names of their options (``actors``, ``evaluate_every``), and ``unroll``, ``batch``,
     ``publish_every`` of its policy; None means "not given"
-    except for ``max_lag``; they may be texts, as on the command line. ``env_kwargs`` are laid over those of the recipe, as
-    ``env.KEY`` among the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``,
-    or a dict of such keys. What both say they have to say alike. A batch that is not given is one unroll of every stream.
+    except for ``max_lag``; they may be texts, as on the command line, and some may be "auto" (docs/choices.md). ``env_kwargs``
+    are laid over those of the recipe, as ``env.KEY`` among the settings is. ``settings`` are texts like
+    ``"algorithm.gamma=0.98"``, or a dict of such keys. What both say they have to say alike. A batch that is not given is one
+    unroll of every stream.
     Without a recipe a large batch of an algorithm with ``minibatch_rows`` is cut into up to 32 minibatches.
     """
     check_env_given_once(settings, env_kwargs)
     target = env if isinstance(env, str) else _target(env)
+    if fields.get("inference") == AUTO.word:
+        options: dict[str, Any] = {"env_kwargs": env_kwargs, "settings": settings, "recipe": recipe, "policies": policies}
+        made = _with_central(env, algorithm, **options, **{**fields, "inference": None})
+        return alter(made, inference=AUTO.word)
     if (named := target.lower()) in algorithm_names():
         raise ValueError(
             f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV --algorithm {named}"
         )
-    asked = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
-    name = algorithm or _usual(asked.values())
+    several = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
+    name = algorithm or _usual(several.values())
     tuned = recipes.find(target, name) if recipe else None
     base = apply_settings(_default(target, name), tuned or {})
     given = read_fields({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, _OF_POLICY)
@@ -79,16 +86,16 @@ def program(
     factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
     base = alter(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
-    if asked and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(asked.values())):
+    if several and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(several.values())):
         names = ", ".join(sorted(map(algorithm_name, theirs)))
         raise ValueError(f"algorithm: expected one that a policy has ({names}), since there are policies, got {algorithm!r}")
-    made_of = {name: _policy(given, one) for name, given in (asked or {"main": one}).items()}
+    made_of = {name: _policy(given, one) for name, given in (several or {"main": one}).items()}
     set_, before = pairs(settings), dataclasses.replace(base, policies=made_of)
     check_replays(before, [key for key, _ in set_])
     base = apply_settings(before, settings)
     _agree({**given, **of_policy}, base, set_)
     place = base.placement
-    envs, whole = base.actors * place.envs_per_actor, any(isinstance(given, Policy) for given in asked.values())
+    envs, whole = base.actors * place.envs_per_actor, any(isinstance(given, Policy) for given in several.values())
     if envs and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
@@ -96,7 +103,7 @@ def program(
             idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)  # some actors always would be
             if tuned is None or policy.batch % place.envs_per_actor or idle:
                 base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
-    made = any(isinstance(given, Algorithm) for given in asked.values())  # which says its minibatches itself
+    made = any(isinstance(given, Algorithm) for given in several.values())  # which says its minibatches itself
     if tuned is None and not (whole or made) and not any(key.endswith("minibatches") for key, _ in set_):
         learners = {name: cut(policy) for name, policy in learning(base).items()}
         base = dataclasses.replace(base, policies={**base.policies, **learners})
@@ -127,13 +134,13 @@ def configured(file: str | os.PathLike[str], *, settings: Settings = (), trust: 
     return made
 
 
-def measurable(env: str | Callable[..., Any], algorithm: str | None = None, **options: Any) -> Program:
+def _with_central(env: str | Callable[..., Any], algorithm: str | None, **options: Any) -> Program:
     """``program`` with central inference, so that it may have that's settings too; where that cannot be, with local.
 
     ValueError where there are such settings, and central cannot be.
     """
     try:
-        return program(env, algorithm, inference="central", **options)
+        return program(env, algorithm, **{**options, "inference": "central"})
     except ValueError:
         if any("inference_" in name for name in (*options, *(key for key, _ in pairs(options.get("settings", ()))))):
             raise
@@ -145,13 +152,21 @@ def read_fields(fields: Mapping[str, Any], base: Program, also: Sequence[str] = 
     settable = setting_types(base)
     kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {name: settable[name] for name in also}
     kinds |= {name: field_types(Program)[name] for name in ("policies", "route")}
+    of_run = {name: fact for name, (_, fact) in shorts().items()}
     for name in sorted(fields.keys() - kinds.keys()):
         for room in ("algorithm", "optimizer", "rewards"):
             if (key := f"{room}.{name}") in settable:
                 raise TypeError(f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}")
         raise TypeError(f"unknown option {name!r}{_peer_hint(name, fields[name], settable) or hint(name, kinds)}")
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
-    return {name: value if name == "policies" else convert(value, kinds[name], name) for name, value in plain.items()}
+    return {
+        name: value
+        if name == "policies"
+        else asked(value, of_run[name], name)
+        if name in of_run
+        else convert(value, kinds[name], name)
+        for name, value in plain.items()
+    }
 
 
 def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
@@ -172,7 +187,9 @@ def _agree(given: Mapping[str, Any], base: Program, settings: Sequence[tuple[str
     named = {key: name for name, (key, _) in shorts().items()}
     for key, _ in settings:
         name = named.get(key, key.removeprefix("policy."))
-        if name in given and (now := getattr(one, name) if name in _OF_POLICY else valued(base, key)) != given[name]:
+        if name not in given or (given[name] == AUTO.word and name in base.placement.auto):
+            continue
+        if (now := getattr(one, name) if name in _OF_POLICY else valued(base, key)) != given[name]:
             raise ValueError(f"{name}: expected to be given once, got {given[name]!r} and, by the setting {key}, {now!r}")
 
 
@@ -259,6 +276,7 @@ def _target(function: Callable[..., Any]) -> str:
     return name
 
 
+MEASURED = {"placement.precision": AUTO.word, "placement.threads": AUTO.word}
 QUEUE = {"policy.unroll": 64, "policy.batch": 32, "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1}
 REPLAY = {  # four streams, and an update a step
     "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
@@ -271,4 +289,4 @@ def _default(target: str, algorithm: str) -> Program:
     cls = algorithm_class(algorithm)
     policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None)
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
-    return apply_settings(start, {**(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})
+    return apply_settings(start, {**MEASURED, **(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})

@@ -161,7 +161,8 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
         changed = replace(policy, unroll=unroll, batch=policy.batch if "batch" in named else actors * envs)
         changed = changed if named & CUTS else cut(changed)
     (name,) = learning(program)
-    return replace(alter(program, actors=actors, envs_per_actor=envs), policies={**program.policies, name: changed})
+    sizes = {key: value for key, value in (("actors", actors), ("envs_per_actor", envs)) if key not in named}
+    return replace(alter(program, **sizes), policies={**program.policies, name: changed})
 
 
 def cut(policy: Policy) -> Policy:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.api.playing import weights_of
-from equipoise.api.programs import measurable, program, read_fields
+from equipoise.api.programs import program, read_fields
 from equipoise.api.sizing import fitted
+from equipoise.facts import AUTO
 from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
@@ -27,10 +28,11 @@ from equipoise.record import checkpoint, paths
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import step_of
-from equipoise.run.measure import choose
+from equipoise.run import choice
+from equipoise.run.choices import settled
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
-from equipoise.types import AskedInference, On, Program
+from equipoise.types import On, Program
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -53,9 +55,8 @@ def train(
     init_what: str = "weights",
     tensorboard: bool = True,
     wandb: str | None = None,
-    inference: str | None = None,
-    learners: int | str | None = None,
     tell: Callable[[str], object] = lambda text: None,
+    asked: Collection[str] = (),
     cluster: Mapping[str, Any] | None = None,
     or_resume: bool = False,
     trust: Sequence[str] = (),
@@ -68,24 +69,21 @@ def train(
     one of its checkpoints, whose weights are the first ones; with ``init_what`` "learner" the optimisers, target networks,
     statistics and the share of the schedule go on from there, too, and versions are counted from 0 again.
     ``tensorboard``: are event files written; ``wandb``: a Weights & Biases project that the run reports to as well.
-    ``inference``: "local", "central", or "auto", which measures both for some seconds and says so to ``tell``; ``learners``:
-    how many there are, or "auto", which measures 1, 2, 4, ... of them. ``cluster``: with ``on="ray"``, its settings by name:
+    What is ``auto``, as precision and threads are where nobody says them, is measured first, for half a minute at most
+    (docs/choices.md); ``tell`` is told what is taken. ``asked``: names of settings for which the Program's ``auto`` was the
+    user's word, so that they are measured for a short run, too. ``cluster``: with ``on="ray"``, its settings by name:
     ``{"address": "auto", "home_actors": 0}`` (docs/cluster.md).
 
     ``out`` may be a URL (``s3://...``): the run then lies in runs/ and is copied to the URL as it goes on (docs/remote.md).
     ``or_resume``: go on with the run that is at ``out``, where there is one of the same program.
     """
-    asked: AskedInference | None = None if inference is None else convert(inference, AskedInference, "inference")
-    said = {"inference": asked, "learners": learners}
-    auto = [name for name, value in said.items() if value == "auto"]
-    options |= {name: value for name, value in said.items() if value not in (None, "auto")}
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     if isinstance(env, Program):
         made = env
     else:
-        made = (measurable if asked == "auto" else program)(env, algorithm, **options)
+        made, asked = program(env, algorithm, **options), {*asked, *asked_for(options, options.get("settings", ()))}
         given = [*options, *(key for key, _ in pairs(options.get("settings", ())))]
         made, sizes = fitted(made, given, recipe=options.get("recipe", True))
         if sizes:
@@ -105,10 +103,7 @@ def train(
     weights = None if init_from is None else weights_of(init_from, whole=what == "learner")
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
-    chosen: dict[str, Any] = {}
-    for setting in auto:
-        made, record = choose(made, setting, on=on, tell=tell)
-        chosen |= record
+    made, chosen = settled(made, on=on, asked=asked, tell=tell)
     nodes = connected(on, cluster or {})
     with _disconnected(nodes):
         if or_resume and held == "a beginning":
@@ -122,11 +117,17 @@ def train(
             learner=what == "learner",
             tensorboard=tensorboard,
             wandb=wandb,
-            chosen=chosen | ({} if url is None else {"mirror": url}),
+            chosen=chosen,
             nodes=nodes,
             mirror=url,
             notes=notes,
         )
+
+
+def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
+    """The names of the settings that were given as ``auto``."""
+    given = {**options, **{key.removeprefix("placement."): value for key, value in pairs(settings)}}
+    return [name for name, value in given.items() if isinstance(value, str) and value.lower() == AUTO.word]
 
 
 @contextlib.contextmanager
@@ -152,13 +153,15 @@ def resume(
     trust: Sequence[str] = (),
     cluster: Mapping[str, Any] | None = None,
     same: Program | None = None,
+    tell: Callable[[str], object] = lambda text: None,
     **fields: Any,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
 
     ``fields`` are settings by the names of their options and ``settings`` texts like
     ``"algorithm.entropy=0"`` that are to change: ``steps`` and ``stop_at`` extend a run that has ended (its schedules keep the
-    length that they had). What the saved state would not fit is refused.
+    length that they had). What the saved state would not fit is refused. What was chosen by measurement stays, unless
+    a change makes it another choice, or it is ``auto`` now; ``tell`` is told of that.
 
     ``trust``: modules and ``module:callable`` that a run from elsewhere may import. ``cluster``: as for ``train``; what is not
     said stays as it was.
@@ -166,10 +169,10 @@ def resume(
     ValueError where it is another program. Raises ``NothingToDo`` where the run is complete already.
     """
     if not is_url(directory):
-        return _resumed(Path(directory), directory, on, settings, trust, cluster, same, fields)
+        return _resumed(Path(directory), directory, on, settings, trust, cluster, same, tell, fields)
     fetched = fetch(directory)
     try:
-        return _resumed(fetched, directory, on, settings, trust, cluster, same, fields)
+        return _resumed(fetched, directory, on, settings, trust, cluster, same, tell, fields)
     except BaseException:
         shutil.rmtree(fetched, ignore_errors=True)  # a copy
         raise
@@ -183,6 +186,7 @@ def _resumed(
     trust: Sequence[str],
     cluster: Mapping[str, Any] | None,
     same: Program | None,
+    tell: Callable[[str], object],
     fields: dict[str, Any],
 ) -> Run:
     """``resume`` the run in the directory ``path``, which is at ``place`` for the user."""
@@ -208,12 +212,15 @@ def _resumed(
     if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
+    again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
+    asked = asked_for(given, settings)
+    made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=(*asked, *again), tell=tell)
     before = run.run.get(CLUSTER, {}) if where == "ray" else {}
     nodes = connected(where, {**before, **(cluster or {})})
     with _disconnected(nodes):
         # A URL that only the fetched run.json names is not written to.
         mirror = place if is_url(place) else None
-        return Run(made, on=where, resume=run, source=source, nodes=nodes, mirror=mirror, notes=notes)
+        return Run(made, on=where, resume=run, source=source, chosen=chosen, nodes=nodes, mirror=mirror, notes=notes)
 
 
 def _again(was: Program, now: Program, place: str | os.PathLike[str]) -> tuple[dict[str, int], list[str]]:
@@ -227,6 +234,8 @@ def _again(was: Program, now: Program, place: str | os.PathLike[str]) -> tuple[d
         raise ValueError(f"{place}: expected a run of the same program to go on with, got one with {said}")
     if now.schedule.schedule_steps is None:
         other.pop("schedule.schedule_steps", None)
+    for name in ("auto", *now.placement.auto):  # what was chosen stays so
+        other.pop(f"placement.{name}", None)
     more = {"steps": now.schedule.steps} if now.schedule.steps > was.schedule.steps else {}
     kept = [f"{key} {mine!r} (now {its!r})" for key, (mine, its) in other.items() if not (more and key == "schedule.steps")]
     return more, [f"the run keeps {', '.join(kept)}; 'equipoise resume' changes what can be changed"] if kept else []

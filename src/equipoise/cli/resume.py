@@ -69,6 +69,7 @@ def resume(
                     on=where,
                     cluster=of_cluster,
                     settings=(*(settings or ()), *more),
+                    tell=lambda text: say(text, file=sys.stderr),
                     **vouched(trust),
                     **given,
                 )

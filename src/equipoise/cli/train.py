@@ -18,7 +18,6 @@ from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.files import is_url
-from equipoise.hints import nearest
 from equipoise.types import OUT, WHAT, WHERE, On
 
 ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py")))
@@ -152,22 +151,22 @@ def train(
 
             where: On = convert(on, On, "--on")
             of_cluster = cluster_settings(address, cluster)
-            measured = [name for name in ("inference", "learners") if _is_auto(name, options[name])]
-            given, more = read(options | dict.fromkeys(measured))
+            given, more = read(options)
             if where != "serial":
                 from equipoise.runtime.process.forkserver import prepare
 
                 # The server imports torch beside this process, which does so next.
                 prepare(central=options["inference"] in ("central", "auto"))
-            from equipoise import api, recipes
+            from equipoise import api
             from equipoise.api.sizing import fitted
+            from equipoise.api.training import asked_for
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
+            from equipoise.run.choices import settled
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
                 besides: dict[str, Any] = {"ENV": env, "--algorithm": algorithm, "--policy": policies}
-                besides |= {f"--{name} auto": name for name in measured}
                 if said := ", ".join(name for name, value in besides.items() if value is not None):
                     raise ValueError(f"--config says what is trained; expected nothing besides it for that, got {said}")
                 program = api.configured(config, settings=all_settings, trust=trust or (), **given)
@@ -176,16 +175,18 @@ def train(
             else:
                 if policies:
                     given["policies"] = policies
-                made = api.measurable if "inference" in measured else api.program
-                program = made(env, algorithm, settings=all_settings, recipe=recipe, **given)
+                program = api.program(env, algorithm, settings=all_settings, recipe=recipe, **given)
                 named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
                 with unheard():  # an env that is measured prints what it will print into logs/
                     program, sizes = fitted(program, named, recipe=recipe)
                 if sizes and not quiet:
                     say(sizes, file=sys.stderr)
-            for other, wanted in {"--save-config": save_config, "--seeds": seeds}.items():
-                if measured and wanted is not None:
-                    raise ValueError(f"{other}: expected a value for --{measured[0]}, since nothing is measured here, got auto")
+            asked = asked_for(given, all_settings)
+
+            def tell(text: str) -> None:
+                if asked or not quiet:
+                    say(text, file=sys.stderr)
+
             if save_config is not None:
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
@@ -196,18 +197,9 @@ def train(
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
                 logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
+                program, _ = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them
                 words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
                 sys.exit(train_seeds(program, count, jobs=beside, out=None if out is None else Path(out), words=words))
-            if (
-                env is not None
-                and recipe
-                and program.placement.precision == "fp32"
-                and (why := recipes.falls_back(env, algorithm or "ppo"))
-            ):
-                say(why, file=sys.stderr)
-            auto: dict[str, Any] = dict.fromkeys(measured, "auto")
-            if measured:
-                auto["tell"] = lambda text: say(text, file=sys.stderr)
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
             try:
@@ -218,8 +210,9 @@ def train(
                     out=None if out is None else place(out),
                     tensorboard=tensorboard,
                     wandb=wandb,
+                    tell=tell,
+                    asked=asked,
                     **begin,
-                    **auto,
                 )
             except api.NothingToDo as done:
                 say(str(done))
@@ -227,10 +220,3 @@ def train(
             view = View(run.program, on=run.on, quiet=quiet)
         code = watch(run, view, "train", start)
     sys.exit(code)
-
-
-def _is_auto(name: str, value: str | None) -> bool:
-    """Whether this setting is to be measured; ValueError for a word that is nearly `auto`."""
-    if value is not None and value != "auto" and nearest(value, ["auto"]):
-        raise ValueError(f"--{name}: expected a value or auto, got {value!r}; did you mean 'auto'?")
-    return value == "auto"

@@ -91,14 +91,14 @@ def _section(parameter: inspect.Parameter) -> int:
 
 def read(texts: Mapping[str, str | None]) -> tuple[dict[str, Any], list[str]]:
     """The options that were given, read by the types of their fields -> fields of a run, and settings."""
-    from equipoise.programs.settings import convert
+    from equipoise.programs.settings import asked
 
     fields: dict[str, Any] = {}
     settings: list[str] = []
     for name, (fact, key) in flags().items():
         if (text := texts.get(name.replace("-", "_"))) is None:
             continue
-        value = text if key.startswith("replay.") else convert(text, fact.kind, f"--{name}")
+        value = text if key.startswith("replay.") else asked(text, fact, f"--{name}")
         if value is None or key.startswith("replay."):  # None would be "not given"; an algorithm may have no replay
             settings.append(f"{key}={text}")
         else:

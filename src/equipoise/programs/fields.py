@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from equipoise.facts import Fact, Read, facts, said
+from equipoise.facts import AUTO, Fact, Read, facts, said
 from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, ReplaySettings, Rewards
 
 PARTS = ("algorithm", "optimizer", "rewards", "replay")  # of a policy; each has settings of its own
@@ -19,6 +19,7 @@ __all__ = [
     "Setting",
     "alter",
     "classes",
+    "measurable",
     "named",
     "of",
     "parts",
@@ -84,7 +85,7 @@ def alter(program: Program, **changes: Any) -> Program:
 
 def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
     """The program with these changes, by their keys. A ``source.dataset`` makes the source a recorded one."""
-    rest = dict(changes)
+    rest = _with_auto(program, changes)
     if dataset := rest.pop("source.dataset", ""):
         source = RecordedSource(dataset=dataset, env=program.source.env, on_nonfinite=program.source.on_nonfinite)
         program = dataclasses.replace(program, source=source)
@@ -92,6 +93,21 @@ def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
         raise ValueError("source.metrics: expected none with source.dataset, since no env is stepped")
     made: Program = _replaced(program, rest, "")
     return made
+
+
+def _with_auto(program: Program, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Write ``auto`` for a value as a name in ``placement.auto``; a value takes the name from there."""
+    room, auto = "placement.", tuple(changes.get("placement.auto", program.placement.auto))
+    told = {name: changes[room + name] for name in measurable(program) if room + name in changes}
+    asked = [name for name, value in told.items() if isinstance(value, str) and value == AUTO.word]
+    rest = {key: value for key, value in changes.items() if key.removeprefix(room) not in asked}
+    names = dict.fromkeys((*(name for name in auto if name not in told or name in asked), *asked))
+    return rest | ({"placement.auto": tuple(names)} if told else {})
+
+
+def measurable(program: Program) -> list[str]:
+    """The settings of a placement that may be ``auto``."""
+    return [name for name, fact in facts(type(program.placement)).items() if fact.auto]
 
 
 def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
@@ -172,6 +188,8 @@ def named(program: Program, key: str) -> list[Setting]:
 def why_unread(program: Program, setting: Setting) -> str:
     """Why nothing reads this setting while the others are as they are; "" where something does."""
     for read in setting.fact.reads:
+        if read.setting in getattr(setting.part, "auto", ()):
+            continue  # it is not known yet
         path, value = _looked_up(program, setting, read)
         if not read.by(value):
             state = f"{path}={said(value)}"

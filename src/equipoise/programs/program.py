@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 from equipoise import algorithms
 from equipoise.envs.hints import hidden, looked
-from equipoise.facts import Fact, facts
+from equipoise.facts import AUTO, Fact, facts
 from equipoise.hints import hint, raised
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
-from equipoise.programs.settings import convert, field_types
+from equipoise.programs.settings import asked, convert, field_types
 from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, ReplaySettings, Rewards
 
 __all__ = [
@@ -209,14 +209,18 @@ def _read(cls: type[Any], data: Any, where: str) -> Any:
     known = facts(cls)
     needed = tuple(name for name, fact in known.items() if fact.default is dataclasses.MISSING)
     _known(data, known, where, required=needed)
-    return cls(**{key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()})
+    read = {key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()}
+    if auto := [key for key, value in read.items() if known[key].auto and value == AUTO.word]:
+        read = {key: value for key, value in read.items() if key not in auto}
+        read["auto"] = tuple(dict.fromkeys((*read.get("auto", ()), *auto)))
+    return cls(**read)
 
 
 def _field(fact: Fact, value: Any, where: str) -> Any:
     """A value of a field, which may be a part of its own; of a source, the kind that has the keys of ``value``."""
     parts = classes(fact.kind)
     if not parts:
-        return convert(value, fact.kind, where)
+        return asked(value, fact, where)
     if value is None and type(None) not in get_args(fact.kind):
         raise ValueError(f"{where}: expected a JSON object, got None")
     fits = [cls for cls in parts if isinstance(value, Mapping) and all(key in facts(cls) for key in value)]

@@ -61,6 +61,12 @@ def _run_problems(program: Program) -> list[str]:
         )
     if place.precision not in get_args(Precision):
         problems.append(f"placement.precision: expected one of {', '.join(get_args(Precision))}, got {place.precision!r}")
+    measurable = fields.measurable(program)
+    problems += [
+        f"placement.auto: expected some of {', '.join(measurable)}, got {name!r}{hint(name, measurable)}"
+        for name in place.auto
+        if name not in measurable
+    ]
     if place.inference == "central":
         problems += _central_problems(program)
     key, rounded = "placement.acting_precision", place.acting_precision
@@ -288,6 +294,9 @@ def fixed(old: Program, new: Program) -> list[str]:
 def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     """Return the differences; ValueError for one that a saved state does not fit, and for a resume that would go backwards."""
     changes = differences(old, new)
+    for setting in fields.of(new.placement, "placement."):
+        if setting.rule == "kept" and setting.fact.name in new.placement.auto:
+            raise ValueError(f"{setting.key}: expected {setting.value}, which a run that goes on keeps, got auto")
     if refused := fixed(old, new):
         said = ", ".join(f"{key} ({changes[key][0]!r} -> {changes[key][1]!r})" for key in refused)
         free = [setting.key for room, part in fields.parts(new) for setting in fields.of(part, room) if setting.rule == "free"]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Union
 
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
-from equipoise.facts import Range, facts
+from equipoise.facts import AUTO, Fact, Range, facts
 from equipoise.hints import hint, nearest
 from equipoise.programs import fields
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
@@ -51,7 +51,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its own: ``optimizer.rates.GROUP``. Where
     there are several policies ``policies.NAME.*`` is one's, and without that it is that of all that learn.
     """
-    kinds = setting_types(program)
+    kinds, runs = setting_types(program), dict(fields.shorts().values())
     in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
     env: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
             for policy, short in targets:
                 in_policies[policy][short] = convert(text, _kind(short, policy_types(program.policies[policy])), key)
         else:
-            in_program[key] = convert(text, kind, key)
+            in_program[key] = asked(text, runs[key], key) if key in runs else convert(text, kind, key)
     if any(in_policies.values()):
         policies = program.policies.items()
         in_program["policies"] = {name: _with(policy, in_policies[name]) for name, policy in policies}
@@ -224,6 +224,17 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     except (ValueError, TypeError) as error:
         reason = f" ({error})" if isinstance(error, _Reason) else ""
         raise ValueError(f"{where}: expected {describe(kind)}, got {value!r}{reason}") from None
+
+
+def asked(value: Any, fact: Fact, where: str) -> Any:
+    """``convert`` to a setting's type, or ``auto`` where it may be measured."""
+    if not (fact.auto and isinstance(value, str)):
+        return convert(value, fact.kind, where)
+    if value.lower() == AUTO.word:
+        return AUTO.word
+    if nearest(value, [AUTO.word]):
+        raise ValueError(f"{where}: expected {describe(fact.kind)} or auto, got {value!r}; did you mean 'auto'?")
+    return convert(value, fact.kind, where)
 
 
 def at_least_one(value: Any, where: str) -> int:

@@ -17,7 +17,7 @@ STATUSES = ("completed", "solved", "interrupted", "failed")
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
     "on": Text(among=("serial", "process", "ray")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
     "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
-    "forward?": Each({"forward": Text(100), "*": Anything()}), "*": Anything(),
+    "choices?": Each({"why": Text(2_000), "*": Anything()}), "*": Anything(),
 }  # fmt: skip
 
 

@@ -1,172 +1,155 @@
-"""``--inference auto`` and ``--learners auto``: measure a setting's values for some seconds with the run's envs, networks and
-learners; take the fastest.
+"""Whole runs, measured for some seconds and thrown away: the run's own envs, networks and learners, in turns.
 
-The measure is the rows a second that the envs give while they are learned from. The figures and the reason are written into
-``run.json``, and its program holds the choice: a resume does not measure again.
+The measure is the rows a second that the envs give while they are learned from.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
 
-import torch
-
-from equipoise.cores import usable
 from equipoise.errors import WorkerFailed
 from equipoise.programs.fields import alter
-from equipoise.programs.limits import check_processes
-from equipoise.programs.refusals import check
-from equipoise.run import forward_choice as acting
+from equipoise.run import choice
 from equipoise.run.session import Interrupt
 from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.process import ProcessRuntime
-from equipoise.types import Inference, Program
+from equipoise.types import Program, learning
 
-TURN_S, TURNS = 1.25, 2  # seconds of a turn, and turns of each value, in turn: changing load should not decide
-WARM_S = 60.0  # most seconds until the first two updates, and for the two that a turn needs at least
+TURN_S, TURNS = 1.25, 2  # seconds of a turn, and turns of each run: changing load should not decide
 UPDATES, LONGEST_S = 4, 10.0  # a turn lasts at least so many updates, or so many seconds
-MORE = 1.05  # more learners are taken where they make so many times the rows of fewer
+FAR = 1.3  # a run that the fastest one beats by more has no second turn
+FIRST_S, MARGIN_S = 5.0, 1.0  # what the first turn is taken to cost; for the end of the last one
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
+ROWS = 50_000  # of a replay, at most
+
+Tell = Callable[[str], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    value: Any
-    why: str
-    steps_per_s: dict[str, float]  # by value; empty where nothing was measured
+@dataclass(slots=True, kw_only=True)
+class Raced:
+    """What came of some runs, by their labels."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)  # steps/s of each turn; 0 where there were no two updates
+    failed: dict[str, WorkerFailed] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)  # runs that there was no time to try
+
+    @property
+    def best(self) -> dict[str, float]:
+        """Steps/s of each run that learned: its better turn, since other load can only have slowed the others."""
+        found = {label: max(rates) for label, rates in self.rates.items() if label not in self.failed and rates}
+        return {label: rate for label, rate in found.items() if rate}
+
+    @property
+    def said(self) -> str:
+        """What came of each, in words."""
+        gone = [f"{label} failed: {error.reason}" for label, error in self.failed.items()]
+        gone += [
+            f"{label} did not come to two updates in time"
+            for label, rates in self.rates.items()
+            if rates and not max(rates) and label not in self.failed
+        ]
+        made = [f"{label} made {rate:,.0f} steps/s" for label, rate in self.best.items()]
+        late = [f"there was no time to try {', '.join(self.left_out)}"] if self.left_out else []
+        return ", ".join([*gone, *made, *late])
 
 
-def choose(
-    program: Program, setting: str, *, on: str, tell: Callable[[str], object] = lambda text: None
-) -> tuple[Program, dict[str, Any]]:
-    """Choose the fastest value of ``setting`` -> the program with it, and the record of the choice.
-
-    It takes seconds; ``tell`` says so. ``setting`` is one of ``MEASURED``. WorkerFailed where no value works;
-    KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
-    """
-    values, why = candidates(program, setting, on)
-    choice = Choice(value=values[0], why=why, steps_per_s={})
-    if len(values) > 1:
-        turns, names = TURNS * len(values), ", ".join(map(str, values))
-        tell(f"{setting}: {names} are measured for {turns * TURN_S:.0f} s in {turns} turns, besides their starts")
-        with Interrupt() as interrupt:
-            rates, failed = measured(program, setting, values, interrupt, tell=tell)
-            choice = fastest(rates, failed, gain=MORE if setting == "learners" else 1.0)
-        interrupt.check()
-    made = alter(program, **{setting: choice.value})
-    if made.placement.inference == "local":
-        forkserver.release()
-    tell(f"{setting}: {choice.value}, since {choice.why}")
-    return made, {setting: {"asked": "auto", "why": choice.why, "steps_per_s": choice.steps_per_s}}
-
-
-def candidates(program: Program, setting: str, on: str) -> tuple[list[Any], str]:
-    """The values that can be, the usual one first, and why there is no other."""
-    wanted: list[Any] = list(MEASURED[setting](program))
-    if on == "serial":
-        return wanted[:1], "in one thread all do the same work"
-    if program.placement.max_lag == 0:
-        return wanted[:1], "with max_lag=0 nothing that is measured may decide what is computed"
-    found, why = wanted[:1], "this machine has no cores for more"
-    for value in wanted[1:]:
-        try:
-            check(made := alter(program, **{setting: value}))
-            check_processes(made)
-        except ValueError as error:
-            why = f"{value} cannot be: {error}"
-        else:
-            found.append(value)
-    return found, why
-
-
-def _numbers_of_learners(program: Program) -> list[int]:
-    """1, 2, 4, ... up to the number of cores, or of CUDA devices."""
-    most = usable() if program.placement.device == "cpu" else torch.cuda.device_count()
-    return [1 << n for n in range(most.bit_length())]
-
-
-MEASURED: dict[str, Callable[[Program], Sequence[Any]]] = {
-    "inference": lambda program: get_args(Inference),
-    "learners": _numbers_of_learners,
-}
-
-
-def measured(
-    program: Program,
-    setting: str,
-    values: Sequence[Any],
+def raced(
+    programs: Mapping[str, Program],
     interrupt: Interrupt,
     *,
+    until: float,
     turn_s: float = TURN_S,
     turns: int = TURNS,
-    tell: Callable[[str], object] = lambda text: None,
-) -> tuple[dict[Any, list[float]], dict[Any, WorkerFailed]]:
-    """Measure steps/s of each value in each turn, 0 where it learned nothing; and the values that failed."""
-    rates: dict[Any, list[float]] = {value: [] for value in values}
-    failed: dict[Any, WorkerFailed] = {}
-    forkserver.prepare(central="central" in (*values, program.placement.inference))
+    far: float = FAR,
+    tell: Tell = lambda text: None,
+) -> Raced:
+    """Measure runs in turns, the first one first, until ``until`` (``time.monotonic``): what no longer fits is not tried.
+
+    A run that the fastest one beats by more than ``far`` has no second turn.
+    """
+    forkserver.prepare(central=any(one.placement.inference == "central" for one in programs.values()))
+    race, clock = Raced(rates={label: [] for label in programs}), _Clock(until)
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        blues = {}
-        for value in values:
-            blues[value] = _blueprint(alter(program, **{setting: value}), Path(place) / str(value))
-            interrupt.check()
-        for _ in range(turns):
-            for value, blue in blues.items():
-                if value not in failed:
+        blues: dict[str, Blueprint] = {}
+        for turn in range(turns):
+            for number, label in enumerate(_still(race, programs, turn, far)):
+                if not clock.fits():
+                    race.left_out += [label] if not turn else []
+                    continue
+                with clock:
+                    interrupt.check()
                     try:
-                        rates[value].append(_rate(blue, interrupt, turn_s))
-                        tell(f"{setting}: {value} makes {rates[value][-1]:,.0f} steps/s")
+                        if label not in blues:
+                            blues[label] = _blueprint(programs[label], Path(place) / str(number))
+                        race.rates[label].append(rate(blues[label], interrupt, turn_s, until=until - MARGIN_S))
+                        tell(f"{label} makes {race.rates[label][-1]:,.0f} steps/s")
                     except WorkerFailed as error:
                         interrupt.check()  # an interrupt may have ended a worker before it began
-                        failed[value] = error
-    return rates, failed
+                        race.failed[label] = error
+    return race
 
 
-def fastest(rates: dict[Any, list[float]], failed: dict[Any, WorkerFailed], *, gain: float = 1.0) -> Choice:
-    """The value of the highest rate; a later one is taken where it has more than ``gain`` times that of the one before."""
-    usual = next(iter(rates))
-    if len(failed) == len(rates):
-        raise failed[usual]
-    # The better turn of each value: other load can only have slowed the others.
-    best = {value: 0.0 if value in failed else max(found) for value, found in rates.items()}
-    said = {str(value): round(rate, 1) for value, rate in best.items()}
-    late = f"did not come to two updates within {WARM_S:.0f} s"
-    if not any(best.values()) and not failed:
-        return Choice(value=usual, why=f"each of them {late}", steps_per_s=said)
-    gone = [f"{value} failed: {error.reason}" for value, error in failed.items()]
-    gone += [f"{value} {late}" for value, rate in best.items() if not rate and value not in failed]
-    taken = next((value for value, rate in best.items() if rate), next(value for value in rates if value not in failed))
-    for value, rate in best.items():
-        if rate > gain * best[taken]:
-            taken = value
-    made = [f"{value} made {rate:,.0f} steps/s" for value, rate in best.items() if rate]
-    return Choice(value=taken, why=", ".join(gone or made), steps_per_s=said)
+def _still(race: Raced, programs: Mapping[str, Program], turn: int, far: float) -> Sequence[str]:
+    """The runs that have a turn: at first all, then those that may still be the fastest."""
+    if turn == 0:
+        return list(programs)
+    best = race.best
+    close = [label for label, made in best.items() if made * far >= max(best.values())]
+    return close if len(close) > 1 else []
+
+
+class _Clock:
+    """The time that is left, and what a turn costs: as much as the dearest so far."""
+
+    def __init__(self, until: float) -> None:
+        self._until, self._cost_s, self._began = until, FIRST_S, 0.0
+        self._turns = 0
+
+    def fits(self) -> bool:
+        return time.monotonic() + self._cost_s <= self._until
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        took = time.monotonic() - self._began
+        self._cost_s, self._turns = max(took, self._cost_s if self._turns else 0.0), self._turns + 1
 
 
 def _blueprint(program: Program, place: Path) -> Blueprint:
     """The blueprint of a throw-away run: it saves nothing and never ends."""
     place.mkdir()
-    made = alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0)
+    made = hurried(alter(program, evaluate_episodes=0, evaluate_every=None, stop_at=None, checkpoint_every=0))
     blue = blueprint.blueprint(made)
-    forward = acting.forwards(acting.chosen(blue))
+    forward = choice.forward_of(blue, choice.forwards(blue))
     return replace(blue, directory=str(place), capsules=None, checkpoint_every=0, updates=ENDLESS, forward=forward)
 
 
-def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
+def hurried(program: Program) -> Program:
+    """The program whose replays are learned from at once, hold few rows, and lie in memory; its policies choose all actions."""
+    policies = dict(program.policies)
+    for name, policy in learning(program).items():
+        if policy.replay is not None:
+            capacity = ROWS if policy.replay.memory else min(policy.replay.capacity, ROWS)
+            replay = replace(policy.replay, starts_at=0, capacity=capacity, memory=0, file="")
+            chooses = {"random_steps": 0} if hasattr(policy.algorithm, "random_steps") else {}
+            policies[name] = replace(policy, replay=replay, algorithm=replace(policy.algorithm, **chooses))
+    return replace(program, policies=policies)
+
+
+def rate(blue: Blueprint, interrupt: Interrupt, seconds: float, *, until: float) -> float:
     """Measure env steps a second from the end of an update to the end of another, since acting and learning may take turns;
-    0 where there are no updates.
+    0 where there are no two updates before ``until``.
     """
     runtime = ProcessRuntime(blue)
     try:
-        until = time.monotonic() + WARM_S
         while (now := runtime.stats()).version < 2 or min(now.ticks) < 2:
             if time.monotonic() > until:
                 return 0.0
@@ -174,15 +157,16 @@ def _rate(blue: Blueprint, interrupt: Interrupt, seconds: float) -> float:
             runtime.poll(SLICE_S)
         version = now.version
         ends: list[tuple[float, int]] = []  # ends of updates: moment, and steps so far
-        until = time.monotonic() + WARM_S
         while not ends or not _enough(ends[-1][0] - ends[0][0], len(ends) - 1, seconds):
             if time.monotonic() > until:
-                return 0.0
+                break
             interrupt.check()
             runtime.poll(SLICE_S)
             if (now := runtime.stats()).version > version:
                 version = now.version
                 ends.append((time.monotonic(), sum(now.ticks) * blue.program.placement.group_envs))
+        if len(ends) < 2:
+            return 0.0
         (began, before), (ended, after) = ends[0], ends[-1]
         return (after - before) / (ended - began)
     finally:

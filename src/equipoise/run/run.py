@@ -24,8 +24,9 @@ from equipoise.record import checkpoint, playable
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.report import Report, step_of
-from equipoise.run import forward_choice, recorded_rows
+from equipoise.run import choice, recorded_rows
 from equipoise.run.attempt import Attempt
+from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
@@ -66,11 +67,12 @@ class Run:
 
         ``source``: the checkpoint that it goes on from, by default its newest whole one.
         ``tensorboard``: does it write event files; ``wandb``: the W&B project that it reports to. A resume keeps both.
-        ``chosen``: what was measured for this program, which run.json tells. ``kinds`` of workers that the run is made of.
+        ``chosen``: the record of what was measured for this program. ``kinds`` of workers that the run is made of.
         ``nodes``: with ``on="ray"``, the machines of the cluster, from which the run disconnects at its end.
         ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
         """
         check(program)
+        program = usual(program)
         self._processes = on != "serial"  # of their own for the workers
         self._nodes, place = nodes, program.placement
         self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
@@ -88,25 +90,27 @@ class Run:
         if resume is None:
             if program.source.metrics:
                 self._warnings += unseen(program.env, program.source.metrics, seed=program.schedule.seed)
-            forward = forward_choice.chosen(blue)
+            forward = choice.forwards(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
-                extra=recorded_rows.described(blue.dataset) | {forward_choice.KEY: forward} | dict(chosen or {})
-                | self._placed(blue), mirror=mirror,
+                extra=recorded_rows.described(blue.dataset) | {choice.KEY: {**(chosen or {}), **forward}} | self._placed(blue)
+                | ({} if mirror is None else {"mirror": mirror}), mirror=mirror,
             )  # fmt: skip
         else:
             assert self._source is not None
             recorded_rows.check_same(resume.run, blue.dataset)
             self.changes = differences(resume.program, program)
-            forward = forward_choice.chosen(blue, resume.run, self.changes)
+            known = choice.kept(resume.run.get(choice.KEY, {}), self.changes)
+            forward = choice.forwards(blue, known)
             resume.go_on(
                 program, on=on, step=step_of(self._source.meta), changes=self.changes, mirror=mirror,
-                extra={forward_choice.KEY: forward} | self._placed(blue), spec=playable.to_json(blue), source=self._source,
+                extra={choice.KEY: {**known, **(chosen or {}), **forward}} | self._placed(blue), spec=playable.to_json(blue),
+                source=self._source,
             )  # fmt: skip
             self._files = resume
         self._blue = replace(
             blue, resume=None, directory=str(self._files.checkpoints.absolute()), capsules=str(self._files.capsules.absolute()),
-            forward=forward_choice.forwards(forward), logs=self._files.logs,
+            forward=choice.forward_of(blue, forward), logs=self._files.logs,
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
         self._keeping = Keeping(self._blue, self._files)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from equipoise.facts import FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
+from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Inference, OnNonfinite, Precision
 
@@ -189,9 +189,10 @@ class Placement:
         Count,
         Help("Workers that step envs and choose actions."),
         Live,
-        Flag(WHERE),
+        Flag(WHERE, "N|auto"),
+        AUTO,
     ] = 1
-    envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE)] = 16
+    envs_per_actor: Annotated[Count, Help("Envs that an actor steps side by side."), Flag(WHERE, "N|auto"), AUTO] = 16
     max_lag: Annotated[
         Whole | None,
         Help(
@@ -202,18 +203,17 @@ class Placement:
     ] = 0
     learners: Annotated[
         Count,
-        Help("Learners that share each batch, with actors of their own. auto measures 1, 2, 4, ... for some seconds."),
+        Help("Learners that share each batch, with actors of their own."),
         Live,
         Flag(WHERE, "L|auto"),
         FREE,
+        AUTO,
     ] = 1
     inference: Annotated[
         Inference,
-        Help(
-            "Where actions are chosen: in each actor (local), or in workers for all of them (central). "
-            "auto measures both for some seconds."
-        ),
+        Help("Where actions are chosen: in each actor (local), or in workers for all of them (central)."),
         Flag(WHERE, "local|central|auto"),
+        AUTO,
     ] = "local"
     inference_workers: Annotated[Count, Help("Inference workers; the actors are dealt to them evenly."), Central] = 1
     inference_batch: Annotated[
@@ -226,21 +226,27 @@ class Placement:
         Overlapping,
         FREE,
     ] = 0.0
-    device: Annotated[str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]"), FREE] = "cpu"
+    device: Annotated[str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]|auto"), FREE, AUTO] = "cpu"
     precision: Annotated[
         Precision,
         Help(
             "Numbers of convolutions and matrix products, in learner and actors. On new processors medium pays for "
             "wide MLPs, bf16 for images."
         ),
-        Flag(WHERE, "fp32|medium|bf16"),
+        Flag(WHERE, "fp32|medium|bf16|auto"),
         FREE,
+        AUTO,
     ] = "fp32"
     acting_precision: Annotated[
         ActingPrecision, Help("Weights that actors act with are rounded to this; reports say what it changes."), FREE
     ] = "fp32"
     compile: Annotated[bool, Help("Compile torsos of images with torch.compile: a minute at the start."), FREE] = False
-    threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE), FREE] = 1
+    threads: Annotated[Count, Help("Learner threads (each actor uses one)."), Flag(WHERE, "N|auto"), FREE, AUTO] = 1
+    auto: Annotated[
+        tuple[str, ...],
+        Help("Settings of these that are measured when the run begins, as --set placement.threads=auto says of one."),
+        FREE,
+    ] = ()
     deadline_s: Annotated[
         Positive,
         Help("A worker hangs that did nothing for so many seconds since its last tick: it is killed and replaced."),

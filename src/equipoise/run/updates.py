@@ -1,0 +1,235 @@
+"""The learner's update alone, timed by device, precision and threads in a process that is thrown away.
+
+torch's threads and the exactness of its products are of a whole process, so the driver's own stays as it is. The learner and
+the shapes of its batch are the run's own; the numbers are random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from equipoise import tree
+from equipoise.actors.forward.choice import Acts
+from equipoise.actors.forward.forward import Forward
+from equipoise.experience.layout import trajectory_specs
+from equipoise.learners.learner import Learner
+from equipoise.nets.threads import one_thread
+from equipoise.programs.fields import alter
+from equipoise.run.session import Interrupt
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.process import forkserver
+from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.types import Batch, Precision, Program, Trajectory, learning
+
+SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole update
+MINIBATCHES = 3
+ACTS_S = 0.05
+TURNS = 2  # each way is timed so often, in turn
+SLICE_S = 0.02
+WIDE = 256  # inputs and outputs of a layer from which on a precision or a thread may pay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to compute."""
+
+    device: str = "cpu"
+    precision: Precision = "fp32"
+    threads: int = 1  # of the learner
+
+    def of(self, program: Program) -> Program:
+        """The program that computes so."""
+        return alter(program, device=self.device, precision=self.precision, threads=self.threads)
+
+    def __str__(self) -> str:
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        return f"{self.precision} with {self.threads} thread{'s' if self.threads > 1 else ''}{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """Seconds of one update, and of one act for an actor's envs; 0 where nothing acts."""
+
+    update_s: float
+    act_s: float
+
+
+def is_small(net: nn.Module) -> bool:
+    """Has the network no convolution and no wide layer? Then neither a precision nor a thread pays."""
+    return all(p.ndim < 2 or (p.ndim == 2 and min(p.shape) < WIDE) for p in net.parameters())
+
+
+def timed(
+    blue: Blueprint, ways: Sequence[Way], interrupt: Interrupt, *, until: float, enough: Callable[[Took], bool]
+) -> tuple[dict[Way, Took], str]:
+    """Time the update in each way -> the better of its turns, and what went wrong, or "".
+
+    The first way is timed first, and is the only one where ``enough`` says so of it. Nothing goes on after ``until``
+    (``time.monotonic``).
+    """
+    forkserver.prepare()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    given: Any = (blue, tuple(ways), until)
+    code = shipped(blue.program)
+    process: Any = multiprocessing.get_context("forkserver").Process(
+        target=_main, args=(given if code is None else WithMain(given, code), theirs), name="equipoise update", daemon=True
+    )
+    with hidden():
+        forkserver.start(process)
+    theirs.close()
+    found: dict[Way, Took] = {}
+    try:
+        for said in _heard(ours, interrupt, until):
+            if isinstance(said, str):
+                return found, said
+            way, took = ways[said[0]], Took(update_s=said[1], act_s=said[2])
+            if (before := found.get(way)) is not None:
+                took = Took(update_s=min(took.update_s, before.update_s), act_s=min(took.act_s, before.act_s))
+            found[way] = took
+            if len(found) == 1 and enough(took):
+                break
+        return found, ""
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        ours.close()
+
+
+def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any]:
+    """What the process says, until it says no more or the time is over."""
+    while time.monotonic() < until:
+        interrupt.check()
+        if pipe.poll(SLICE_S):
+            try:
+                yield pipe.recv()
+            except EOFError:
+                return
+
+
+def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> None:
+    """The process: send (number of the way, seconds of an update, seconds of an act) of each way in each turn, or an error."""
+    blue, ways, until = given
+    with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
+        try:
+            for number, took in _timings(blue, ways, until):
+                pipe.send((number, took.update_s, took.act_s))
+        except Exception as error:  # whatever an algorithm raises that is given random rows
+            pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tuple[int, Took]]:
+    with one_thread():
+        nets = {name: blue.network(name) for name in blue.learns}
+        batches = {name: random_batch(blue, name, net) for name, net in nets.items()}
+        acts = {one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)}
+    for turn in range(TURNS):
+        for number, way in enumerate(ways):
+            if time.monotonic() > until:
+                return
+            made = replace(blue, program=way.of(blue.program))
+            torch.set_num_threads(way.threads)
+            seconds = 0.0
+            for name, net in nets.items():
+                learner = made.learner(name, copy.deepcopy(net))
+                if turn == 0:
+                    update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
+                seconds += update_s(learner, batches[name])
+            yield number, Took(update_s=seconds, act_s=acts[way.precision])
+
+
+class _Enough(Exception):
+    """Ends an update that has been timed for long enough."""
+
+
+def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float:
+    """Time updates for about ``span_s`` -> seconds of one. Of a long one a few minibatches are timed."""
+    many = learner.algorithm.epochs * learner.algorithm.minibatches
+    ends: list[float] = []
+
+    def pulse() -> None:
+        if learner.device.type == "cuda":
+            torch.cuda.synchronize(learner.device)
+        ends.append(time.perf_counter())
+        if MINIBATCHES <= len(ends) < many and ends[-1] - began >= span_s:
+            raise _Enough
+
+    learner.pulse = pulse
+    whole: list[float] = []
+    first = began = time.perf_counter()
+    try:
+        while not whole or time.perf_counter() - first < span_s:
+            ends.clear()
+            began = time.perf_counter()
+            learner.step(batch)
+            whole.append(time.perf_counter() - began)
+    except _Enough:
+        if not whole:
+            return ends[0] - began + (many - 1) * statistics.median(b - a for a, b in pairwise(ends))
+    return statistics.median(whole)
+
+
+def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module]) -> float:
+    """Time one act of each policy for the envs of an actor, by torch."""
+    place, seconds = blue.program.placement, 0.0
+    for name, net in nets.items() if blue.program.actors else ():
+        role = blue.roles[name]
+        acts = Acts(
+            role.algorithm, net, row=role.row, streams=place.envs_per_actor * len(role.places),
+            noise_columns=role.noise.columns, precision=precision, acting=place.acting_precision,
+        )  # fmt: skip
+        forward = acts.make(Forward)
+        row, took = acts.row(forward, 1), list[float]()
+        forward(row, acts.state)
+        while len(took) < MINIBATCHES or sum(took) < ACTS_S:
+            began = time.perf_counter()
+            forward(row, acts.state)
+            took.append(time.perf_counter() - began)
+        seconds += statistics.median(took)
+    return seconds
+
+
+def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
+    """A batch of random observations and rewards, and of what the policy does there, in the shapes of the run."""
+    policy, role, rng = learning(blue.program)[name], blue.roles[name], np.random.default_rng(0)
+    unroll = policy.unroll if policy.replay is None else policy.algorithm.item_rows or policy.unroll
+    items = blue.batch(name)
+    fields: dict[str, Any] = tree.zeros(trajectory_specs(role.row, unroll, items))
+
+    def some(x: Any) -> Any:
+        if x.dtype.kind == "f":
+            return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
+        return rng.integers(0, 256 if x.dtype == np.uint8 else 2, x.shape).astype(x.dtype)
+
+    fields["obs"] = tree.map(some, fields["obs"])
+    if role.spec.mask:  # every action is allowed
+        *path, last = role.spec.mask
+        inner = fields["obs"]
+        for key in path:
+            inner = inner[key]
+        inner[last][...] = 1
+    fields["reward"] = some(fields["reward"])
+    fields["mask"][...] = fields["bootstrap"][...] = True
+    data = tree.torch_views(fields)
+    with torch.inference_mode():
+        action, behaviour, _ = policy.algorithm.act(
+            net, tree.map(lambda x: x[0], data["obs"]), torch.zeros(items, dtype=torch.bool), net.initial_state(items),
+            explore=policy.algorithm.explore(np.zeros(items, np.int64), max(blue.program.actors, 1), 0),
+            noise=torch.from_numpy(rng.random((items, role.noise.columns), np.float32)),
+        )  # fmt: skip
+    for key, done in (("action", action), ("behaviour", behaviour)):
+        tree.map(lambda rows, one: rows.copy_(one.expand(rows.shape)), data[key], done)
+    return Batch(data=Trajectory(**data), keys=np.zeros((items, 2), np.int64), weight=torch.ones(items), targets={})
