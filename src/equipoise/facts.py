@@ -144,7 +144,7 @@ class Fact:
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
         choices = dict.fromkeys(said(arg) for one in (self.kind, *typing.get_args(self.kind)) for arg in _choices(one))
         values = ", ".join((" or ".join(choices), *ranges) if choices else ranges)
-        return f"{values} or {AUTO.word}" if self.auto and values else AUTO.word if self.auto else values
+        return f"{values} or {AUTO.word}" if self.auto and values else values
 
 
 def said(value: Any) -> str:

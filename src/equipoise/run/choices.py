@@ -152,13 +152,12 @@ class _Search:
         seconds = {str(way): round(one.update_s, 5) for way, one in took.items()}
         by_update: dict[str, Any] = {"measured": seconds, "unit": "s an update", "left_out": late}
         if len(taken) == 1:
-            said = ", ".join(f"{one} {value * 1e3:,.1f} ms" for one, value in seconds.items())
-            return all_of(taken[0], why=f"an update takes with {said}", **by_update)
+            return all_of(taken[0], why=alone_said(took, taken[0], first), **by_update)
         if not self._patient:
             until = min(until, time.monotonic() + SHARE * took[first].update_s * blue.updates)
         if self._on == "ray" or not self._program.actors or until - time.monotonic() < measure.FIRST_S * len(taken):
             best = most_usual(alone, ways, tie=ALONE)
-            return all_of(best, why=f"its update alone ({seconds[str(best)] * 1e3:,.1f} ms) is the fastest", **by_update)
+            return all_of(best, why=alone_said(took, best, first), **by_update)
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
         best = most_usual(race.best, [str(way) for way in ways], tie=TIE) if race.best else str(taken[0])
         if not race.best and race.failed and len(race.failed) == len(taken):
@@ -208,6 +207,13 @@ def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T
     """Of what is as fast as the fastest, but for a factor of ``tie``, the first in ``order``: from the most usual on."""
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)
+
+
+def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:
+    """What updates alone decide, in words."""
+    if taken == first:
+        return f"an update takes {took[first].update_s * 1e3:,.1f} ms, and no other way is over {ALONE - 1:.0%} faster"
+    return f"an update takes {took[taken].update_s * 1e3:,.1f} ms with it, and {took[first].update_s * 1e3:,.1f} ms in {first}"
 
 
 def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
