@@ -66,16 +66,12 @@ def settled(
     and what is chosen is told. WorkerFailed where no value works; KeyboardInterrupt, which leaves nothing, where Ctrl-C or
     SIGTERM ends the measurement.
     """
-    base, found = usual(program), dict[str, Choice]()
-    for group in GROUPS:
-        if not (names := [name for name in group if name in program.placement.auto]):
-            continue
-        if why := _fixed(base, on):
-            found |= {name: Choice(value=getattr(base.placement, name), why=why) for name in names}
-    if left := [name for name in program.placement.auto if name not in found]:
+    base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
+    if why := _fixed(base, on):
+        found = {name: Choice(value=getattr(base.placement, name), why=why) for name in names}
+    elif names:
         with Interrupt() as interrupt:
-            base, chosen = _Search(base, left, on, asked, interrupt, tell).run()
-            found |= chosen
+            base, found = _Search(base, names, on, asked, interrupt, tell).run()
         interrupt.check()
     if "inference" in found and base.placement.inference == "local":
         forkserver.release()
@@ -106,7 +102,6 @@ class _Search:
         self._interrupt, self._tell = interrupt, tell
         self._until = time.monotonic() + BUDGET_S
         self._patient = any(name in asked or name not in DEFAULT for name in names)
-        self._said = False
 
     def run(self) -> tuple[Program, dict[str, Choice]]:
         found: dict[str, Choice] = {}
@@ -139,7 +134,8 @@ class _Search:
         def is_short(took: Took) -> bool:
             return not self._patient and took.update_s * blue.updates < SHORT_S
 
-        took, wrong = updates.timed(blue, ways, self._interrupt, until=until, enough=is_short)
+        guessed = sorted(ways, key=lambda way: way.threads)  # where other load has the cores, many threads take for ever
+        took, wrong = updates.timed(blue, guessed, self._interrupt, until=until, enough=is_short)
         if wrong:
             return all_of(first, why=f"an update could not be measured: {wrong}")
         if first not in took:
