@@ -40,7 +40,7 @@ CASES = {
     "halfcheetah-sac": ("HalfCheetah-v5", "sac"),
 }
 ISA = "ONEDNN_MAX_CPU_ISA"
-LONGEST_S = 160.0  # of a grid
+LONGEST_S = 90.0  # of a grid
 NAMES = ("precision", "threads")
 PAGE = """# Precision and threads by measurement
 
