@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import program, read_fields
 from equipoise.api.sizing import fitted
-from equipoise.facts import AUTO
+from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences
@@ -32,7 +32,7 @@ from equipoise.run import choice
 from equipoise.run.choices import settled
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
-from equipoise.types import On, Program
+from equipoise.types import On, Placement, Program
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -94,7 +94,7 @@ def train(
     held, notes = "nothing" if out is None else holds(out), list[str]()
     if or_resume and held == "a run":
         assert out is not None
-        return resume(out, on=on, trust=trust, cluster=cluster, same=made)
+        return resume(out, on=on, trust=trust, cluster=cluster, same=made, tell=tell)
     if url is not None and not or_resume and held != "nothing":
         raise FileExistsError(f"{url}: expected no run there, got {held}; --or-resume goes on with it")
     what: InitWhat = convert(init_what, InitWhat, "init_what")
@@ -127,7 +127,7 @@ def train(
 def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
     """The names of the settings that were given as ``auto``."""
     given = {**options, **{key.removeprefix("placement."): value for key, value in pairs(settings)}}
-    return [name for name, value in given.items() if isinstance(value, str) and value.lower() == AUTO.word]
+    return [name for name, fact in facts(Placement).items() if fact.auto and str(given.get(name, "")).lower() == AUTO.word]
 
 
 @contextlib.contextmanager

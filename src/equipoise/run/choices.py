@@ -137,6 +137,7 @@ class _Search:
         guessed = sorted(ways, key=lambda way: way.threads)  # where other load has the cores, many threads take for ever
         took, wrong = updates.timed(blue, guessed, self._interrupt, until=until, enough=is_short)
         if wrong:
+            self._tell(f"warning: {' and '.join(names)}: an update could not be measured: {wrong}")
             return all_of(first, why=f"an update could not be measured: {wrong}")
         if first not in took:
             return all_of(first, why="no update was over in time")

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from equipoise import tree
-from equipoise.actors.forward.choice import Acts
+from equipoise.actors.forward.choice import Acts, choose
 from equipoise.actors.forward.forward import Forward
 from equipoise.experience.layout import trajectory_specs
 from equipoise.learners.learner import Learner
@@ -183,7 +183,7 @@ def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float
 
 
 def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module]) -> float:
-    """Time one act of each policy for the envs of an actor, by torch."""
+    """Time one act of each policy for the envs of an actor, in the faster way."""
     place, seconds = blue.program.placement, 0.0
     for name, net in nets.items() if blue.program.actors else ():
         role = blue.roles[name]
@@ -191,6 +191,10 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
             role.algorithm, net, row=role.row, streams=place.envs_per_actor * len(role.places),
             noise_columns=role.noise.columns, precision=precision, acting=place.acting_precision,
         )  # fmt: skip
+        chosen = choose(acts, max_lag=place.max_lag, compiled=False, central=place.inference == "central")
+        if chosen.torch_us is not None and chosen.lean_us is not None:
+            seconds += min(chosen.torch_us, chosen.lean_us) * 1e-6
+            continue
         forward = acts.make(Forward)
         row, took = acts.row(forward, 1), list[float]()
         forward(row, acts.state)
