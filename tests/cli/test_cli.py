@@ -62,12 +62,12 @@ def api(monkeypatch):
             raise fake.refuse
         return fake.made
 
-    def train(made, *, on, cluster, out, init_from, init_what, tensorboard, wandb):
+    def train(made, *, on, cluster, out, init_from, init_what, tensorboard, wandb, tell, asked):
         fake.asked |= {"program": made, "on": on, "out": out, "init_from": init_from, "init_what": init_what}
-        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb, "cluster": cluster}
+        fake.asked |= {"tensorboard": tensorboard, "wandb": wandb, "cluster": cluster, "auto": asked}
         return fake.run
 
-    def resume(directory, *, on, cluster, settings, **fields):
+    def resume(directory, *, on, cluster, settings, tell, **fields):
         fake.asked |= {"directory": directory, "on": on, "cluster": cluster, "settings": settings, "fields": fields}
         if fake.refuse is not None:
             raise fake.refuse
@@ -99,7 +99,7 @@ def test_without_options_the_api_is_given_none(api):
     assert api.asked == {
         "env": "CartPole-v1", "algorithm": None, "settings": (), "recipe": True, "fields": {},
         "program": api.made, "on": "process", "out": None, "init_from": None,
-        "init_what": "weights", "tensorboard": True, "wandb": None, "cluster": {},
+        "init_what": "weights", "tensorboard": True, "wandb": None, "cluster": {}, "auto": [],
     }  # fmt: skip
     assert api.run.closed
 
@@ -129,6 +129,8 @@ def test_without_options_the_api_is_given_none(api):
         ("--steps 500k", "fields", {"steps": 500_000}),
         ("--seed 0", "fields", {"seed": 0}),
         ("--threads 2", "fields", {"threads": 2}),
+        ("--threads auto", "fields", {"threads": "auto"}),
+        ("--threads auto --set placement.actors=auto --action-mask auto", "auto", ["actors", "threads"]),
         ("--device cuda:1", "fields", {"device": "cuda:1"}),
         ("--stop-at -95", "fields", {"stop_at": -95.0}),
         ("--stop-at 0", "fields", {"stop_at": 0.0}),

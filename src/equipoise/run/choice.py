@@ -15,6 +15,7 @@ from equipoise.actors.forward.forward import FORWARDS, can_round
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.roles import network
 
+Known = Mapping[str, Any]  # choices as run.json has them
 KEY = "choices"  # of run.json: {name: a ``Choice`` as JSON}
 FORWARD = "forward"  # the name of the choice of how actors act; of several policies ``forward.POLICY``
 ASKS_AGAIN = {
@@ -41,12 +42,12 @@ def record(found: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     return {name: dataclasses.asdict(choice) for name, choice in found.items()}
 
 
-def kept(known: Mapping[str, Any], changes: Collection[str]) -> dict[str, Any]:
+def kept(known: Known, changes: Collection[str]) -> dict[str, Any]:
     """The record without what a resume with these changes is told, or chooses anew."""
     return {name: choice for name, choice in known.items() if not _again(name, changes) and f"placement.{name}" not in changes}
 
 
-def asked_again(known: Mapping[str, Any], changes: Collection[str]) -> list[str]:
+def asked_again(known: Known, changes: Collection[str]) -> list[str]:
     """The settings that a resume chooses anew, since it changes what they depend on and not them."""
     return [
         name for name in known if _again(name, changes) and f"placement.{name}" not in changes and not name.startswith(FORWARD)
@@ -60,7 +61,7 @@ def _again(name: str, changes: Collection[str]) -> bool:
 # -------------------------------------------------------------------------------------------------------------- forwards
 
 
-def forwards(blue: Blueprint, known: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
     """Choose how each policy acts -> the record; ``known``: the choices that a resume keeps.
 
     ValueError where the weights cannot be rounded as the program says.
@@ -89,7 +90,7 @@ def forwards(blue: Blueprint, known: Mapping[str, Any] | None = None) -> dict[st
     return found
 
 
-def forward_of(blue: Blueprint, found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def forward_of(blue: Blueprint, found: Known) -> dict[str, str]:
     """{policy: a key of ``FORWARDS``} of a record."""
     return {policy: found[name]["value"] for policy in blue.roles if (name := _name(blue, policy)) in found}
 

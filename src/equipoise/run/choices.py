@@ -8,7 +8,7 @@ chosen. ``settled`` measures them before a run begins, for ``BUDGET_S`` in all:
    the usual one, that is taken.
 3. The few ways that are left, and the values of every other setting, are measured as whole runs in turns (``measure.py``).
 
-Of values that are near each other the most usual is taken, so that noise does not decide. What was taken and why stands in the
+The most usual of values that are near each other is taken, so that noise does not decide. What was taken and why stands in the
 run's record (``choice.py``).
 """
 
@@ -44,6 +44,7 @@ WITHIN, MOST = 1.3, 3  # whole runs are of ways within this of the best estimate
 
 WAYS = ("device", "precision", "threads")  # chosen together
 GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
+USUAL = {"inference": "local"}  # where a program that leaves it open has another value, so that it may have central's settings
 DEFAULT = ("precision", "threads")  # measured where nobody says anything
 
 Tell = Callable[[str], object]
@@ -52,9 +53,8 @@ T = TypeVar("T")
 
 def usual(program: Program) -> Program:
     """The program with the usual value of everything that is still to be chosen."""
-    auto = program.placement.auto
-    local = {"inference": "local"} if "inference" in auto else {}
-    return alter(program, **local, auto=())
+    values = {name: value for name, value in USUAL.items() if name in program.placement.auto}
+    return alter(program, **values, auto=())
 
 
 def settled(
@@ -73,7 +73,7 @@ def settled(
         with Interrupt() as interrupt:
             base, found = _Search(base, names, on, asked, interrupt, tell).run()
         interrupt.check()
-    if "inference" in found and base.placement.inference == "local":
+    if found.keys() & USUAL and base.placement.inference == "local":
         forkserver.release()
     for name, choice in found.items():
         if choice.measured or name in asked:
@@ -201,7 +201,7 @@ def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
 
 
 def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """Of what is as fast as the fastest, but for a factor of ``tie``, the first in ``order``: from the most usual on."""
+    """The first in ``order``, from the most usual on, that is as fast as the fastest but for a factor of ``tie``."""
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,7 @@ class Run:
     def __init__(
         self, program: Program, *, on: On = "process", out: Path | None = None, weights: Path | None = None,
         learner: bool = False, resume: RunDirectory | None = None, source: Source | None = None, tensorboard: bool = True,
-        wandb: str | None = None, chosen: Mapping[str, Any] | None = None, kinds: Sequence[Kind] = KINDS,
+        wandb: str | None = None, chosen: choice.Known | None = None, kinds: Sequence[Kind] = KINDS,
         nodes: RayNodes | None = None, mirror: str | None = None, notes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """A new run in ``out``, begun with the weights of the checkpoint ``weights``, and with ``learner`` all that its learner
@@ -71,8 +71,7 @@ class Run:
         ``nodes``: with ``on="ray"``, the machines of the cluster, from which the run disconnects at its end.
         ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
         """
-        check(program)
-        program = usual(program)
+        check(program := usual(program))
         self._processes = on != "serial"  # of their own for the workers
         self._nodes, place = nodes, program.placement
         self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
@@ -93,19 +92,16 @@ class Run:
             forward = choice.forwards(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
-                extra=recorded_rows.described(blue.dataset) | {choice.KEY: {**(chosen or {}), **forward}} | self._placed(blue)
-                | ({} if mirror is None else {"mirror": mirror}), mirror=mirror,
+                extra=recorded_rows.described(blue.dataset) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
             )  # fmt: skip
         else:
             assert self._source is not None
             recorded_rows.check_same(resume.run, blue.dataset)
             self.changes = differences(resume.program, program)
-            known = choice.kept(resume.run.get(choice.KEY, {}), self.changes)
-            forward = choice.forwards(blue, known)
+            forward = choice.forwards(blue, known := choice.kept(resume.run.get(choice.KEY, {}), self.changes))
             resume.go_on(
                 program, on=on, step=step_of(self._source.meta), changes=self.changes, mirror=mirror,
-                extra={choice.KEY: {**known, **(chosen or {}), **forward}} | self._placed(blue), spec=playable.to_json(blue),
-                source=self._source,
+                extra=self._extra(blue, known | {**(chosen or {})}, forward), spec=playable.to_json(blue), source=self._source,
             )  # fmt: skip
             self._files = resume
         self._blue = replace(
@@ -192,8 +188,9 @@ class Run:
             self._files.close()
             self._leave()
 
-    def _placed(self, blue: blueprint.Blueprint) -> dict[str, Any]:
-        return {} if self._nodes is None else {CLUSTER: self._nodes.settings(blue, self._kinds)}
+    def _extra(self, blue: Any, chosen: choice.Known | None, forward: choice.Known, url: str | None = None) -> dict[str, Any]:
+        placed = {} if self._nodes is None else {CLUSTER: self._nodes.settings(blue, self._kinds)}
+        return {choice.KEY: {**(chosen or {}), **forward}} | placed | ({} if url is None else {"mirror": url})
 
     def _leave(self) -> None:
         """Disconnect from the cluster, if there is one."""

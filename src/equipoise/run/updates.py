@@ -156,7 +156,7 @@ class _Enough(Exception):
 
 
 def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float:
-    """Time updates for about ``span_s`` -> seconds of one. Of a long one a few minibatches are timed."""
+    """Time updates for about ``span_s`` -> seconds of one. A few minibatches tell the time of a long one."""
     many = learner.algorithm.epochs * learner.algorithm.minibatches
     ends: list[float] = []
 
