@@ -71,7 +71,8 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
         began = time.monotonic()
         chosen, record = choices.settled(made, on="process", asked=NAMES, tell=lambda text: print(text, file=sys.stderr))
         starts.append({"taken": taken(chosen), "seconds": round(time.monotonic() - began, 1), "record": record})
-    grid = {str(way): way.of(choices.usual(made)) for way in choices.ways_of(choices.usual(made), NAMES)}
+    ways = sorted(choices.ways_of(choices.usual(made), NAMES), key=lambda way: str(way) != starts[0]["taken"])
+    grid = {str(way): way.of(choices.usual(made)) for way in ways}
     with Interrupt() as interrupt:
         race = measure.raced(
             grid, interrupt, until=time.monotonic() + LONGEST_S, turn_s=a.seconds, turns=a.turns, far=math.inf,
@@ -80,7 +81,7 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
     return {
         "case": case, "isa": os.environ.get(ISA, "all"), "auto": starts[0]["taken"], "seconds": starts[0]["seconds"],
         "same": [one["taken"] for one in starts].count(starts[0]["taken"]), "starts": starts, "grid": best, "rates": race.rates,
-        "of_the_best": best[starts[0]["taken"]] / max(best.values()), "best": max(best, key=lambda way: best[way]),
+        "of_the_best": best.get(starts[0]["taken"], math.nan) / max(best.values()), "best": max(best, key=lambda way: best[way]),
         "left_out": race.left_out, "at": time.strftime("%Y-%m-%d %H:%M"),
     }  # fmt: skip
 

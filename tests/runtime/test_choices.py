@@ -179,6 +179,19 @@ def test_updates_narrow_what_whole_runs_decide(
     assert record["threads"]["unit"] == unit and record["threads"]["measured"]
 
 
+def test_where_there_is_time_for_one_run_alone_updates_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = dict.fromkeys(WAYS, 0.1) | {BF16: 0.03, BF16_2: 0.028}
+    monkeypatch.setattr(choices, "usable", lambda: 4)
+    monkeypatch.setattr(choices, "ways_of", lambda program, names: WAYS)
+    monkeypatch.setattr(updates, "timed", timings(took, []))
+    late = measure.Raced(rates={str(BF16_2): [9.0], str(BF16): []}, left_out=[str(BF16)])
+    monkeypatch.setattr(measure, "raced", lambda *_, **__: late)
+    made, record = choices.settled(wide(), on="process")
+    assert (made.placement.precision, made.placement.threads) == ("bf16", 1), "they are within a tie of updates"
+    assert record["threads"]["why"].endswith("there was no time to try bf16 with 1 thread")
+    assert record["threads"]["left_out"] == (str(BF16),)
+
+
 @pytest.mark.parametrize(("asked", "steps", "measures"), [((), 2_000, False), (["threads"], 2_000, True), ((), 10**9, True)])
 def test_a_short_run_is_measured_only_where_that_was_asked_for(
     asked: Any, steps: int, measures: bool, monkeypatch: pytest.MonkeyPatch

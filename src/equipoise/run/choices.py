@@ -156,9 +156,13 @@ class _Search:
             best = most_usual(alone, ways, tie=ALONE)
             return all_of(best, why=alone_said(took, best, first), **by_update)
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
-        best = most_usual(race.best, [str(way) for way in ways], tie=TIE) if race.best else str(taken[0])
-        if not race.best and race.failed and len(race.failed) == len(taken):
+        if len(race.failed) == len(taken):
             raise race.failed[str(taken[0])]
+        if len(race.best) < 2 and not race.failed:  # nothing was beside it
+            best_alone = most_usual({way: alone[way] for way in taken}, ways, tie=ALONE)
+            said = f"{alone_said(took, best_alone, first)}; {race.said}"
+            return all_of(best_alone, why=said, **by_update | {"left_out": (*late, *race.left_out)})
+        best = most_usual(race.best, [str(way) for way in ways], tie=TIE)
         return all_of(
             next(way for way in ways if str(way) == best), why=race.said, measured=_rounded(race.best), unit="steps/s",
             left_out=(*late, *race.left_out),
