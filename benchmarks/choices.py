@@ -77,11 +77,11 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
         race = measure.raced(
             grid, interrupt, until=time.monotonic() + LONGEST_S, turn_s=a.seconds, turns=a.turns, far=math.inf,
         )  # fmt: skip
-    best = race.best
+    best, mine = race.best, starts[0]["taken"]
     return {
-        "case": case, "isa": os.environ.get(ISA, "all"), "auto": starts[0]["taken"], "seconds": starts[0]["seconds"],
-        "same": [one["taken"] for one in starts].count(starts[0]["taken"]), "starts": starts, "grid": best, "rates": race.rates,
-        "of_the_best": best.get(starts[0]["taken"], math.nan) / max(best.values()), "best": max(best, key=lambda way: best[way]),
+        "case": case, "isa": os.environ.get(ISA, "all"), "auto": mine, "seconds": starts[0]["seconds"],
+        "same": [one["taken"] for one in starts].count(mine), "starts": starts, "grid": best, "rates": race.rates,
+        "of_the_best": best.get(mine, math.nan) / max(best.values()), "best": max(best, key=lambda way: best[way]),
         "left_out": race.left_out, "at": time.strftime("%Y-%m-%d %H:%M"),
     }  # fmt: skip
 

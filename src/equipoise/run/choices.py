@@ -158,8 +158,9 @@ class _Search:
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
         if len(race.failed) == len(taken):
             raise race.failed[str(taken[0])]
-        if len(race.best) < 2 and not race.failed:  # nothing was beside it
-            best_alone = most_usual({way: alone[way] for way in taken}, ways, tie=ALONE)
+        if not race.best or (len(race.best) == 1 and race.left_out):  # nothing was beside it
+            alive = {way: alone[way] for way in taken if str(way) not in race.failed}
+            best_alone = most_usual(alive, ways, tie=ALONE)
             said = f"{alone_said(took, best_alone, first)}; {race.said}"
             return all_of(best_alone, why=said, **by_update | {"left_out": (*late, *race.left_out)})
         best = most_usual(race.best, [str(way) for way in ways], tie=TIE)
