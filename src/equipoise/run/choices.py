@@ -153,19 +153,19 @@ class _Search:
         if not self._patient:
             until = min(until, time.monotonic() + SHARE * took[first].update_s * blue.updates)
         if self._on == "ray" or not self._program.actors or until - time.monotonic() < measure.FIRST_S * len(taken):
-            best = most_usual(alone, ways, tie=ALONE)
-            return all_of(best, why=alone_said(took, best, first), **by_update)
+            quickest = most_usual(alone, ways, tie=ALONE)
+            return all_of(quickest, why=alone_said(took, quickest, first), **by_update)
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
         if len(race.failed) == len(taken):
             raise race.failed[str(taken[0])]
         if not race.best or (len(race.best) == 1 and race.left_out):  # nothing was beside it
             alive = {way: alone[way] for way in taken if str(way) not in race.failed}
-            best_alone = most_usual(alive, ways, tie=ALONE)
-            said = f"{alone_said(took, best_alone, first)}; {race.said}"
-            return all_of(best_alone, why=said, **by_update | {"left_out": (*late, *race.left_out)})
-        best = most_usual(race.best, [str(way) for way in ways], tie=TIE)
+            quickest = most_usual(alive, ways, tie=ALONE)
+            said = f"{alone_said(took, quickest, first)}; {race.said}"
+            return all_of(quickest, why=said, **by_update | {"left_out": (*late, *race.left_out)})
+        label = most_usual(race.best, [str(way) for way in ways], tie=TIE)
         return all_of(
-            next(way for way in ways if str(way) == best), why=race.said, measured=_rounded(race.best), unit="steps/s",
+            next(way for way in ways if str(way) == label), why=race.said, measured=_rounded(race.best), unit="steps/s",
             left_out=(*late, *race.left_out),
         )  # fmt: skip
 
