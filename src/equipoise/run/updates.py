@@ -38,6 +38,7 @@ SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole up
 MINIBATCHES = 3
 ACTS_S = 0.05
 TURNS = 2  # each way is timed so often, in turn
+FAR = 2.0  # but a way that takes so many times longer than the fastest once
 SLICE_S = 0.02
 WIDE = 256  # inputs and outputs of a layer from which on a precision or a thread may pay
 
@@ -136,10 +137,13 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
         nets = {name: blue.network(name) for name in blue.learns}
         batches = {name: random_batch(blue, name, net) for name, net in nets.items()}
         acts = {one: _act_s(blue, one, nets) for one in dict.fromkeys(way.precision for way in ways)}
+    found: dict[int, float] = {}
     for turn in range(TURNS):
         for number, way in enumerate(ways):
             if time.monotonic() > until:
                 return
+            if turn and found[number] > FAR * min(found.values()):
+                continue
             made = replace(blue, program=way.of(blue.program))
             torch.set_num_threads(way.threads)
             seconds = 0.0
@@ -148,6 +152,7 @@ def _timings(blue: Blueprint, ways: Sequence[Way], until: float) -> Iterator[tup
                 if turn == 0:
                     update_s(learner, batches[name], span_s=0.0)  # it allocates, and picks kernels
                 seconds += update_s(learner, batches[name])
+            found[number] = seconds
             yield number, Took(update_s=seconds, act_s=acts[way.precision])
 
 
