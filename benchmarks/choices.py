@@ -66,7 +66,7 @@ def program(case: str) -> Program:
 
 
 def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
-    made, starts = program(case), []
+    made, starts = program(case), list[dict[str, Any]]()
     for _ in range(a.starts):
         began = time.monotonic()
         chosen, record = choices.settled(made, on="process", asked=NAMES, tell=lambda text: print(text, file=sys.stderr))

@@ -70,8 +70,7 @@ def program(
     target = env if isinstance(env, str) else _target(env)
     if fields.get("inference") == AUTO.word:
         options: dict[str, Any] = {"env_kwargs": env_kwargs, "settings": settings, "recipe": recipe, "policies": policies}
-        made = _with_central(env, algorithm, **options, **{**fields, "inference": None})
-        return alter(made, inference=AUTO.word)
+        return alter(_with_central(env, algorithm, **options, **{**fields, "inference": None}), inference=AUTO.word)
     if (named := target.lower()) in algorithm_names():
         raise ValueError(
             f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV --algorithm {named}"
