@@ -320,6 +320,6 @@ def _less(now: Shares, then: Shares) -> Shares:
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    parts = {name: min(rest[name], busy - preempted) for name in ("asleep", "writing", "summing")}
-    parts["resetting"] = min(rest["resetting"], busy)
-    return replace(now, **rest | parts | {"worked": busy - preempted, "preempted": preempted})
+    rest |= {"worked": busy - preempted, "preempted": preempted, "asleep": min(rest["asleep"], busy - preempted)}
+    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
+    return replace(now, **rest, parts=parts, counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from equipoise import tree
 from equipoise.balance.shares import Shares
+from equipoise.clock import Clock
 from equipoise.cores import run_delay_s
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
@@ -22,10 +23,6 @@ _WORKER = {
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
     "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
-    "writing_s": ArraySpec((1,), "float64"),  # part of worked_s: writing rows into a replay
-    "summing_s": ArraySpec((1,), "float64"),  # part of worked_s: waiting for what other learners add to a sum
-    "resetting_s": ArraySpec((1,), "float64"),  # part of worked_s and of delay_s: resets of envs
-    "resets": ArraySpec((1,), "float64"),  # their number
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
     "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
     "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
@@ -33,26 +30,34 @@ _WORKER = {
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
 # "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
 _CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
+
+
+def _worker(parts: Sequence[str]) -> dict[str, ArraySpec]:
+    """The row of a worker with these parts."""
+    return _WORKER | {name: ArraySpec((len(parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
+
+
 _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
 
 
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, names: Sequence[str], memory: Any) -> None:
-        self.names, self.memory = tuple(names), memory
-        views = tree.views(self.specs(names), memory.buffer)
+    def __init__(self, parts: Mapping[str, Sequence[str]], memory: Any) -> None:
+        """``parts``: those of each worker's work, by its title."""
+        self.parts, self.memory = dict(parts), memory
+        views = tree.views(self.specs(parts), memory.buffer)
         self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
-    def __getstate__(self) -> tuple[Sequence[str], Any]:
-        return self.names, self.memory
+    def __getstate__(self) -> tuple[Mapping[str, Sequence[str]], Any]:
+        return self.parts, self.memory
 
-    def __setstate__(self, state: tuple[Sequence[str], Any]) -> None:
+    def __setstate__(self, state: tuple[Mapping[str, Sequence[str]], Any]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
-    def specs(names: Sequence[str]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": dict.fromkeys(names, _WORKER)}
+    def specs(parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(own) for name, own in parts.items()}}
 
     def row(self, name: str) -> dict[str, Any]:
         """What a worker writes about itself, as views."""
@@ -61,8 +66,8 @@ class Board:
 
     def flag_offset(self, name: str) -> int:
         """The offset of a worker's doorbell flag in the memory."""
-        before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)
-        return int(before)
+        earlier = list(self.parts).index(name)
+        return tree.nbytes(self.specs(dict(list(self.parts.items())[:earlier])))
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
         """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time that its start may take.
@@ -77,13 +82,10 @@ class Board:
         touched = self._workers[name]["touched_s"]
         touched[0] = max(float(touched[0]), time.perf_counter())
 
-    def wrote(self, name: str, seconds: float) -> None:
-        """Note that the worker spent so much time on writing rows into a replay."""
-        self._workers[name]["writing_s"][0] += seconds
-
-    def summed(self, name: str, seconds: float) -> None:
-        """Note that the worker waited so long for what other learners add to a sum."""
-        self._workers[name]["summing_s"][0] += seconds
+    def clock(self, name: str) -> Clock:
+        """The clock of the parts of a worker's work."""
+        row = self._workers[name]
+        return Clock(self.parts[name], row["part_s"], row["part_n"])
 
     def say(self, name: str, text: str) -> None:
         """Note what the worker's start is at; "" once it works."""
@@ -92,13 +94,8 @@ class Board:
 
     def phases(self) -> dict[str, str]:
         """What the start of each worker is at that does not work yet."""
-        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.names}
+        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.parts}
         return {name: text for name, text in said.items() if text}
-
-    def resetting(self, name: str, seconds: float) -> None:
-        """Note that a reset of one of the worker's envs took so long."""
-        self._workers[name]["resetting_s"][0] += seconds
-        self._workers[name]["resets"][0] += 1
 
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
@@ -114,16 +111,17 @@ class Board:
         unless it waits, and counts as work: a worker with nothing to do says so at once.
         """
         out, now = {}, time.perf_counter()
-        for name in self.names:
-            w = {k: float(v[0]) for k, v in self._workers[name].items()}
+        for name, parts in self.parts.items():
+            row = self._workers[name]
+            w = {k: float(v[0]) for k, v in row.items() if k not in ("part_s", "part_n")}
             if alone and not w["waits"]:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
             preempted = min(w["delay_s"], w["worked_s"])
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
-                asleep=min(w["asleep_s"], w["worked_s"] - preempted), writing=min(w["writing_s"], w["worked_s"] - preempted),
-                resetting=min(w["resetting_s"], w["worked_s"]), resets=w["resets"],
-                summing=min(w["summing_s"], w["worked_s"] - preempted),
+                asleep=min(w["asleep_s"], w["worked_s"] - preempted),
+                parts=dict(zip(parts, row["part_s"].tolist(), strict=True)),
+                counts=dict(zip(parts, row["part_n"].tolist(), strict=True)),
             )  # fmt: skip
         return out
 
