@@ -12,6 +12,7 @@ from equipoise.runtime import board as boards
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick
+from equipoise.workers.kind import Row
 from tests.runtime.ruling import Held, program
 
 
@@ -33,8 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def board() -> Board:
-    parts = {"learner": ("sample", "loss"), "actor 0": ("env",)}
-    return Board(parts, Heap("board", tree.nbytes(Board.specs(parts))))
+    rows = {"learner": Row(parts=("sample", "loss"), lags=True), "actor 0": Row(parts=("env",))}
+    return Board(rows, Heap("board", tree.nbytes(Board.specs(rows))))
 
 
 def test_a_tick_that_has_not_ended_is_work(clock: Clock) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.files import numbered
+from equipoise.learners.lags import Lags
 from equipoise.learners.learner import PARTS as STEP
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo
@@ -91,15 +92,17 @@ class LearnerWorker:
         replaceable: bool = False,
         publishes: bool = True,
         clock: Clock | None = None,
+        lags: Lags | None = None,
     ) -> None:
         """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
         the learner; ``meeting``: with the other learners, None where there are none; ``replaceable``: one that is lost is
         replaced, and the others go back with it; ``publishes``: is this the first learner of its machine? ``clock``: of the
-        parts of its work.
+        parts of its work; ``lags``: takes the age of what it learns from.
         """
         self.lines, self._queue, self._clock = dict(lines), queue, clock or Clock(PARTS)
         self._meeting: Meeting = Solo() if meeting is None else meeting
         self._leads, self._replaceable, self._publishes = self._meeting.pool.rank == 0, replaceable, publishes
+        self._lags = lags or Lags()
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
@@ -133,6 +136,7 @@ class LearnerWorker:
         would get every version that is written there in between.
         """
         self._meeting.begin(self.version)
+        self._lags.published(self.version)
         for line in self.lines.values():
             if line.host is not None and self._leads:
                 line.weights.publish(self.version, line.learner.params())
@@ -162,7 +166,8 @@ class LearnerWorker:
         if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
-            sums.note_lag(line.learner.version, self._batches[name].data.version[0])
+            version = line.learner.version
+            self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
             out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
@@ -197,9 +202,11 @@ class LearnerWorker:
 
     def _publish(self) -> None:
         last = self.version >= self._updates
-        for line in self.lines.values() if self._publishes else ():
-            if self.version % line.publish_every == 0 or last:
-                line.weights.publish(self.version, line.learner.params())
+        due = [line for line in self.lines.values() if self.version % line.publish_every == 0 or last]
+        for line in due if self._publishes else ():
+            line.weights.publish(self.version, line.learner.params())
+        if due:
+            self._lags.published(self.version)
 
     def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
         """Record plain numbers; those that come when the leader's time is up, in between, are of its share alone."""

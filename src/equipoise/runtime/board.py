@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,12 @@ from equipoise import tree
 from equipoise.balance.shares import Shares
 from equipoise.clock import Clock
 from equipoise.cores import run_delay_s
+from equipoise.histograms import EDGES
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
+from equipoise.workers.kind import Row
 
+LAGS = ("versions", "seconds")
 PHASE = 64  # bytes of a phase
 _WORKER = {
     "sleeping": ArraySpec((1,), "int64"),  # the flag of the worker's doorbell
@@ -32,9 +35,10 @@ _WORKER = {
 _CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
 
 
-def _worker(parts: Sequence[str]) -> dict[str, ArraySpec]:
-    """The row of a worker with these parts."""
-    return _WORKER | {name: ArraySpec((len(parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
+def _worker(row: Row) -> dict[str, ArraySpec]:
+    """The specs of a worker's row."""
+    own = {name: ArraySpec((len(row.parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
+    return _WORKER | own | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
 
 
 _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
@@ -43,21 +47,21 @@ _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blo
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, parts: Mapping[str, Sequence[str]], memory: Any) -> None:
-        """``parts``: those of each worker's work, by its title."""
-        self.parts, self.memory = dict(parts), memory
-        views = tree.views(self.specs(parts), memory.buffer)
+    def __init__(self, rows: Mapping[str, Row], memory: Any) -> None:
+        """``rows``: what is measured of each worker, by its title."""
+        self.rows, self.memory = dict(rows), memory
+        views = tree.views(self.specs(rows), memory.buffer)
         self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
-    def __getstate__(self) -> tuple[Mapping[str, Sequence[str]], Any]:
-        return self.parts, self.memory
+    def __getstate__(self) -> tuple[Mapping[str, Row], Any]:
+        return self.rows, self.memory
 
-    def __setstate__(self, state: tuple[Mapping[str, Sequence[str]], Any]) -> None:
+    def __setstate__(self, state: tuple[Mapping[str, Row], Any]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
-    def specs(parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(own) for name, own in parts.items()}}
+    def specs(rows: Mapping[str, Row]) -> dict[str, Any]:
+        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(row) for name, row in rows.items()}}
 
     def row(self, name: str) -> dict[str, Any]:
         """What a worker writes about itself, as views."""
@@ -66,8 +70,8 @@ class Board:
 
     def flag_offset(self, name: str) -> int:
         """The offset of a worker's doorbell flag in the memory."""
-        earlier = list(self.parts).index(name)
-        return tree.nbytes(self.specs(dict(list(self.parts.items())[:earlier])))
+        earlier = list(self.rows).index(name)
+        return tree.nbytes(self.specs(dict(list(self.rows.items())[:earlier])))
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
         """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time that its start may take.
@@ -85,7 +89,11 @@ class Board:
     def clock(self, name: str) -> Clock:
         """The clock of the parts of a worker's work."""
         row = self._workers[name]
-        return Clock(self.parts[name], row["part_s"], row["part_n"])
+        return Clock(self.rows[name].parts, row["part_s"], row["part_n"])
+
+    def lags(self, name: str) -> Mapping[str, Any]:
+        """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for others."""
+        return {kind: self._workers[name][kind] for kind in LAGS} if self.rows[name].lags else {}
 
     def say(self, name: str, text: str) -> None:
         """Note what the worker's start is at; "" once it works."""
@@ -94,7 +102,7 @@ class Board:
 
     def phases(self) -> dict[str, str]:
         """What the start of each worker is at that does not work yet."""
-        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.parts}
+        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.rows}
         return {name: text for name, text in said.items() if text}
 
     def touched(self, name: str) -> float:
@@ -111,9 +119,9 @@ class Board:
         unless it waits, and counts as work: a worker with nothing to do says so at once.
         """
         out, now = {}, time.perf_counter()
-        for name, parts in self.parts.items():
-            row = self._workers[name]
-            w = {k: float(v[0]) for k, v in row.items() if k not in ("part_s", "part_n")}
+        for name, measured in self.rows.items():
+            row, parts = self._workers[name], measured.parts
+            w = {k: float(row[k][0]) for k in _WORKER}
             if alone and not w["waits"]:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
             preempted = min(w["delay_s"], w["worked_s"])

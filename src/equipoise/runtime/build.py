@@ -44,7 +44,7 @@ def lay_out(
     learners there alone; without any it has no weights yet. It has mailboxes if it has shards.
     """
     program, plan = blue.program, queue_plan(blue)
-    worked = {member.title: member.kind.parts for member in (crew(blue, kinds) if site is None else site)}
+    rows = {member.title: member.kind.row for member in (crew(blue, kinds) if site is None else site)}
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
@@ -52,7 +52,7 @@ def lay_out(
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(worked)), *lanes]
+    sizes = [tree.nbytes(Board.specs(rows)), *lanes]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
@@ -70,7 +70,7 @@ def lay_out(
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board = Board(worked, next(parts))
+    board = Board(rows, next(parts))
     queues = {}
     for rank in ranks:
         queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())

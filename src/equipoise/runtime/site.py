@@ -29,7 +29,7 @@ class LocalSite:
         self.title, self.queues, self.at_once = member.title, queues, at_once
         self._board, self._send, self._source, self._join = board, send, source, join
         self._bells, self._beats = bells or {}, beats
-        self.clock = board.clock(member.title)
+        self.clock, self.lags = board.clock(member.title), board.lags(member.title)
         self.meter: Meter | None = None  # once the worker ticks in a process of its own
 
     def load(self, worker: Worker) -> bool:

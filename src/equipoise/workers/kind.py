@@ -44,6 +44,7 @@ class Site(Protocol):
 
     title: str  # the worker's, e.g. "actor 3"
     clock: Clock  # of the parts of this worker's work
+    lags: Mapping[str, Any]  # histograms of the age of what it learns from, by what is counted; {}: it learns nothing
     queues: Any  # the queue of each learner, which rings the workers that may go on; None in a process without torch
 
     def load(self, worker: Worker) -> bool: ...  # from the checkpoint that the run goes on from; False: there is none
@@ -59,6 +60,14 @@ class Site(Protocol):
     def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
     @property
     def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is measured of a worker, on its row of the board."""
+
+    parts: tuple[str, ...] = ()  # of its work (``clock.py``)
+    lags: bool = False  # histograms of the age of the experience that it uses
 
 
 class Kind(ABC):
@@ -81,6 +90,11 @@ class Kind(ABC):
     @abstractmethod
     def count(self, blue: Blueprint) -> int:
         """How many workers of this kind a run has."""
+
+    @property
+    def row(self) -> Row:
+        """What is measured of a worker of this kind."""
+        return Row(parts=self.parts, lags=self.side == "learning")
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
         """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""

@@ -17,6 +17,7 @@ from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.files import numbered
+from equipoise.learners.lags import Lags
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
@@ -71,7 +72,7 @@ class LearnerKind(Kind):
         worker = LearnerWorker(
             lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
             record_every=blue.record_every, publishes=rank == min(shared.queues),
-            clock=site.clock, record=site.record,
+            clock=site.clock, lags=Lags(site.lags), record=site.record,
             gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
         if not job.life:
