@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app, place, vouched
+from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
@@ -124,6 +124,7 @@ def train(
             metavar="PROJECT", help='Report to Weights & Biases as well (needs the extra "wandb").', rich_help_panel=OUT
         ),
     ] = None,
+    prometheus: Prometheus = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
     seeds: Annotated[
         str | None,
@@ -163,6 +164,7 @@ def train(
             from equipoise.api.sizing import fitted
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
+            from equipoise.record.prometheus import Endpoint, read_address
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
@@ -191,6 +193,8 @@ def train(
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
             if seeds is not None:
+                if prometheus is not None:
+                    raise ValueError("--seeds: expected no --prometheus, which serves one run, got it")
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
@@ -205,6 +209,7 @@ def train(
                 and (why := recipes.falls_back(env, algorithm or "ppo"))
             ):
                 say(why, file=sys.stderr)
+            endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             auto: dict[str, Any] = dict.fromkeys(measured, "auto")
             if measured:
                 auto["tell"] = lambda text: say(text, file=sys.stderr)
@@ -225,7 +230,7 @@ def train(
                 say(str(done))
                 sys.exit(0)
             view = View(run.program, on=run.on, quiet=quiet)
-        code = watch(run, view, "train", start)
+        code = watch(run, view, "train", start, endpoint)
     sys.exit(code)
 
 
