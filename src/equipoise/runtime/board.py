@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from equipoise.balance.shares import Shares
 from equipoise.clock import Clock
 from equipoise.cores import run_delay_s
 from equipoise.histograms import EDGES
+from equipoise.tracing import TracedClock, ring_of
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
 from equipoise.workers.kind import Row
@@ -47,16 +49,18 @@ _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blo
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, rows: Mapping[str, Row], memory: Any) -> None:
-        """``rows``: what is measured of each worker, by its title."""
-        self.rows, self.memory = dict(rows), memory
+    def __init__(self, rows: Mapping[str, Row], memory: Any, traces: str = "", trace_s: float = 0.0) -> None:
+        """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the last ``trace_s`` seconds of
+        each; "": they are not kept.
+        """
+        self.rows, self.memory, self._traces = dict(rows), memory, (traces, trace_s)
         views = tree.views(self.specs(rows), memory.buffer)
         self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
-    def __getstate__(self) -> tuple[Mapping[str, Row], Any]:
-        return self.rows, self.memory
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.rows, self.memory, *self._traces
 
-    def __setstate__(self, state: tuple[Mapping[str, Row], Any]) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
@@ -88,8 +92,11 @@ class Board:
 
     def clock(self, name: str) -> Clock:
         """The clock of the parts of a worker's work."""
-        row = self._workers[name]
-        return Clock(self.rows[name].parts, row["part_s"], row["part_n"])
+        row, parts, (folder, for_s) = self._workers[name], self.rows[name].parts, self._traces
+        if not (folder and parts):
+            return Clock(parts, row["part_s"], row["part_n"])
+        file = ring_of(Path(folder), name)
+        return TracedClock(parts, row["part_s"], row["part_n"], file=file, title=name, kind=self.rows[name].kind, for_s=for_s)
 
     def lags(self, name: str) -> Mapping[str, Any]:
         """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for others."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
+from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.kind import Kind, Member, crew, written
@@ -70,7 +73,7 @@ def lay_out(
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board = Board(rows, next(parts))
+    board = Board(rows, next(parts), "" if site is not None else _traces(blue), program.placement.trace_s)
     queues = {}
     for rank in ranks:
         queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
@@ -98,6 +101,15 @@ def lay_out(
     if ranks:
         _fill(blue, shared, initial, note)
     return shared, board, whole
+
+
+def _traces(blue: Blueprint) -> str:
+    """The folder for what workers last did, emptied of what those of another start did, whose clock may have been another."""
+    if not (blue.program.placement.trace_s and blue.directory):
+        return ""
+    folder = Path(blue.directory).parent / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    return str(folder)
 
 
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]], note: Callable[[str], object]) -> None:

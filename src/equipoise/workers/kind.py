@@ -66,6 +66,7 @@ class Site(Protocol):
 class Row:
     """What is measured of a worker, on its row of the board."""
 
+    kind: str = ""
     parts: tuple[str, ...] = ()  # of its work (``clock.py``)
     lags: bool = False  # histograms of the age of the experience that it uses
 
@@ -94,7 +95,7 @@ class Kind(ABC):
     @property
     def row(self) -> Row:
         """What is measured of a worker of this kind."""
-        return Row(parts=self.parts, lags=self.side == "learning")
+        return Row(kind=self.name, parts=self.parts, lags=self.side == "learning")
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
         """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""
