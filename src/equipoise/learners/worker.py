@@ -168,6 +168,7 @@ class LearnerWorker:
         for name, line in self.lines.items():
             version = line.learner.version
             self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
+            self._clock.lap("record")
             out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
