@@ -35,7 +35,8 @@ def test_histograms_of_a_run_agree_with_its_lag(on: Any, max_lag: int, tmp_path:
     assert max(versions) == summary["lag"]["max"] <= max_lag
     assert sum(end * n for end, n in versions.items()) / sum(versions.values()) == pytest.approx(summary["lag"]["mean"])
     assert sum(summary["lag"]["seconds"].values()) == sum(versions.values())
-    assert sum(summary["lag"]["loop"].values()) == summary["updates"] * 2, "a block of each actor"
+    # A block of each actor; the last batch may be withheld until the run has ended.
+    assert sum(summary["lag"]["loop"].values()) in (summary["updates"] * 2, summary["updates"] * 2 - 2)
     assert max(float(end) for end in summary["lag"]["loop"]) < 2 * summary["wall_s"] + SECONDS[0]
     recorded = [report for report in reports if report.recorded and not report.final]
     assert sum(sum(report.lags.get("versions", {}).values()) for report in recorded) == sum(versions.values())
@@ -93,7 +94,7 @@ def test_processes_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the kernel does not tell")
 def test_a_run_tells_the_usage_of_its_processes(tmp_path: Path) -> None:
-    run = api.train("CartPole-v1", "impala", on="process", out=tmp_path / "run", **TINY)
+    run = api.train("CartPole-v1", "impala", on="process", actors=1, out=tmp_path / "run", **TINY)
     *_, last = list(run)
     assert last.usage.keys() == {DRIVER, "learner", "actor 0"}
     assert all(one["rss"] > 10 << 20 and one["cpu_s"] >= 0 for one in last.usage.values())

@@ -99,7 +99,7 @@ def asked(*words: str | Path) -> tuple[int, str]:
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_run_is_traced_and_drawn(on: Any, tmp_path: Path) -> None:
     run = api.train(
-        "CartPole-v1", "ppo", on=on, out=tmp_path / "run", steps=512, envs_per_actor=4, evaluate_episodes=0, recipe=False,
+        "CartPole-v1", "ppo", on=on, out=tmp_path / "run", steps=512, actors=1, envs_per_actor=4, evaluate_episodes=0, recipe=False,
         settings=["placement.trace_s=5"],
     )  # fmt: skip
     *_, last = list(run)
@@ -123,7 +123,7 @@ def test_the_last_seconds_of_a_killed_worker_are_there(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert asked(tmp_path / "none") == (2, f"equipoise trace: {tmp_path / 'none'}: expected a run directory, got none\n")
-    list(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=64, envs_per_actor=4, evaluate_episodes=0,
+    list(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=64, actors=1, envs_per_actor=4, evaluate_episodes=0,
                    recipe=False, settings=["policy.unroll=4", "policy.batch=4"]))  # fmt: skip
     code, said = asked(tmp_path / "run")
     assert code == 2 and "expected a run with --set placement.trace_s=10" in said and said.count("\n") == 1
