@@ -12,7 +12,7 @@ from equipoise.runtime import board as boards
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick
-from equipoise.workers.kind import Row
+from equipoise.workers.kind import Measured
 from tests.runtime.ruling import Held, program
 
 
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def board() -> Board:
-    rows = {"learner": Row(parts=("sample", "loss"), lags=True), "actor 0": Row(parts=("env",))}
+    rows = {"learner": Measured(parts=("sample", "loss"), lags=True), "actor 0": Measured(parts=("env",))}
     return Board(rows, Heap("board", tree.nbytes(Board.specs(rows))))
 
 

@@ -18,6 +18,7 @@ from equipoise import api, cli, tracing
 from equipoise import clock as clocks
 from equipoise.tracing import NEAR, Trace, TracedClock, chrome, read
 
+TINY: dict[str, Any] = {"actors": 1, "envs_per_actor": 4, "evaluate_episodes": 0, "recipe": False}
 PARTS = ("env", "reset", "act")
 
 
@@ -99,8 +100,7 @@ def asked(*words: str | Path) -> tuple[int, str]:
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_run_is_traced_and_drawn(on: Any, tmp_path: Path) -> None:
     run = api.train(
-        "CartPole-v1", "ppo", on=on, out=tmp_path / "run", steps=512, actors=1, envs_per_actor=4, evaluate_episodes=0, recipe=False,
-        settings=["placement.trace_s=5"],
+        "CartPole-v1", "ppo", on=on, out=tmp_path / "run", steps=512, settings=["placement.trace_s=5"], **TINY
     )  # fmt: skip
     *_, last = list(run)
     code, said = asked(tmp_path / "run", "--seconds", "100")
@@ -123,8 +123,7 @@ def test_the_last_seconds_of_a_killed_worker_are_there(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert asked(tmp_path / "none") == (2, f"equipoise trace: {tmp_path / 'none'}: expected a run directory, got none\n")
-    list(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=64, actors=1, envs_per_actor=4, evaluate_episodes=0,
-                   recipe=False, settings=["policy.unroll=4", "policy.batch=4"]))  # fmt: skip
+    list(api.train("CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=64, unroll=4, batch=4, **TINY))
     code, said = asked(tmp_path / "run")
     assert code == 2 and "expected a run with --set placement.trace_s=10" in said and said.count("\n") == 1
     code, said = asked(tmp_path / "run", "--seconds", "-1")

@@ -17,7 +17,7 @@ from equipoise.histograms import EDGES
 from equipoise.tracing import TracedClock, ring_of
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
-from equipoise.workers.kind import Row
+from equipoise.workers.kind import Measured
 
 LAGS = ("versions", "seconds")
 PHASE = 64  # bytes of a phase
@@ -37,7 +37,7 @@ _WORKER = {
 _CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
 
 
-def _worker(row: Row) -> dict[str, ArraySpec]:
+def _worker(row: Measured) -> dict[str, ArraySpec]:
     """The specs of a worker's row."""
     own = {name: ArraySpec((len(row.parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
     return _WORKER | own | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
@@ -49,7 +49,7 @@ _FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blo
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, rows: Mapping[str, Row], memory: Any, traces: str = "", trace_s: float = 0.0) -> None:
+    def __init__(self, rows: Mapping[str, Measured], memory: Any, traces: str = "", trace_s: float = 0.0) -> None:
         """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the last ``trace_s`` seconds of
         each; "": they are not kept.
         """
@@ -64,7 +64,7 @@ class Board:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
-    def specs(rows: Mapping[str, Row]) -> dict[str, Any]:
+    def specs(rows: Mapping[str, Measured]) -> dict[str, Any]:
         return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(row) for name, row in rows.items()}}
 
     def row(self, name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def lay_out(
     learners there alone; without any it has no weights yet. It has mailboxes if it has shards.
     """
     program, plan = blue.program, queue_plan(blue)
-    rows = {member.title: member.kind.row for member in (crew(blue, kinds) if site is None else site)}
+    rows = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]

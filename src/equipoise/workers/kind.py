@@ -63,7 +63,7 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Measured:
     """What is measured of a worker, on its row of the board."""
 
     kind: str = ""
@@ -93,9 +93,9 @@ class Kind(ABC):
         """How many workers of this kind a run has."""
 
     @property
-    def row(self) -> Row:
+    def measured(self) -> Measured:
         """What is measured of a worker of this kind."""
-        return Row(kind=self.name, parts=self.parts, lags=self.side == "learning")
+        return Measured(kind=self.name, parts=self.parts, lags=self.side == "learning")
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
         """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""
