@@ -10,7 +10,7 @@ import pytest
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = (
-    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
+    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos",
     "completion", "whatif", "forecast",
 )  # fmt: skip
 

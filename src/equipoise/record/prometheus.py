@@ -1,7 +1,7 @@
 """A Prometheus endpoint of a run (the extra ``prometheus``, imported when one is asked for).
 
-It serves what the newest report says. Whatever a report has of the time since the last recorded one, seconds of workers and
-histograms, is added up here, since Prometheus wants counters that only rise.
+It serves what the newest report says. Seconds of workers and histograms, which a report has of the time since the last recorded
+one, are added up here, since Prometheus wants counters that only rise.
 """
 
 from __future__ import annotations
