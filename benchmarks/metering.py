@@ -68,6 +68,9 @@ class Bare(ActorWorker):
         return Tick.WORKED
 
 
+def _unused(said: Any) -> Any: ...
+
+
 class Actor:
     """One actor over memory of its own, with somebody who takes what it makes."""
 
@@ -78,7 +81,7 @@ class Actor:
         self.shared, board, _ = build.lay_out(blue, [kind], Heap, LocalChannel)
         self.queue, title = self.shared.queues[0], Member(kind, 0).title
         site = LocalSite(
-            Member(kind, 0), board, lambda message: None, queues=self.shared.queues, source=None, join=lambda record: record,
+            Member(kind, 0), board, _unused, queues=self.shared.queues, source=None, join=_unused,
             beats=False,
         )  # fmt: skip
         self.metered = kind.build(kind.job(blue, self.shared, 0, 0), site)

@@ -30,8 +30,8 @@ class Clock:
         """``seconds``, ``counts``: arrays [parts] float64, which others may read; None: memory of its own."""
         own = np.zeros((2, len(parts)))
         self.parts = {name: number for number, name in enumerate(parts)}
-        self._seconds = memoryview(own[0] if seconds is None else seconds)
-        self._counts = memoryview(own[1] if counts is None else counts)
+        self._seconds: memoryview[float] = memoryview(own[0] if seconds is None else seconds)
+        self._counts: memoryview[float] = memoryview(own[1] if counts is None else counts)
         self._at = perf_counter()  # the last mark
 
     def begin(self) -> None:

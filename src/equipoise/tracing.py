@@ -41,7 +41,7 @@ class TracedClock(Clock):
         """``for_s``: how many seconds the ring has room for. A successor goes on in the ring of the one before it."""
         super().__init__(parts, seconds, counts)
         self._size = min(round(for_s * PER_SECOND), LARGEST)
-        self._ring = _mapped(file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size})
+        self._ring: Any = _mapped(file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size})
         self._began = self._at
 
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class TracedClock(Clock):
         ring[0] = count + 1.0
 
 
-def _mapped(file: Path, said: dict[str, Any]) -> memoryview:
+def _mapped(file: Path, said: dict[str, Any]) -> Any:
     """The doubles of a ring's file, which is made where there is none of the same worker."""
     head = json.dumps(said).encode().ljust(PAGE, b"\0")
     size = PAGE + 8 * (1 + 3 * said["size"])

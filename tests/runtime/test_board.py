@@ -105,7 +105,7 @@ def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: p
 # The parts that must have come in a short run: of an actor, of the learner, of others.
 STEP = {"copy", "targets", "loss", "backward", "optimiser", "publish", "record", "priorities", "sample"}
 LOCAL = {"env", "write", "fetch", "act"}
-RUNS: dict[str, tuple[str, str, dict[str, Any], dict[str, set[str]]]] = {
+RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, set[str]]]] = {
     "on policy": ("ppo", "serial", {}, {"actor 0": LOCAL, "learner": STEP}),
     "a replay": ("dqn", "serial", {}, {"actor 0": LOCAL, "learner": STEP | {"insert"}}),
     "central": (

@@ -83,8 +83,13 @@ def test_usage_is_what_the_process_took() -> None:
 
 def test_processes_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, now = list[int](), [50.0]
-    monkeypatch.setattr(usages, "usage", lambda pid: asked.append(pid) or usages.Usage(1.0, pid))
-    monkeypatch.setattr(usages.time, "monotonic", lambda: now[0])
+
+    def found(pid: int) -> usages.Usage:
+        asked.append(pid)
+        return usages.Usage(1.0, pid)
+
+    monkeypatch.setattr(usages, "usage", found)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     read = Usages()
     for step in np.linspace(0, 2.2, 23):
         now[0] = 50.0 + step
@@ -140,7 +145,7 @@ class Nvml(ModuleType):
 def test_gpus_tell_what_they_can_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml, now = Nvml(), [50.0]
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(gpus.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     read = Gpus("cuda:1")
     one = {"busy": 0.5, "memory_busy": 0.25, "used": 1 << 30, "total": 8 << 30}
     assert read() == read() == {"gpu 0": one | {"power_w": 250.0}, "gpu 1": one} and nvml.reads == 1

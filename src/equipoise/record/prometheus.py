@@ -24,6 +24,7 @@ from equipoise.record.report import Report
 
 TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"  # the environment variable with the word that a reader must say
 Labels = tuple[str, ...]
+Numbers = Mapping[Labels, float | None]
 
 
 def load() -> Any:
@@ -150,9 +151,9 @@ class Endpoint:
         yield self._gauge("return_mean", "Mean return of the last 100 episodes.", r.return_mean)
         yield self._gauge("length_mean", "Mean length of the last 100 episodes.", r.length_mean)
         yield self._gauge("lag_versions_mean", "Mean lag in versions.", r.lag_mean)
-        metrics = {(name,): x for name, x in r.metrics.items()}
+        metrics: Numbers = {(name,): x for name, x in r.metrics.items()}
         yield self._gauge("learner", "A metric of the algorithm.", of=metrics, labels=("name",))
-        said = {(r.verdict,): 1.0}
+        said: Numbers = {(r.verdict,): 1.0}
         yield self._gauge("verdict", "1, with what holds the run back as a label.", of=said, labels=("sentence",))
 
     def _of_workers(self, r: Report) -> Iterator[Any]:
@@ -163,14 +164,14 @@ class Endpoint:
         yield self._counter("part_times", "How often a part of a worker's work came.", of=totals.of("times"), labels=parts)
         cpu = (((name,), one["cpu_s"]) for name, one in r.usage.items())
         yield self._counter("process_cpu_seconds", "CPU seconds of a process.", of=cpu, labels=("process",))
-        memory = {(name,): one["rss"] for name, one in r.usage.items()}
+        memory: Numbers = {(name,): one["rss"] for name, one in r.usage.items()}
         yield self._gauge("process_resident_bytes", "Memory of a process.", of=memory, labels=("process",))
         for name, key in (("busy", "busy"), ("memory_bytes", "used"), ("power_watts", "power_w")):
-            numbers = {(gpu,): one[key] for gpu, one in r.gpus.items() if key in one}
+            numbers: Numbers = {(gpu,): one[key] for gpu, one in r.gpus.items() if key in one}
             yield self._gauge(f"gpu_{name}", f"{name.capitalize()} of a GPU.", of=numbers, labels=("gpu",))
 
     def _of_channels(self, r: Report) -> Iterator[Any]:
-        stores = {(name,): x for name, x in r.occupancy.items()}
+        stores: Numbers = {(name,): x for name, x in r.occupancy.items()}
         yield self._gauge("occupancy", "How full a store of rows is, 0 to 1.", of=stores, labels=("store",))
         moved = (((name,), float(x)) for name, x in r.moved.items())
         yield self._counter("moved_bytes", "Bytes that a channel moved.", of=moved, labels=("channel",))
@@ -192,7 +193,7 @@ class Endpoint:
         return family
 
     def _gauge(
-        self, name: str, says: str, value: float | None = None, *, of: Mapping[Labels, float | None] | None = None,
+        self, name: str, says: str, value: float | None = None, *, of: Numbers | None = None,
         labels: Labels = (),
     ) -> Any:  # fmt: skip
         family = self._metrics.GaugeMetricFamily(f"equipoise_{name}", says, labels=labels)
