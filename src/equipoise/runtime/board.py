@@ -43,9 +43,6 @@ def _worker(row: Measured) -> dict[str, ArraySpec]:
     return _WORKER | own | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
 
 
-_FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
-
-
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
@@ -148,6 +145,11 @@ class Meter:
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
+        # Of what every tick writes, as memoryviews: a numpy array takes several times as long (and so does a tick's hash).
+        self._worked: memoryview[float] = memoryview(fields["worked_s"])
+        self._starved: memoryview[float] = memoryview(fields["starved_s"])
+        self._blocked: memoryview[float] = memoryview(fields["blocked_s"])
+        self._touched: memoryview[float] = memoryview(fields["touched_s"])
         self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
         before = float(self._fields["delay_s"][0])  # of a predecessor, whose seconds stay
         self._delay = run_delay_s() if alone else 0.0
@@ -159,10 +161,14 @@ class Meter:
     def add(self, tick: Tick) -> float:
         """Count the time since the last call as this state -> now."""
         now = time.perf_counter()
-        late_s, self._late_s = min(self._late_s, now - self._at), 0.0
-        self._fields[_FIELD[tick]][0] += now - self._at - late_s
-        self._fields["worked_s"][0] += late_s  # it could have worked
-        self._fields["touched_s"][0] = self._at = now
+        seconds = now - self._at
+        if self._late_s:  # it could have worked
+            late_s, self._late_s = min(self._late_s, seconds), 0.0
+            self._worked[0] += late_s
+            seconds -= late_s
+        state = self._worked if tick is Tick.WORKED else self._starved if tick is Tick.STARVED else self._blocked
+        state[0] += seconds
+        self._touched[0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now
             self._fields["delay_s"][0] = delay = run_delay_s() - self._delay_from
