@@ -56,9 +56,8 @@ def run(case: str, options: str, limit_s: float) -> dict[str, float]:
         records, rate = recorded(out)
     learners = [shares for title, shares in records[-1]["balance"].items() if title.startswith("learner")]
     total = sum(sum(one[state] for state in ("worked", "preempted", "starved", "blocked")) for one in learners)
-    return {"rate": rate} | {
-        state: sum(one[state] for one in learners) / total for state in ("summing", "starved", "preempted")
-    }
+    waits = {state: sum(one[state] for one in learners) / total for state in ("starved", "preempted")}
+    return {"rate": rate, "summing": sum(one["parts"]["all-reduce"] for one in learners) / total} | waits
 
 
 def main() -> int:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from equipoise import api, tree
+from equipoise.actors.inference.central import PARTS
 from equipoise.actors.inference.joint import Asked, JointForward
+from equipoise.clock import Clock
 from equipoise.runtime import blueprint, roles
 
 GROUPS, STREAMS, ROUNDS = 13, 5, 20
@@ -50,11 +52,11 @@ def test_what_is_chosen_together_is_chosen_alone(env: str, algorithm: str, setti
     equal, count, rounds = 0, 0, 2 if "ALE" in env else ROUNDS
     for _ in range(rounds):
         groups = [asked(group) for group in range(GROUPS)]
-        states = forward.together(groups)
+        states = forward.together(groups, Clock(PARTS))
         for mine, state in zip(groups, states, strict=True):
             action, behaviour = (tree.map(np.array, x) for x in (mine.row.action, mine.row.behaviour))
             tree.map(lambda x: x.fill(0), {"action": mine.row.action, "behaviour": mine.row.behaviour})
-            (alone,) = forward.together([mine])
+            (alone,) = forward.together([mine], Clock(PARTS))
             for x, y in zip(tree.leaves(mine.row.behaviour), tree.leaves(behaviour), strict=True):
                 np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
             for a, b in zip(tree.leaves(alone), tree.leaves(state), strict=True):

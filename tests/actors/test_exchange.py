@@ -9,7 +9,8 @@ import pytest
 
 from equipoise import tree
 from equipoise.actors.inference.exchange import EPOCH, EnvSide, Exchange, PolicySizes
-from equipoise.actors.inference.stepper import EnvWorker
+from equipoise.actors.inference.stepper import PARTS, EnvWorker
+from equipoise.clock import Clock
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick, TimeStep
 from tests.saved import Kept
@@ -72,7 +73,8 @@ class Pair:
         self.words, self.env = self.exchange.words, Counting(slow)
         env: Any = self.env
         self.rings, self.cut = 0, 0
-        self.worker = EnvWorker([env], [EnvSide(self.exchange, 0, STREAMS)], ring=self._ring, cut=lambda: self.cut)
+        sides, clock = [EnvSide(self.exchange, 0, STREAMS)], Clock(PARTS)
+        self.worker = EnvWorker([env], sides, ring=self._ring, cut=lambda: self.cut, clock=clock)
         if state is not None:
             self.worker.load(Kept({"0": state}))
 

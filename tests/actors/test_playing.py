@@ -16,11 +16,13 @@ from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.forward.forward import Forward, LeanForward
 from equipoise.actors.forward.noise import Noise
 from equipoise.actors.playing import FixedPolicy, Playing, noise_of
+from equipoise.actors.worker import PARTS
 from equipoise.algorithms.apex_dqn import ApexDQN
 from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.sac import SAC
 from equipoise.api import Player
+from equipoise.clock import Clock
 from equipoise.envs import make, observation_spec
 from equipoise.envs.families.pettingzoo import SingleEnv
 from equipoise.envs.spaces import ActionForm
@@ -135,7 +137,7 @@ def agent_of(policy: FixedPolicy, spec: EnvSpec, kind: type[Forward]) -> LocalAg
     return LocalAgent(
         forward=kind(algorithm, net), weights=weights, experience=Discard(row, ROWS // 3, STREAMS),
         episodes=Episodes(STREAMS, Heap(tree.nbytes(Episodes.layout()))), streams=streams, total_streams=STREAMS,
-        envs=STREAMS, unroll=ROWS // 3, noise=policy.noise, seed=SEED,
+        envs=STREAMS, unroll=ROWS // 3, noise=policy.noise, seed=SEED, clock=Clock(PARTS),
     )  # fmt: skip
 
 

@@ -117,7 +117,9 @@ def test_a_change_that_the_model_does_not_know_is_refused():
 def test_learners_of_several_wait_for_sums_whatever_their_number():
     """Twice the learners have half the rows each, and the same sums; one alone has none."""
     one = program(learners=2)
-    took = Shares(worked=90.0, asleep=50.0, summing=50.0, starved=10.0, done=1000.0, kind="learner", side="learning")
+    took = Shares(
+        worked=90.0, asleep=50.0, parts={"all-reduce": 50.0}, starved=10.0, done=1000.0, kind="learner", side="learning"
+    )
     balance = measured(one, block_s=0.01, learn_s=0.1)
     made = calibrate(one, balance | {"learner": took, "learner 1": took}, cores=8)
     assert made is not None and made.sums == pytest.approx(0.05)

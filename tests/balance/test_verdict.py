@@ -8,8 +8,11 @@ from equipoise.balance.shares import STATES, Shares, add
 from equipoise.balance.verdict import verdict as verdict_of
 
 
-def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, **part):
-    return Shares(worked=worked, preempted=preempted, starved=starved, blocked=blocked, **part)
+def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, asleep=0.0, counts=None, **parts):
+    return Shares(
+        worked=worked, preempted=preempted, starved=starved, blocked=blocked, asleep=asleep, counts=counts or {},
+        parts={name.replace("_", "-"): seconds for name, seconds in parts.items()},
+    )  # fmt: skip
 
 
 SIDES = {"actor": "sampling", "inference": "sampling", "learner": "learning", "shard": "keeping"}
@@ -67,7 +70,7 @@ CASES = {
     ),
     "the actors wait for updates that are paid for": (
         [shares(worked=4, blocked=6)],
-        shares(worked=10, writing=4.9),
+        shares(worked=10, insert=4.9),
         {"max_lag": None, "paid": 32},
         "Limiter-bound",
         ["60 %", "behind with the 32 updates", "use fewer replay.updates"],
@@ -81,7 +84,7 @@ CASES = {
     ),
     "the actors wait for a learner that writes their rows": (
         [shares(worked=4, blocked=6)],
-        shares(worked=9, starved=1, writing=4.5),
+        shares(worked=9, starved=1, insert=4.5),
         {"max_lag": None, "paid": 32},
         "Learning-bound",
         ["60 %", "45 % of its time goes into writing", "longer unrolls"],
@@ -272,7 +275,7 @@ def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():
     assert add([some, some]) == shares(worked=2, preempted=4, starved=6, blocked=8)
     assert add([]) == shares()
     assert add([shares(worked=3, asleep=2)] * 2) == shares(worked=6, asleep=4)
-    assert shares(worked=3, asleep=2, writing=1).total == 3, "parts of another are not counted again"
+    assert shares(worked=3, asleep=2, insert=1).total == 3, "parts of another are not counted again"
 
 
 def test_a_shard_without_a_core_holds_the_learner_up():
@@ -305,25 +308,25 @@ def test_a_shard_that_is_always_at_work_holds_the_learner_up(worked, first):
     ],
 )
 def test_resets_that_hold_the_run_back_are_named(asleep, actors, said):
-    actor = shares(worked=100, resetting=80, resets=40, asleep=asleep)
+    actor = shares(worked=100, reset=80, counts={"reset": 40}, asleep=asleep)
     sentence = verdict({**{f"actor {i}": actor for i in range(actors)}, "learner": shares(worked=2, starved=98)}, cores=2)
     assert sentence.startswith("Resetting: 80 % of the actors' time goes into resets") and said in sentence
-    ring = {"actor 0": shares(worked=100, resetting=80, resets=40), "learner": shares(worked=2, starved=98)}
+    ring = {"actor 0": shares(worked=100, reset=80, counts={"reset": 40}), "learner": shares(worked=2, starved=98)}
     assert "; use --actors 2 --envs-per-actor 2, since the resets" in verdict(ring, cores=2, envs=3)
     assert "; use --actors 2, since the resets" in verdict(ring, cores=2, envs=1), "an actor has no half env"
-    uneven = shares(worked=66, blocked=34, resetting=60, resets=30, asleep=60)
+    uneven = shares(worked=66, blocked=34, reset=60, counts={"reset": 30}, asleep=60)
     ring = {"actor 0": uneven, "actor 1": uneven, "learner": shares(worked=1, starved=99)}
     assert verdict(ring, max_lag=0, cores=2).startswith("Resetting: 60 %"), "more of their time goes there than into waiting"
     assert verdict(ring | {"learner": shares(worked=40, starved=60)}, max_lag=0, cores=2).startswith("Resetting")
-    short = replace(uneven, resetting=32)
+    short = replace(uneven, parts={"reset": 32})
     assert verdict({"actor 0": short, "learner": shares(worked=40, starved=60)}, max_lag=0, cores=2).startswith("Lockstep")
-    rare = shares(worked=100, resetting=20, resets=10)
+    rare = shares(worked=100, reset=20, counts={"reset": 10})
     assert "Resetting" not in verdict({"actor 0": rare, "learner": shares(worked=2, starved=98)}, cores=2)
 
 
 def test_resets_that_hold_the_run_back_are_named_under_central_inference_too():
     balance = {
-        "actor 0": shares(worked=60, starved=40, resetting=50, resets=10),
+        "actor 0": shares(worked=60, starved=40, reset=50, counts={"reset": 10}),
         "inference 0": shares(worked=10, starved=90),
         "learner": shares(worked=2, starved=98),
     }
@@ -352,7 +355,7 @@ WAITS = "Learning-bound: the actors wait 50 % of the time for the learner"
 )
 def test_learners_that_wait_for_each_other_name_the_one_that_is_behind_or_the_sums(summing, said):
     ring = {"actor 0": shares(worked=50, blocked=50), "actor 1": shares(worked=50, blocked=50)}
-    one, other = (shares(worked=100, summing=share) for share in summing)
+    one, other = (shares(worked=100, all_reduce=share) for share in summing)
     sentence = verdict(ring | {"learner": one, "learner 1": other})
     assert sentence.startswith(said), sentence
     assert sentence.endswith("."), sentence
@@ -363,21 +366,21 @@ def test_learners_that_wait_for_each_other_name_the_one_that_is_behind_or_the_su
 def test_the_learner_that_is_behind_is_the_one_that_waits_least():
     ring = {"actor 0": shares(worked=50, blocked=50)}
     of = {"learner": 30, "learner 1": 30, "learner 2": 10, "learner 3": 30}
-    balance = ring | {name: shares(worked=100, summing=share) for name, share in of.items()}
+    balance = ring | {name: shares(worked=100, all_reduce=share) for name, share in of.items()}
     assert verdict(balance).startswith("Learning-bound: learner 2 is behind, the others wait up to 30 % of the time")
-    even = balance | {"learner 2": shares(worked=100, summing=30)}
+    even = balance | {"learner 2": shares(worked=100, all_reduce=30)}
     assert verdict(even).startswith("All-reduce-bound: the learners wait 30 % of the time")
 
 
 def test_sums_are_not_named_where_they_hold_nobody_up():
     """The actors have to wait for the learners, there have to be several, and a wait for cores comes first."""
-    slow = shares(worked=100, summing=60)
+    slow = shares(worked=100, all_reduce=60)
     two = {"learner": slow, "learner 1": slow}
     ring = {"actor 0": shares(worked=85, blocked=15)}
     assert verdict(ring | two).startswith("All-reduce-bound")
     assert verdict({"actor 0": shares(worked=86, blocked=14)} | two).startswith("Balanced")
     assert verdict(ring | {"learner": slow}).startswith("Learning-bound: the actors wait")
-    starved = shares(worked=50, starved=50, summing=40)
+    starved = shares(worked=50, starved=50, all_reduce=40)
     assert verdict({"actor 0": BUSY, "learner": starved, "learner 1": starved}).startswith("Sampling-bound")
-    preempted = shares(worked=60, preempted=40, summing=40)
+    preempted = shares(worked=60, preempted=40, all_reduce=40)
     assert verdict(ring | {"learner": preempted, "learner 1": preempted}).startswith("CPU-bound")

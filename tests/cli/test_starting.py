@@ -121,8 +121,8 @@ def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **options)
     reports = list(run)
     shares = reports[-1].balance["actor 0"]
-    assert shares.resets >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
-    assert shares.resetting >= 0.009 * shares.resets
+    assert shares.counts["reset"] >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
+    assert shares.parts["reset"] >= 0.009 * shares.counts["reset"]
 
 
 def test_a_long_end_has_a_line_and_a_short_one_has_none(monkeypatch: pytest.MonkeyPatch, deadline: Callable[..., None]) -> None:

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import app
+from equipoise.record.directory import RunDirectory
+from equipoise.record.measured import measured
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,6 +53,18 @@ def test_with_changes_it_predicts(run):
     assert code == 2 and "algorithm.entropy: the model does not know what a change of it does" in said
     code, said = asked(run, "--actors", 4, "--json")
     assert code == 0 and json.loads(said)["changes"] == {"placement.actors": [2, 4]}
+
+
+def test_the_parts_of_the_work_are_read_and_added_up(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    assert measured(RunDirectory.open(other)).writes == 0.0, "no replay"
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:  # half of what the learner computes
+        learner = line["balance"]["learner"]
+        learner["parts"]["insert"] = (learner["worked"] - learner["asleep"]) / 2
+    (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert measured(RunDirectory.open(other)).writes == pytest.approx(0.5)
 
 
 def test_what_cannot_be_is_refused(run):

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import tree
+from equipoise.clock import Clock
 from equipoise.experience.replay.mailbox import ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
-from equipoise.experience.replay.shard import Shard
+from equipoise.experience.replay.shard import PARTS, Shard
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.experience.replay.store import Store
 from equipoise.types import ReplaySettings as Settings
@@ -42,7 +43,10 @@ class Shards:
         self.seed += 1
         folder = None if self.folder is None else self.folder / f"shard_{k}"
         store = Store(self.plan, seed=self.seed, shard=k, folder=folder)
-        return Shard(self.plan, store, self.post, k, block=lambda place: self.inbox.block(place)[POLICY], ring=lambda: None)
+        return Shard(
+            self.plan, store, self.post, k, block=lambda place: self.inbox.block(place)[POLICY], ring=lambda: None,
+            clock=Clock(PARTS),
+        )  # fmt: skip
 
     def asked(self, k: int) -> None:
         if k not in self.held:

@@ -10,8 +10,8 @@ import pytest
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = (
-    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "chaos",
-    "completion", "whatif", "forecast",
+    "train", "resume", "evaluate", "runs", "plot", "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace",
+    "chaos", "completion", "whatif", "forecast",
 )  # fmt: skip
 
 

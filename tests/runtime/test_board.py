@@ -12,6 +12,7 @@ from equipoise.runtime import board as boards
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Tick
+from equipoise.workers.kind import Measured
 from tests.runtime.ruling import Held, program
 
 
@@ -33,8 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def board() -> Board:
-    names = ("learner", "actor 0")
-    return Board(names, Heap("board", tree.nbytes(Board.specs(names))))
+    rows = {"learner": Measured(parts=("sample", "loss"), lags=True), "actor 0": Measured(parts=("env",))}
+    return Board(rows, Heap("board", tree.nbytes(Board.specs(rows))))
 
 
 def test_a_tick_that_has_not_ended_is_work(clock: Clock) -> None:
@@ -101,14 +102,42 @@ def test_who_is_rung_and_gets_no_core_waits_for_one(clock: Clock, monkeypatch: p
     assert (found.worked, found.preempted, found.blocked, found.asleep) == (20, 4, 8, 0)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_what_a_learner_writes_into_a_replay_is_told(algorithm: str, tmp_path: Path) -> None:
-    settings = ["replay.starts_at=64"] if algorithm == "dqn" else []
-    run = api.train("CartPole-v1", algorithm, on="serial", out=tmp_path / "run", steps=256, evaluate_episodes=0, recipe=False,
-                    settings=settings)  # fmt: skip
+# The parts that must have come in a short run: of an actor, of the learner, of others.
+STEP = {"copy", "targets", "loss", "backward", "optimiser", "publish", "record", "priorities", "sample"}
+LOCAL = {"env", "write", "fetch", "act"}
+RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, set[str]]]] = {
+    "on policy": ("ppo", "serial", {}, {"actor 0": LOCAL, "learner": STEP}),
+    "a replay": ("dqn", "serial", {}, {"actor 0": LOCAL, "learner": STEP | {"insert"}}),
+    "central": (
+        "impala", "process", {"inference": "central", "settings": []},
+        {"actor 0": {"env", "answer"}, "inference 0": {"write", "fetch", "act", "answer"}, "learner": STEP},
+    ),
+    "shards": (
+        "apex_dqn", "process", {"settings": ["replay.shards=2"]},
+        {"shard 0": {"insert", "sample", "gather", "priorities"}, "learner": STEP},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.few(2)
+def test_the_parts_of_the_work_of_every_worker_are_told(case: str, tmp_path: Path) -> None:
+    algorithm, on, options, wanted = RUNS[case]
+    settings = ["replay.starts_at=64"] if "dqn" in algorithm else []
+    options = options | {"settings": [*settings, *options.get("settings", [])]}
+    run = api.train("CartPole-v1", algorithm, on=on, out=tmp_path / "run", steps=512, evaluate_episodes=0, recipe=False,
+                    envs_per_actor=4, **options)  # fmt: skip
     *_, last = list(run)
-    assert (0 < last.balance["learner"].writing < last.balance["learner"].worked) == (algorithm == "dqn")
-    assert last.balance["actor 0"].writing == 0
+    for worker, parts in wanted.items():
+        shares = last.balance[worker]
+        assert {name for name, seconds in shares.parts.items() if seconds > 0} == parts
+        assert {name for name, times in shares.counts.items() if times > 0} == parts
+        assert 0 < sum(shares.parts.values()) <= shares.worked + shares.preempted
+    learner = last.balance["learner"]
+    assert learner.counts["publish"] == last.updates, "a part that comes once an update"
+    assert run.summary is not None
+    told = run.summary["balance"]["learner"]
+    assert (told["parts"], told["counts"]) == (learner.parts, learner.counts)
 
 
 def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(clock: Clock) -> None:

@@ -148,10 +148,8 @@ def test_every_report_is_a_line_at_once_and_nan_is_null(tmp_path):
     assert set(first) == set(Report.__dataclass_fields__)
     parts = {
         "asleep": 0.0,
-        "writing": 0.0,
-        "summing": 0.0,
-        "resetting": 0.0,
-        "resets": 0.0,
+        "parts": {},
+        "counts": {},
         "done": 0.0,
         "kind": "",
         "side": "beside",

@@ -12,6 +12,7 @@ from equipoise.actors.forward.forward import Forward, Row
 from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
 from equipoise.actors.inference.joint import Asked
+from equipoise.clock import Clock
 from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
 
 
@@ -36,6 +37,7 @@ class LocalAgent:
         unroll: int,
         noise: Noise,
         seed: int,
+        clock: Clock,
         rounding: Rounding | None = None,
     ) -> None:
         """``total_streams``, ``envs``: counts of the whole run, other policies' agents included. ``forward`` and ``weights``
@@ -44,7 +46,7 @@ class LocalAgent:
         ``rounding``: takes the measured effect of rounded weights.
         """
         self._forward, self.net, self._experience = forward, forward.net, experience
-        self._rounding = rounding
+        self._rounding, self._clock = rounding, clock
         self._weights, self._episodes = weights, episodes
         self.streams, self._total, self._unroll, self._seed = streams, total_streams, unroll, seed
         self._envs = envs
@@ -176,6 +178,7 @@ class LocalAgent:
     def _begin(self, slot: Slot) -> None:
         """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
         self._forward.refresh(self._weights)
+        self._clock.lap("fetch")
         assert self._carry is not None, "action() before the first observe()"
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from equipoise.actors.routed import RoutedAgent
+from equipoise.clock import Clock
 from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
+
+PARTS = ("env", "reset", "write", "fetch", "act")  # "fetch": a place for an unroll, and the newest weights
 
 
 class ActorWorker:
@@ -11,20 +14,25 @@ class ActorWorker:
 
     ready = Tick.BLOCKED  # between two unrolls, its env answered and not yet asked again
 
-    def __init__(self, env: DealtEnv, agent: RoutedAgent) -> None:
-        self.env, self.agent = env, agent
+    def __init__(self, env: DealtEnv, agent: RoutedAgent, clock: Clock) -> None:
+        self.env, self.agent, self._clock = env, agent, clock
         self._sent = True  # construction asked for the reset
 
     def tick(self) -> Tick:
+        clock = self._clock
+        clock.begin()
         if self._sent:
             if (parts := self.env.recv()) is None:
                 return Tick.STARVED
+            clock.lap("env")
             self.agent.observe(parts)
             self._sent = False
+            clock.lap("write")
         if isinstance(actions := self.agent.action(), Tick):
             return actions
         self.env.send(actions)
         self._sent = True
+        clock.lap("act")
         return Tick.WORKED
 
     def save(self, to: StateWriter) -> None:

@@ -38,7 +38,7 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
     if not actors or not learners or min(one.done for one in (*actors, *servers, *learners)) < 1.0:
         return None
     seconds = max(one.total for one in actors)  # the others may have waited for the last of them to begin
-    sums = min(one.summing / one.done for one in learners)
+    sums = min(one.spent("all-reduce") / one.done for one in learners)
     rounds = learners[0].done
     ring = Ring(
         steps=steps_of_block(program),
@@ -58,7 +58,7 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
     measured = rounds * ring.per_batch * ring.steps / seconds
     if outcome.steps_per_s <= 0.0:
         return None
-    writes = sum(one.writing for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
+    writes = sum(one.spent("insert") for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
     return Calibrated(
         ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums
     )  # fmt: skip
@@ -83,8 +83,8 @@ def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
 
 def _learn(one: Shares, sums: float, threads: int) -> Work:
     """A learner's part of a batch. How long it waits for the others' parts of sums follows from theirs, but for ``sums``."""
-    asleep = max(one.asleep - one.summing, 0.0)
-    works = max(one.worked - max(one.asleep, one.summing), 0.0)
+    asleep = max(one.asleep - one.spent("all-reduce"), 0.0)
+    works = max(one.worked - max(one.asleep, one.spent("all-reduce")), 0.0)
     return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + sums, threads=threads)
 
 

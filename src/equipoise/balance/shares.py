@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Side = Literal["sampling", "learning", "keeping", "beside"]  # of the ring: "keeping" a replay's rows; "beside" it
@@ -19,11 +19,9 @@ class Shares:
     starved: float = 0.0  # waited for upstream
     blocked: float = 0.0  # waited for downstream
     asleep: float = 0.0  # part of worked: on no core and waiting for none, as an env that waits for something outside
-    writing: float = 0.0  # part of worked: writing rows into a replay
-    summing: float = 0.0  # part of worked: waiting for what other learners add to a sum
-    resetting: float = 0.0  # part of worked and preempted: resets of envs
-    resets: float = 0.0  # their number
     done: float = 0.0  # pieces of work: blocks of rows of who samples, batches or rounds of the others
+    parts: Mapping[str, float] = field(default_factory=dict)  # of worked and preempted: seconds of each part of its work
+    counts: Mapping[str, float] = field(default_factory=dict)  # how often each part came
     kind: str = ""  # the worker's kind
     side: Side = "beside"
     serves: bool = False  # a sampling worker that acts for envs which others step
@@ -37,11 +35,24 @@ class Shares:
         seconds: float = getattr(self, state)
         return seconds / self.total if self.total > 0 else 0.0
 
+    def spent(self, part: str) -> float:
+        """The seconds of a part of the work, at most those that were worked: waiting for a core counts in parts as well."""
+        return min(self.parts.get(part, 0.0), self.worked)
+
+    def part(self, name: str) -> float:
+        """The share of a part of the work in the worker's time, 0..1; 0 where there is no such part."""
+        return min(self.parts.get(name, 0.0) / self.total, 1.0) if self.total > 0 else 0.0
+
 
 def add(workers: Iterable[Shares]) -> Shares:
     """Several workers as one, of no kind."""
     rows = list(workers)
-    return Shares(**{name: sum(getattr(row, name) for row in rows) for name in SECONDS})
+    seconds = {name: sum(getattr(row, name) for row in rows) for name in SECONDS}
+    parts = dict.fromkeys(name for row in rows for name in row.parts)
+    return Shares(
+        **seconds, parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
+        counts={name: sum(row.counts.get(name, 0.0) for row in rows) for name in parts},
+    )  # fmt: skip
 
 
 SECONDS = tuple(f.name for f in fields(Shares) if f.type == "float")

@@ -85,14 +85,14 @@ def _finding(
         )
     if cause == "straggler" and behind is not None and max_lag is not None:
         return _straggling(behind, held, max_lag)
-    if cause in ("actors", "resets") and resets.share("resetting") >= RESETS:
+    if cause in ("actors", "resets") and resets.part("reset") >= RESETS:
         return _resetting(resets, len(actors), cores, envs)
     if cause in ("lag", "straggler"):
         return _lockstep(waits, held, max_lag)
     if cause == "actors":
         env = sampling.share("starved") + (add(actors) if servers else sampling).share("asleep")
         return _sampling_bound(waits, env, len(actors), cores)
-    if cause == "learners" and len(learners) > 1 and learning.share("summing") >= WAIT:
+    if cause == "learners" and len(learners) > 1 and learning.part("all-reduce") >= WAIT:
         return _summing(balance)
     if cause == "learners":
         faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
@@ -107,7 +107,7 @@ def _cause(
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
     # Where actors wait for each other's resets they wait for the learner as well: the larger share is the cause.
-    if waits >= WAIT and actors.share("resetting") >= max(RESETS, held):
+    if waits >= WAIT and actors.part("reset") >= max(RESETS, held):
         return "resets"
     if waits >= WAIT and behind is not None:
         return "straggler"
@@ -148,11 +148,12 @@ def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> tuple[s
 
 def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> tuple[str, str]:
     """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
-    each = actors.resetting / max(actors.resets, 1.0)
-    sentence = f"Resetting: {_percent(actors.share('resetting'))} of the actors' time goes into resets of {_seconds(each)} each"
+    resetting = actors.parts.get("reset", 0.0)
+    each = resetting / max(actors.counts.get("reset", 0.0), 1.0)
+    sentence = f"Resetting: {_percent(actors.part('reset'))} of the actors' time goes into resets of {_seconds(each)} each"
     fewer = "" if envs == 1 else " and half the --envs-per-actor" if envs is None else f" --envs-per-actor {-(-envs // 2)}"
     more = f"use --actors {2 * count}{fewer}, since the resets of one actor follow each other"
-    if actors.asleep >= actors.resetting / 2:  # they wait for something outside, so a core is no limit
+    if actors.asleep >= resetting / 2:  # they wait for something outside, so a core is no limit
         return f"{sentence}, which wait for something", more
     if cores is not None and count >= cores:
         return f"{sentence}, on all {_count(cores, 'core')}", "make resets cheaper, or episodes longer"
@@ -161,7 +162,7 @@ def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) 
 
 def _summing(balance: Mapping[str, Shares]) -> tuple[str, str]:
     """Where the learners wait for each other in their steps: for one of them, or for the sums themselves."""
-    waits = {name: one.share("summing") for name, one in balance.items() if one.side == "learning"}
+    waits = {name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"}
     behind, most = min(waits, key=lambda name: waits[name]), max(waits.values())
     if waits[behind] < most / 2:
         return (
@@ -191,9 +192,9 @@ def _learning_bound(held: float, faster: Sequence[str]) -> tuple[str, str]:
 def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> tuple[str, str]:
     """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
-    if learning.writing >= learning.worked / 2:
+    if learning.spent("insert") >= learning.worked / 2:
         return (
-            f"Learning-bound: {waiting}, and {_percent(learning.share('writing'))} of its time goes into writing their rows",
+            f"Learning-bound: {waiting}, and {_percent(learning.part('insert'))} of its time goes into writing their rows",
             "use longer unrolls, or more envs per actor in place of actors",
         )
     owed, fewer = ("update", ()) if paid == 1 else (f"{paid:,} updates", ("fewer replay.updates",))

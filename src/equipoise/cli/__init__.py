@@ -28,6 +28,7 @@ from equipoise.cli import (
     reproduce,
     resume,
     runs,
+    trace,
     train,
     whatif,
 )
@@ -37,13 +38,13 @@ from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
     "train", "resume", "evaluate", "runs", "plot", "whatif", "forecast", "envs", "algorithms", "recipes", "collect", "check",
-    "reproduce", "chaos", "completion",
+    "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "main", "plot", "recipes",
-    "reproduce", "resume", "runs", "train", "whatif",
+    "reproduce", "resume", "runs", "trace", "train", "whatif",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import typer
 
 from equipoise.console.help import OneLineErrors
 from equipoise.files import is_url
+from equipoise.types import OUT
 
 app = typer.Typer(
     name="equipoise",
@@ -25,6 +26,14 @@ Trust = Annotated[
         "--trust",
         metavar="MODULE",
         help="A module, or module:callable, that a file from elsewhere names and may run.",
+    ),
+]
+Prometheus = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help='Serve metrics for Prometheus (extra "prometheus"), on this machine alone where no HOST is named.',
+        rich_help_panel=OUT,
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")]

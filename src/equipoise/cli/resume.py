@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app, place, vouched
+from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.watch import watch
 from equipoise.console.help import Sections, leaving, plain_errors
@@ -40,6 +40,7 @@ def resume(
     ] = None,
     address: Address = None,
     cluster: ClusterSettings = None,
+    prometheus: Prometheus = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -59,10 +60,12 @@ def resume(
             given, more = read(options)
             from equipoise import api
             from equipoise.console.terminal import View
+            from equipoise.record.prometheus import Endpoint, read_address
             from equipoise.record.summary import read_summary
 
             before = None if is_url(directory) else read_summary(Path(directory))
             told = [] if before is None else before.get("notes", [])
+            endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             try:
                 run = api.resume(
                     place(directory),
@@ -79,5 +82,5 @@ def resume(
             for key, (was, now) in run.changes.items():
                 say(f"changed: {key} {was!r} -> {now!r}")
             view = View(run.program, on=run.on, quiet=quiet, told=told)
-        code = watch(run, view, "resume", start)
+        code = watch(run, view, "resume", start, endpoint)
     sys.exit(code)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app, place, vouched
+from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.watch import watch
@@ -123,6 +123,7 @@ def train(
             metavar="PROJECT", help='Report to Weights & Biases as well (needs the extra "wandb").', rich_help_panel=OUT
         ),
     ] = None,
+    prometheus: Prometheus = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)] = False,
     seeds: Annotated[
         str | None,
@@ -162,6 +163,7 @@ def train(
             from equipoise.api.training import asked_for
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
+            from equipoise.record.prometheus import Endpoint, read_address
             from equipoise.run.choices import settled
 
             all_settings = (*(settings or ()), *more)
@@ -192,6 +194,8 @@ def train(
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
             if seeds is not None:
+                if prometheus is not None:
+                    raise ValueError("--seeds: expected no --prometheus, which serves one run, got it")
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
@@ -200,6 +204,7 @@ def train(
                 program, _ = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them
                 words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
                 sys.exit(train_seeds(program, count, jobs=beside, out=None if out is None else Path(out), words=words))
+            endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
             try:
@@ -218,5 +223,5 @@ def train(
                 say(str(done))
                 sys.exit(0)
             view = View(run.program, on=run.on, quiet=quiet)
-        code = watch(run, view, "train", start)
+        code = watch(run, view, "train", start, endpoint)
     sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from equipoise.console.help import fail
@@ -10,11 +11,15 @@ from equipoise.console.help import fail
 if TYPE_CHECKING:
     from equipoise.console.starting import Starting
     from equipoise.console.terminal import View
+    from equipoise.record.prometheus import Endpoint
     from equipoise.run.run import Run
 
 
-def watch(run: Run, view: View, command: str, start: Starting) -> int:
-    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped."""
+def watch(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
+    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped.
+
+    ``endpoint``: is told every report, and closed.
+    """
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
     from equipoise.errors import CannotStart, WorkerFailed
@@ -27,9 +32,12 @@ def watch(run: Run, view: View, command: str, start: Starting) -> int:
     interrupted = preempted = False
     try:
         # The view is left first: closing the run takes a moment and may print.
-        with prints_aside(run.directory / LOGS, view.console) as keep_small, Ending(view), run, view:
+        aside = prints_aside(run.directory / LOGS, view.console)
+        with nullcontext() if endpoint is None else endpoint, aside as keep_small, Ending(view), run, view:
             for report in run:
                 view.update(report)
+                if endpoint is not None:
+                    endpoint.update(report)
                 keep_small()
                 if report.taken or report.updates or run.on != "serial":  # serial workers are in the way of reports
                     start.end()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.clock import Clock
 from equipoise.learners.buckets import MORE, Buckets
 from equipoise.learners.flat import flatten
 from equipoise.learners.minibatch import minibatches
@@ -21,6 +22,9 @@ from equipoise.nets.precision import autocast, backward
 from equipoise.rewards import RewardStep
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
+
+# The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the wait for them.
+PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,7 @@ class Learner:
         self._autocast, self._backward = autocast(precision, self.device), backward(precision)
         self.version = 0
         self.before = 0  # updates of the learner that this one began from, whose schedule goes on
+        self.clock = Clock(PARTS)  # of this step's parts, or of all parts of a worker
         self.pulse: Callable[[], object] = _nothing  # called after each minibatch, since a step of many takes long
         self._schedule_updates = schedule_updates
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
@@ -130,6 +135,7 @@ class Learner:
                 ),
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
+        self.clock.lap("copy")
         with torch.no_grad(), self._autocast:
             raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
@@ -138,8 +144,10 @@ class Learner:
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         going = _Going()
+        self.clock.lap("targets")
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
+                self.clock.lap("copy")
                 self._learn(part, target_net, going)
                 self.pulse()
                 if self._ended(going):
@@ -148,12 +156,14 @@ class Learner:
                 break
         if going.doubtful:
             self._look(going.doubtful)  # on a device: one wait a step, before the new version is published
+            self.clock.lap("look")
         with torch.no_grad():
             algorithm.absorb(self.net, raw, pool=self.pool)
             self._rewards.absorb(raw, self.pool)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.updates)
+        self.clock.lap("optimiser")
         return Step(metrics=going.metrics, priority=going.priority)
 
     def _learn(self, part: Batch, target_net: Any, going: _Going) -> None:
@@ -257,7 +267,9 @@ class Learner:
         """
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
+        self.clock.lap("loss")
         loss = self._backward_of(group, out)
+        self.clock.lap("backward")
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))
@@ -272,6 +284,7 @@ class Learner:
             self._optimizers[group].step(rate)
         else:
             self._optimizers[group].step_unless(going.ended, rate)
+        self.clock.lap("optimiser")
         return norm
 
     def _look(self, seen: list[tuple[str, Tensor]]) -> None:

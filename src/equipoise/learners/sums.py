@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise import schema
+from equipoise.learners.lags import distinct
 from equipoise.learners.pool import Learners
 from equipoise.types import Tree
 
@@ -39,16 +40,19 @@ class Sums:
             old = self.metrics.get(name)
             self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
 
-    def note_lag(self, version: int, acted: Tensor) -> None:
-        """``acted``: the versions that chose the first action of each window that ``version`` learns from."""
-        lag = version - acted
-        if lag.max() > version:  # rows that no policy of this run chose the actions of
-            lag = lag[lag <= version]
-            if not len(lag):
-                lag = lag.new_zeros(1)
-        self.lag_sum += float(lag.float().mean())
-        self.lag_max = max(self.lag_max, int(lag.max()))
+    def note_lag(self, version: int, acted: Tensor) -> tuple[Any, Any]:
+        """``acted``: the versions that chose the first action of each window that ``version`` learns from.
+
+        Returns the distinct lags of windows that a policy of this run acted in, and how often each came.
+        """
+        lag, times = distinct(version - acted.numpy())
+        if lag[-1] > version:  # rows that no policy of this run chose the actions of
+            lag, times = lag[lag <= version], times[lag <= version]
+        if len(lag):
+            self.lag_sum += float(lag @ times) / float(times.sum())
+            self.lag_max = max(self.lag_max, int(lag[-1]))
         self.updates += 1
+        return lag, times
 
     def record(self, pool: Learners | None) -> dict[str, Any]:
         """The metrics and the lag as plain numbers: those of all learners, which ask at once; without a ``pool`` its own."""

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from equipoise import schema, tree
+from equipoise.clock import Clock
 from equipoise.files import numbered
+from equipoise.learners.lags import Lags
+from equipoise.learners.learner import PARTS as STEP
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
@@ -22,6 +25,8 @@ from equipoise.types import Array, Batch, Experience, LateSave, SaveEnd, StateRe
 
 LEADER = "learner"  # the file with what all learners have alike, and the leader's share
 
+# "insert": rows into a replay, "priorities": of the items of a batch.
+PARTS = ("insert", "sample", *STEP, "publish", "record", "priorities")
 PARTIAL_S = 2.0  # a learner whose records are further apart tells how far it is in between
 
 
@@ -86,14 +91,18 @@ class LearnerWorker:
         meeting: Meeting | None = None,
         replaceable: bool = False,
         publishes: bool = True,
+        clock: Clock | None = None,
+        lags: Lags | None = None,
     ) -> None:
         """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors write into, which is saved with
         the learner; ``meeting``: with the other learners, None where there are none; ``replaceable``: one that is lost is
-        replaced, and the others go back with it; ``publishes``: is this the first learner of its machine?
+        replaced, and the others go back with it; ``publishes``: is this the first learner of its machine? ``clock``: of the
+        parts of its work; ``lags``: takes the age of what it learns from.
         """
-        self.lines, self._queue = dict(lines), queue
+        self.lines, self._queue, self._clock = dict(lines), queue, clock or Clock(PARTS)
         self._meeting: Meeting = Solo() if meeting is None else meeting
         self._leads, self._replaceable, self._publishes = self._meeting.pool.rank == 0, replaceable, publishes
+        self._lags = lags or Lags()
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
         self._updates, self._record_every, self._record, self._gate = updates, record_every, record, gate
@@ -127,6 +136,7 @@ class LearnerWorker:
         would get every version that is written there in between.
         """
         self._meeting.begin(self.version)
+        self._lags.published(self.version)
         for line in self.lines.values():
             if line.host is not None and self._leads:
                 line.weights.publish(self.version, line.learner.params())
@@ -138,9 +148,11 @@ class LearnerWorker:
             return self._finish(Tick.BLOCKED)
         if self.done:
             return Tick.STARVED
+        self._clock.begin()
         for name, line in self.lines.items():
             if name not in self._batches and (batch := line.experience.sample(line.batch)) is not None:
                 self._batches[name] = batch
+                self._clock.lap("sample")
         if len(self._batches) < len(self.lines):
             return Tick.STARVED
         if not self._meeting.step(self.version + 1, self._learn):
@@ -149,19 +161,24 @@ class LearnerWorker:
 
     def _learn(self) -> None:
         """Make the next version of the batches that there are."""
+        self._clock.begin()
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
         if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
-            sums.note_lag(line.learner.version, self._batches[name].data.version[0])
+            version = line.learner.version
+            self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
+            self._clock.lap("record")
             out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
         due = version % self._record_every == 0 or last
         record = sums.record(pool if pool.size > 1 else None) if due else None
+        self._clock.lap("record")
         self._commit = partial(self._made, sums, record, priority)
         self._meeting.agree(version)
+        self._clock.begin()
         self._commit()
 
     def _made(self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]) -> None:
@@ -172,20 +189,25 @@ class LearnerWorker:
         self._publish()
         for past in self.past.values():
             past.tick(version, self.lines[past.frozen.of].learner.params())
+        self._clock.lap("publish")
         if record is not None:
             self._publish_to_host()
             self._tell(record)
         elif time.monotonic() - self._told_at >= PARTIAL_S:
             self._tell(sums.record(None), whole=False)
+        self._clock.lap("record")
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
+        self._clock.lap("priorities")
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
 
     def _publish(self) -> None:
         last = self.version >= self._updates
-        for line in self.lines.values() if self._publishes else ():
-            if self.version % line.publish_every == 0 or last:
-                line.weights.publish(self.version, line.learner.params())
+        due = [line for line in self.lines.values() if self.version % line.publish_every == 0 or last]
+        for line in due if self._publishes else ():
+            line.weights.publish(self.version, line.learner.params())
+        if due:
+            self._lags.published(self.version)
 
     def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
         """Record plain numbers; those that come when the leader's time is up, in between, are of its share alone."""

@@ -12,8 +12,10 @@ from equipoise.record.directory import METRICS, RunDirectory
 from equipoise.schema import Anything, Each, Flag, Number, Schema, Text, check
 
 NAMES = tuple(field.name for field in fields(Shares))
-WORKER: Schema = {name: Number(-1e12, 1e12) for name in SECONDS} | {
-    "kind": Text(100), "side": Text(among=get_args(Side)), "serves": Flag(), "*": Anything(),
+NUMBER = Number(-1e12, 1e12)
+WORKER: Schema = dict.fromkeys(SECONDS, NUMBER) | {
+    "parts": Each(NUMBER), "counts": Each(NUMBER), "kind": Text(100), "side": Text(among=get_args(Side)),
+    "serves": Flag(), "*": Anything(),
 }  # fmt: skip
 
 
@@ -55,6 +57,7 @@ def _sum(lines: Sequence[Mapping[str, Shares]]) -> dict[str, Shares]:
     for title, last in lines[-1].items():
         total = add(line[title] for line in lines if title in line)
         found[title] = Shares(
-            **{name: max(getattr(total, name), 0.0) for name in SECONDS}, kind=last.kind, side=last.side, serves=last.serves
-        )
+            **{name: max(getattr(total, name), 0.0) for name in SECONDS}, parts=total.parts, counts=total.counts,
+            kind=last.kind, side=last.side, serves=last.serves,
+        )  # fmt: skip
     return found

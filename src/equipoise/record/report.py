@@ -141,6 +141,11 @@ class Report:
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at, by worker
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # by worker: lines in its log, and the last one
     sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray: the workers on other machines
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # histograms: counts by the upper ends of the bins
+    occupancy: Mapping[str, float] = field(default_factory=dict)  # of the moment, 0..1: "queue", "replay", "shard 0", ...
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes so far: "written", "read", "batches", "weights"
+    usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by process: its "cpu_s" and "rss" in bytes
+    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the moment: busy, used, power_w, ...
     info: Mapping[str, float | None] = field(
         default_factory=dict
     )  # Program.source.metrics: "name/last", "name/mean"; as return_mean

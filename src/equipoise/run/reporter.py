@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from equipoise.balance.shares import SECONDS, Shares
 from equipoise.balance.verdict import verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
+from equipoise.histograms import EDGES, filled
 from equipoise.programs.refusals import check
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run.evaluation_schedule import gave_up
@@ -42,7 +43,7 @@ class Reporter:
     def __init__(self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str) -> None:
         self._blue, self._stats, self._began, self._on = blue, stats, began, on
         self._settled: dict[str, Shares] | None = None
-        self._balance = self._shares()
+        self._balance, self._lags = self._shares(), dict(self._stats().lags)
         self._since: tuple[float, int] = (began, 0)  # time and version of the last record
         self._record = NOTHING
         self._partial: Record | None = None  # what the learner has told since
@@ -161,6 +162,9 @@ class Reporter:
             balance = shares
         elif recorded:
             self._balance = shares
+        lags = _lags(stats.lags, {} if final else self._lags)
+        if recorded:
+            self._lags = dict(stats.lags)
         self._look_for_ends(stats)
         if self._first is None and not stats.phases and not self.settled:
             self._first = self._balance = shares
@@ -218,6 +222,11 @@ class Reporter:
             phases=stats.phases,
             printed=stats.printed,
             sites=stats.sites,
+            lags=lags,
+            occupancy=stats.occupancy,
+            moved=stats.moved,
+            gpus=stats.gpus,
+            usage={name: one._asdict() for name, one in stats.usage.items()},
             info=r.info,
         )
 
@@ -287,7 +296,7 @@ class Reporter:
             "info": r.info,
             "evaluation": None if e is None else {"mean": e.mean, "std": e.std, "episodes": e.episodes} | _more(e),
             "best_evaluation": self._evaluations.summary(),
-            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max},
+            "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | _lags(stats.lags, {}),
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
             "verdict": self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET,
@@ -301,6 +310,14 @@ class Reporter:
             "sites": {name: asdict(site) for name, site in stats.sites.items()},
             "refused": dict(stats.refused),
         }
+
+
+def _lags(now: Mapping[str, Sequence[float]], then: Mapping[str, Sequence[float]]) -> dict[str, dict[str, int]]:
+    """The histograms of the time between two moments, by what is counted: the bins that are not empty."""
+    return {
+        name: filled([x - y for x, y in zip(counts, then.get(name, [0.0] * len(counts)), strict=True)], EDGES[name])
+        for name, counts in now.items()
+    }
 
 
 def _more(evaluation: Evaluation) -> dict[str, Any]:
@@ -320,6 +337,6 @@ def _less(now: Shares, then: Shares) -> Shares:
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    parts = {name: min(rest[name], busy - preempted) for name in ("asleep", "writing", "summing")}
-    parts["resetting"] = min(rest["resetting"], busy)
-    return replace(now, **rest | parts | {"worked": busy - preempted, "preempted": preempted})
+    rest |= {"worked": busy - preempted, "preempted": preempted, "asleep": min(rest["asleep"], busy - preempted)}
+    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
+    return replace(now, **rest, parts=parts, counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()})

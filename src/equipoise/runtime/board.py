@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise import tree
 from equipoise.balance.shares import Shares
+from equipoise.clock import Clock
 from equipoise.cores import run_delay_s
+from equipoise.histograms import EDGES
+from equipoise.tracing import TracedClock, ring_of
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
+from equipoise.workers.kind import Measured
 
+LAGS = ("versions", "seconds")
 PHASE = 64  # bytes of a phase
 _WORKER = {
     "sleeping": ArraySpec((1,), "int64"),  # the flag of the worker's doorbell
@@ -22,10 +28,6 @@ _WORKER = {
     "blocked_s": ArraySpec((1,), "float64"),
     "delay_s": ArraySpec((1,), "float64"),  # runnable, but waiting for a core
     "asleep_s": ArraySpec((1,), "float64"),  # part of worked_s: neither on a core nor waiting for one
-    "writing_s": ArraySpec((1,), "float64"),  # part of worked_s: writing rows into a replay
-    "summing_s": ArraySpec((1,), "float64"),  # part of worked_s: waiting for what other learners add to a sum
-    "resetting_s": ArraySpec((1,), "float64"),  # part of worked_s and of delay_s: resets of envs
-    "resets": ArraySpec((1,), "float64"),  # their number
     "touched_s": ArraySpec((1,), "float64"),  # time.perf_counter() of the last entry; one clock for all processes
     "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
     "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
@@ -33,26 +35,34 @@ _WORKER = {
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun", the others are the driver's.
 # "save": the newest cut that the other workers are to save for; "save_last": the same for the learner.
 _CUT = dict.fromkeys(("asked", "begun", "save", "save_last", "step", "released", "closed"), ArraySpec((1,), "int64"))
-_FIELD = {Tick.WORKED: "worked_s", Tick.STARVED: "starved_s", Tick.BLOCKED: "blocked_s"}
+
+
+def _worker(row: Measured) -> dict[str, ArraySpec]:
+    """The specs of a worker's row."""
+    own = {name: ArraySpec((len(row.parts),), "float64") for name in ("part_s", "part_n")}  # seconds, and how often
+    return _WORKER | own | {name: ArraySpec((len(EDGES[name]) + 1,), "float64") for name in LAGS if row.lags}
 
 
 class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
-    def __init__(self, names: Sequence[str], memory: Any) -> None:
-        self.names, self.memory = tuple(names), memory
-        views = tree.views(self.specs(names), memory.buffer)
+    def __init__(self, rows: Mapping[str, Measured], memory: Any, traces: str = "", trace_s: float = 0.0) -> None:
+        """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the last ``trace_s`` seconds of
+        each; "": they are not kept.
+        """
+        self.rows, self.memory, self._traces = dict(rows), memory, (traces, trace_s)
+        views = tree.views(self.specs(rows), memory.buffer)
         self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
-    def __getstate__(self) -> tuple[Sequence[str], Any]:
-        return self.names, self.memory
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.rows, self.memory, *self._traces
 
-    def __setstate__(self, state: tuple[Sequence[str], Any]) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
-    def specs(names: Sequence[str]) -> dict[str, Any]:
-        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": dict.fromkeys(names, _WORKER)}
+    def specs(rows: Mapping[str, Measured]) -> dict[str, Any]:
+        return {"stop": ArraySpec((1,), "int64"), "cut": _CUT, "workers": {name: _worker(row) for name, row in rows.items()}}
 
     def row(self, name: str) -> dict[str, Any]:
         """What a worker writes about itself, as views."""
@@ -61,8 +71,8 @@ class Board:
 
     def flag_offset(self, name: str) -> int:
         """The offset of a worker's doorbell flag in the memory."""
-        before = tree.nbytes({"stop": ArraySpec((1,), "int64"), "cut": _CUT}) + self.names.index(name) * tree.nbytes(_WORKER)
-        return int(before)
+        earlier = list(self.rows).index(name)
+        return tree.nbytes(self.specs(dict(list(self.rows.items())[:earlier])))
 
     def touch(self, name: str, ahead_s: float = 0.0) -> None:
         """Note for the driver that the worker lives, until it ticks itself; ``ahead_s``: the time that its start may take.
@@ -77,13 +87,17 @@ class Board:
         touched = self._workers[name]["touched_s"]
         touched[0] = max(float(touched[0]), time.perf_counter())
 
-    def wrote(self, name: str, seconds: float) -> None:
-        """Note that the worker spent so much time on writing rows into a replay."""
-        self._workers[name]["writing_s"][0] += seconds
+    def clock(self, name: str) -> Clock:
+        """The clock of the parts of a worker's work."""
+        row, parts, (folder, for_s) = self._workers[name], self.rows[name].parts, self._traces
+        if not (folder and parts):
+            return Clock(parts, row["part_s"], row["part_n"])
+        file = ring_of(Path(folder), name)
+        return TracedClock(parts, row["part_s"], row["part_n"], file=file, title=name, kind=self.rows[name].kind, for_s=for_s)
 
-    def summed(self, name: str, seconds: float) -> None:
-        """Note that the worker waited so long for what other learners add to a sum."""
-        self._workers[name]["summing_s"][0] += seconds
+    def lags(self, name: str) -> Mapping[str, Any]:
+        """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for others."""
+        return {kind: self._workers[name][kind] for kind in LAGS} if self.rows[name].lags else {}
 
     def say(self, name: str, text: str) -> None:
         """Note what the worker's start is at; "" once it works."""
@@ -92,13 +106,8 @@ class Board:
 
     def phases(self) -> dict[str, str]:
         """What the start of each worker is at that does not work yet."""
-        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.names}
+        said = {name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace") for name in self.rows}
         return {name: text for name, text in said.items() if text}
-
-    def resetting(self, name: str, seconds: float) -> None:
-        """Note that a reset of one of the worker's envs took so long."""
-        self._workers[name]["resetting_s"][0] += seconds
-        self._workers[name]["resets"][0] += 1
 
     def touched(self, name: str) -> float:
         return float(self._workers[name]["touched_s"][0])
@@ -114,16 +123,17 @@ class Board:
         unless it waits, and counts as work: a worker with nothing to do says so at once.
         """
         out, now = {}, time.perf_counter()
-        for name in self.names:
-            w = {k: float(v[0]) for k, v in self._workers[name].items()}
+        for name, measured in self.rows.items():
+            row, parts = self._workers[name], measured.parts
+            w = {k: float(row[k][0]) for k in _WORKER}
             if alone and not w["waits"]:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
             preempted = min(w["delay_s"], w["worked_s"])
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
-                asleep=min(w["asleep_s"], w["worked_s"] - preempted), writing=min(w["writing_s"], w["worked_s"] - preempted),
-                resetting=min(w["resetting_s"], w["worked_s"]), resets=w["resets"],
-                summing=min(w["summing_s"], w["worked_s"] - preempted),
+                asleep=min(w["asleep_s"], w["worked_s"] - preempted),
+                parts=dict(zip(parts, row["part_s"].tolist(), strict=True)),
+                counts=dict(zip(parts, row["part_n"].tolist(), strict=True)),
             )  # fmt: skip
         return out
 
@@ -135,6 +145,11 @@ class Meter:
 
     def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
+        # Of what every tick writes, as memoryviews: a numpy array takes several times as long (and so does a tick's hash).
+        self._worked: memoryview[float] = memoryview(fields["worked_s"])
+        self._starved: memoryview[float] = memoryview(fields["starved_s"])
+        self._blocked: memoryview[float] = memoryview(fields["blocked_s"])
+        self._touched: memoryview[float] = memoryview(fields["touched_s"])
         self._at = self._looked = self._fields["touched_s"][0] = time.perf_counter()  # a deadline counts from here on
         before = float(self._fields["delay_s"][0])  # of a predecessor, whose seconds stay
         self._delay = run_delay_s() if alone else 0.0
@@ -146,10 +161,14 @@ class Meter:
     def add(self, tick: Tick) -> float:
         """Count the time since the last call as this state -> now."""
         now = time.perf_counter()
-        late_s, self._late_s = min(self._late_s, now - self._at), 0.0
-        self._fields[_FIELD[tick]][0] += now - self._at - late_s
-        self._fields["worked_s"][0] += late_s  # it could have worked
-        self._fields["touched_s"][0] = self._at = now
+        seconds = now - self._at
+        if self._late_s:  # it could have worked
+            late_s, self._late_s = min(self._late_s, seconds), 0.0
+            self._worked[0] += late_s
+            seconds -= late_s
+        state = self._worked if tick is Tick.WORKED else self._starved if tick is Tick.STARVED else self._blocked
+        state[0] += seconds
+        self._touched[0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now
             self._fields["delay_s"][0] = delay = run_delay_s() - self._delay_from

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from equipoise.record import statefile
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
+from equipoise.tracing import FOLDER
 from equipoise.weights.device import DeviceWeights, Share
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.kind import Kind, Member, crew, written
@@ -44,7 +47,7 @@ def lay_out(
     learners there alone; without any it has no weights yet. It has mailboxes if it has shards.
     """
     program, plan = blue.program, queue_plan(blue)
-    titles = [member.title for member in (crew(blue, kinds) if site is None else site)]
+    rows = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]
@@ -52,7 +55,7 @@ def lay_out(
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
     weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
-    sizes = [tree.nbytes(Board.specs(titles)), *lanes]
+    sizes = [tree.nbytes(Board.specs(rows)), *lanes]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
@@ -70,7 +73,7 @@ def lay_out(
     whole = memory("run", sum(sizes))
     offsets = np.cumsum([0, *sizes])
     parts = iter([Part(whole, int(o), s) for o, s in zip(offsets, sizes, strict=False)])
-    board = Board(titles, next(parts))
+    board = Board(rows, next(parts), "" if site is not None else _traces(blue), program.placement.trace_s)
     queues = {}
     for rank in ranks:
         queues[rank] = Queue(plan, next(parts), free=[channel() for _ in range(plan.channels)], full=channel())
@@ -98,6 +101,15 @@ def lay_out(
     if ranks:
         _fill(blue, shared, initial, note)
     return shared, board, whole
+
+
+def _traces(blue: Blueprint) -> str:
+    """The folder for what workers last did, emptied of what those of another start did, whose clock may have been another."""
+    if not (blue.program.placement.trace_s and blue.directory):
+        return ""
+    folder = Path(blue.directory).parent / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    return str(folder)
 
 
 def _fill(blue: Blueprint, shared: Shared, initial: Mapping[str, Mapping[str, Tensor]], note: Callable[[str], object]) -> None:

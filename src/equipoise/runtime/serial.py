@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter
 from equipoise.runtime.cut import CutCoordinator
+from equipoise.runtime.gpus import Gpus
 from equipoise.runtime.ipc import Heap
 from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.stats import RunStats, joiner, stats
+from equipoise.runtime.usage import DRIVER, Usages
 from equipoise.runtime.workerfiles import Reader, Saver
 from equipoise.types import Tick, WeightStore, Worker
 from equipoise.workers.kind import Kind, Member, crew
@@ -72,6 +75,7 @@ class SerialRuntime:
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
         self._blue, self._members = blue, crew(blue, kinds)
+        self._usages, self._gpus = Usages(), Gpus(blue.program.placement.device)
         self._out: list[Message] = []
         self._shared, self._board, _ = build.lay_out(blue, kinds, Heap, LocalChannel, note=self._note)
         self.done = self._shared.version >= blue.updates
@@ -166,7 +170,8 @@ class SerialRuntime:
 
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
-        return stats(self._blue, self._members, self._board, self._shared, alone=False)
+        now = stats(self._blue, self._members, self._board, self._shared, alone=False)
+        return replace(now, usage=self._usages({DRIVER: os.getpid()}), gpus=self._gpus())
 
     def weights(self, policy: str) -> WeightStore:
         """A policy's versions, for a reader."""

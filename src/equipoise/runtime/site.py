@@ -29,6 +29,7 @@ class LocalSite:
         self.title, self.queues, self.at_once = member.title, queues, at_once
         self._board, self._send, self._source, self._join = board, send, source, join
         self._bells, self._beats = bells or {}, beats
+        self.clock, self.lags = board.clock(member.title), board.lags(member.title)
         self.meter: Meter | None = None  # once the worker ticks in a process of its own
 
     def load(self, worker: Worker) -> bool:
@@ -50,15 +51,6 @@ class LocalSite:
             self.meter.add(Tick.WORKED)
         else:
             self._board.pulse(self.title)
-
-    def wrote(self, seconds: float) -> None:
-        self._board.wrote(self.title, seconds)
-
-    def summed(self, seconds: float) -> None:
-        self._board.summed(self.title, seconds)
-
-    def resetting(self, seconds: float) -> None:
-        self._board.resetting(self.title, seconds)
 
     def record(self, record: Mapping[str, Any]) -> None:
         self._send(self._join(record))

@@ -13,9 +13,11 @@ from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.envs.failures.causes import most_frequent
 from equipoise.record.report import SiteStats
+from equipoise.runtime import flow
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
+from equipoise.runtime.usage import Usage
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
 
@@ -42,6 +44,11 @@ class RunStats:
     phases: Mapping[str, str] = field(default_factory=dict)  # what the start of a worker is at
     sites: Mapping[str, SiteStats] = field(default_factory=dict)  # with --on ray
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lines and the last one, by the workers' titles
+    lags: Mapping[str, Sequence[float]] = field(default_factory=dict)  # histograms: see ``flow.py``, as for the next two
+    occupancy: Mapping[str, float] = field(default_factory=dict)  # 0..1, by store of rows
+    moved: Mapping[str, int] = field(default_factory=dict)  # bytes, by channel
+    usage: Mapping[str, Usage] = field(default_factory=dict)  # CPU and memory of the processes of this machine, by title
+    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # see ``gpus.py``
     refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +60,7 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
     seconds = board.shares(alone=alone)
     ticks = tuple(episodes.ticks for episodes in shared.actors)
     count, mean, length = recent(shared.episodes)
+    rows = _rows_of_queues(shared)
     return RunStats(
         version=shared.version,
         workers={
@@ -66,7 +74,10 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         info=recent_info(shared.episodes),
         ticks=ticks,
         taken=sum(ticks) * blue.program.placement.group_envs,
-        rows=_rows_of_queues(shared) | _rows_of_shards(shared),
+        rows=rows | _rows_of_shards(shared),
+        lags=flow.lags(board, shared),
+        occupancy=flow.occupancy(blue, shared),
+        moved=flow.moved(blue, shared, rows, shared.version),
         failures={
             member.title: dict(zip(COUNTED, sum(shared.actors[g].failures for g in groups).tolist(), strict=True))
             for member in members

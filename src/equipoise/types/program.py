@@ -255,6 +255,9 @@ class Placement:
     give_up_s: Annotated[
         Positive, Help("End a run in which workers are killed from outside and nothing was learned for so many seconds."), FREE
     ] = 600.0
+    trace_s: Annotated[
+        NonNegative, Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."), FREE
+    ] = 0.0
 
     @property
     def halves(self) -> int:

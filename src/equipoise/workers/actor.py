@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from equipoise.actors.worker import ActorWorker
+from equipoise.actors.worker import PARTS, ActorWorker
 from equipoise.types import stream_ids
 from equipoise.workers.agents import agents, compile_torso
 from equipoise.workers.env import SamplingKind, env_seed, say_what_was_restored
@@ -24,18 +25,19 @@ class ActorKind(SamplingKind):
 
     name = "actor"
     writes = True
+    parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
         return 0 if blue.inferences else blue.program.actors
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index
-        acts = agents(blue, index, shared, site.queues)
+        acts = agents(blue, index, shared, site.queues, site.clock)
         env = blue.make_env(
             streams=stream_ids(index, blue.program.placement.group_envs), seed=env_seed(blue, shared, index, job.life),
-            failures=blue.failures(shared.actors[index], site.resetting), metrics=blue.program.source.metrics,
+            failures=blue.failures(shared.actors[index], partial(site.clock.add, "reset")), metrics=blue.program.source.metrics,
         )  # fmt: skip
-        worker = ActorWorker(env, acts)
+        worker = ActorWorker(env, acts, site.clock)
         if job.life:
             acts.continue_after_gap()
         elif site.load(worker):

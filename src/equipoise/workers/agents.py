@@ -12,6 +12,7 @@ from equipoise import tree
 from equipoise.actors.agent import LocalAgent
 from equipoise.actors.forward.forward import FORWARDS, Forward
 from equipoise.actors.routed import PolicySlot, RoutedAgent, SharedBlock
+from equipoise.clock import Clock
 from equipoise.experience.discard import Discard
 from equipoise.nets import compiled
 from equipoise.seeds import derive_seed
@@ -32,7 +33,7 @@ def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
 
 
 def agents(
-    blue: Blueprint, group: int, shared: Shared, queues: Sequence[Blocks],
+    blue: Blueprint, group: int, shared: Shared, queues: Sequence[Blocks], clock: Clock,
     forwards: Mapping[str, Forward] = MappingProxyType({}), weights: Mapping[str, WeightStore] = MappingProxyType({}),
 ) -> RoutedAgent:  # fmt: skip
     """The policies of a group of envs. ``queues``: of each learner.
@@ -42,14 +43,15 @@ def agents(
     block = SharedBlock(queues[blue.learner_of(group)], len(blue.learns))
     places = {name: PolicySlot(block, name) for name in blue.learns}
     made = {
-        name: _agent(blue, name, group, shared, places.get(name), forwards.get(name), weights.get(name)) for name in blue.roles
+        name: _agent(blue, name, group, shared, places.get(name), clock, forwards.get(name), weights.get(name))
+        for name in blue.roles
     }
     return RoutedAgent(made)
 
 
 def _agent(
-    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, forward: Forward | None = None,
-    weights: WeightStore | None = None,
+    blue: Blueprint, name: str, group: int, shared: Shared, places: Places | None, clock: Clock,
+    forward: Forward | None = None, weights: WeightStore | None = None,
 ) -> LocalAgent:  # fmt: skip
     """The agent of one policy for one group of envs.
 
@@ -64,7 +66,7 @@ def _agent(
         episodes=memory.episodes[group], streams=streams,
         total_streams=program.actors * program.placement.envs_per_actor * len(blue.spec.env.agents),
         envs=program.actors * program.placement.envs_per_actor, unroll=blue.unroll,
-        noise=role.noise, seed=derive_seed(program.schedule.seed, "actions"),
+        noise=role.noise, seed=derive_seed(program.schedule.seed, "actions"), clock=clock,
         rounding=memory.rounding[group] if memory.rounding else None,
     )  # fmt: skip
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.inference.exchange import EnvSide, Exchange
-from equipoise.actors.inference.stepper import EnvWorker
+from equipoise.actors.inference.stepper import PARTS, EnvWorker
 from equipoise.envs import make
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.families.pettingzoo import PettingZooEnv, dealt
@@ -87,6 +88,7 @@ class EnvKind(SamplingKind):
 
     name = "actor"
     torch = False
+    parts = PARTS
     reloads = False  # the inference worker's memory of these episodes is dropped with them
 
     def count(self, blue: Blueprint) -> int:
@@ -110,10 +112,10 @@ class EnvKind(SamplingKind):
         envs = []
         for group in job.groups:
             failures, causes = group.episodes.failures, group.episodes.causes
-            counted = replace(job.failures, counts=failures, causes=causes, resetting=site.resetting)
+            counted = replace(job.failures, counts=failures, causes=causes, resetting=partial(site.clock.add, "reset"))
             envs.append(job.making(streams=group.envs, seed=job.seed, failures=counted, metrics=job.making.metrics))
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
-        worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut)
+        worker = EnvWorker(envs, sides, ring=site.bell(job.server), cut=site.cut, clock=site.clock)
         if site.load(worker):
             say_what_was_restored(site, worker.envs)
         return worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from equipoise.actors.inference.central import InferenceWorker
+from equipoise.actors.inference.central import PARTS, InferenceWorker
 from equipoise.actors.inference.joint import JointForward
 from equipoise.workers.agents import agents, forward_parts
 from equipoise.workers.env import SamplingKind
@@ -22,6 +22,7 @@ class InferenceKind(SamplingKind):
     name = "inference"
     serves = True
     writes = True
+    parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
         return blue.inferences
@@ -32,12 +33,12 @@ class InferenceKind(SamplingKind):
         forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
         weights = {name: shared.policies[name].actor_weights.handle() for name in blue.roles}
         groups = self.groups(blue, job.index)
-        routed = [agents(blue, group, shared, site.queues, forwards, weights) for group in groups]
+        routed = [agents(blue, group, shared, site.queues, site.clock, forwards, weights) for group in groups]
         bells = [site.bell(_env_worker(blue, group)) for group in groups]
         worker = InferenceWorker(
             forwards, routed, shared.exchange, first=groups.start, ring=lambda group: bells[group - groups.start](),
             alone=program.placement.max_lag == 0, most=program.placement.inference_batch,
-            wait_s=program.placement.inference_wait_ms / 1000,
+            wait_s=program.placement.inference_wait_ms / 1000, clock=site.clock,
         )  # fmt: skip
         if job.life:
             for one in routed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from equipoise.balance.shares import Shares, Side
+from equipoise.clock import Clock
 from equipoise.envs.failures.capsule import EnvFailed
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.infos import NoNumber
@@ -42,15 +43,14 @@ class Site(Protocol):
     """The place where a worker runs, and what it may use there. Every runtime has its own."""
 
     title: str  # the worker's, e.g. "actor 3"
+    clock: Clock  # of the parts of this worker's work
+    lags: Mapping[str, Any]  # histograms of the age of what it learns from, by what is counted; {}: it learns nothing
     queues: Any  # the queue of each learner, which rings the workers that may go on; None in a process without torch
 
     def load(self, worker: Worker) -> bool: ...  # from the checkpoint that the run goes on from; False: there is none
     def bell(self, title: str) -> Callable[[], object]: ...  # a call wakes that worker; only for those in ``Kind.wakes``
     def note(self, text: str) -> None: ...  # tell the person
     def pulse(self) -> None: ...  # "at work": now and then in a build or a tick that may take minutes
-    def wrote(self, seconds: float) -> None: ...  # so much of this worker's time went into writing a replay's rows
-    def summed(self, seconds: float) -> None: ...  # so much of a learner's time went into waiting for the others' part of a sum
-    def resetting(self, seconds: float) -> None: ...  # one reset of an env took so long
     def record(self, record: Mapping[str, Any]) -> None: ...  # what the learner found since its last record
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
     def cutting(self) -> tuple[int, int, bool] | None: ...  # of the one under way: number, step; do the last ones save already?
@@ -60,6 +60,15 @@ class Site(Protocol):
     def gate(self, *, every: int, last: int, round_: int) -> Callable[[int], bool]: ...  # see runtime/cut.py
     @property
     def at_once(self) -> AtOnce | None: ...  # runs works of workers that take turns in one thread; None: they have processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is measured of a worker, on its row of the board."""
+
+    kind: str = ""
+    parts: tuple[str, ...] = ()  # of its work (``clock.py``)
+    lags: bool = False  # histograms of the age of the experience that it uses
 
 
 class Kind(ABC):
@@ -73,6 +82,7 @@ class Kind(ABC):
     side: ClassVar[Side]  # of the ring
     serves: ClassVar[bool] = False  # acts for envs that workers of another kind step
     torch: ClassVar[bool] = True  # False: its processes are forked from the server that has no torch
+    parts: ClassVar[tuple[str, ...]] = ()  # of its work, each of which has a row of the board (``clock.py``)
     stands_in: ClassVar[bool] = False  # is woken in place of workers on other machines
     writes: ClassVar[bool] = False  # reserves blocks of the queue for the groups of ``groups``
     reloads: ClassVar[bool] = True  # a successor loads the state again if its predecessor died before it made progress
@@ -81,6 +91,11 @@ class Kind(ABC):
     @abstractmethod
     def count(self, blue: Blueprint) -> int:
         """How many workers of this kind a run has."""
+
+    @property
+    def measured(self) -> Measured:
+        """What is measured of a worker of this kind."""
+        return Measured(kind=self.name, parts=self.parts, lags=self.side == "learning")
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
         """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
 from equipoise.files import numbered
+from equipoise.learners.lags import Lags
 from equipoise.learners.learner import NonFiniteUpdate
 from equipoise.learners.meeting import Meeting, Solo, Together
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import Learners
-from equipoise.learners.worker import LearnerWorker, PolicyLearner
+from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.record import statefile
 from equipoise.rewards import scaled
 from equipoise.seeds import policy_seed
@@ -43,6 +45,7 @@ class LearnerKind(Kind):
     name = "learner"
     numbered = False
     side = "learning"
+    parts = PARTS
     reloads = False
     final = (*Kind.final, NonFiniteUpdate, Faulty)
 
@@ -69,13 +72,14 @@ class LearnerKind(Kind):
         worker = LearnerWorker(
             lines, queue=site.queues[rank], meeting=meeting, replaceable=blue.replaceable, past=past, updates=blue.updates,
             record_every=blue.record_every, publishes=rank == min(shared.queues),
-            record=site.record, gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
+            clock=site.clock, lags=Lags(site.lags), record=site.record,
+            gate=site.gate(every=blue.checkpoint_every, last=blue.updates, round_=blue.pace.updates),
         )  # fmt: skip
         if not job.life:
             site.load(worker)
             worker.begin()
         for name, line in worker.lines.items():
-            line.learner.pulse = site.pulse  # a tick may last for minutes
+            line.learner.pulse, line.learner.clock = site.pulse, site.clock  # a tick may last for minutes
             policy = learning(blue.program)[name]
             windows = policy.batch * len(blue.roles[name].places) // blue.learners
             rows = (policy.unroll + (not line.learner.by_rows)) * windows // policy.algorithm.minibatches
@@ -123,8 +127,8 @@ class LearnerKind(Kind):
 
         return Together(
             job.shared.own[self.name].views, job.index, blue.learners, ring=ring, pulse=site.pulse, at_once=site.at_once,
-            summed=site.summed, fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse, address=blue.address,
-            first=min(job.shared.queues),
+            summed=partial(site.clock.add, "all-reduce"), fresh=job.life > 0, dump=statefile.dump, parse=statefile.parse,
+            address=blue.address, first=min(job.shared.queues),
         )  # fmt: skip
 
 
@@ -174,7 +178,8 @@ def _experience(blue: Blueprint, name: str, shared: Shared, rounds: ReplayFeed, 
     folder = Path(blue.segments) / Member(LearnerKind(), rank).folder / room
     return Replay(
         blue.replay(name, rank), rounds, name, seed=seed, prefetch=gpu or policy.replay.encodes, pinned=gpu, file=file,
-        room=room, folder=folder, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name), wrote=site.wrote,
+        room=room, folder=folder, goals=blue.goals(name), shelf=shelf, priority=first_priority(blue, name),
+        wrote=partial(site.clock.add, "insert"),
     )  # fmt: skip
 
 

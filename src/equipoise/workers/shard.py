@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.experience.replay.shard import Shard
+from equipoise.experience.replay.shard import PARTS, Shard
 from equipoise.experience.replay.store import Store
 from equipoise.workers.kind import Job, Kind, Member, Queue, Site
 from equipoise.workers.learner import LearnerKind, first_priority, replay_seed
@@ -23,6 +23,7 @@ class ShardKind(Kind):
 
     name = "shard"
     side = "keeping"
+    parts = PARTS
     reloads = False
 
     def count(self, blue: Blueprint) -> int:
@@ -43,6 +44,7 @@ class ShardKind(Kind):
         worker = Shard(
             plan, store, job.shared.posts[policy][learner], mine,
             block=lambda place: site.queues[learner].block(place)[policy], ring=site.bell(_learner(blue, number)),
+            clock=site.clock,
         )  # fmt: skip
         site.load(worker)
         return worker

@@ -16,7 +16,10 @@ from equipoise import tree
 from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.actors.inference.joint import JointForward
 from equipoise.actors.routed import RoutedAgent
+from equipoise.clock import Clock
 from equipoise.types import StateReader, StateWriter, Tick
+
+PARTS = ("write", "fetch", "gather", "act", "answer")  # "gather": the rows of several groups side by side
 
 
 class InferenceWorker:
@@ -29,7 +32,7 @@ class InferenceWorker:
 
     def __init__(
         self, forwards: Mapping[str, JointForward], agents: Sequence[RoutedAgent], exchange: Exchange, *, first: int,
-        ring: Callable[[int], object], alone: bool = False, most: int = 0, wait_s: float = 0.0,
+        ring: Callable[[int], object], clock: Clock, alone: bool = False, most: int = 0, wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the env worker of a group for its
         actions. ``alone``: act for each group by itself, so that no result depends on which group is fast.
@@ -45,7 +48,7 @@ class InferenceWorker:
         self._rows = [exchange.rows(first + i, agent.streams) for i, agent in enumerate(self.agents)]
         self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
         self._widest = max(len(streams) for streams in self.agents[0].streams.values())
-        self._ring, self._alone, self._most, self._wait_s = ring, alone, most, wait_s
+        self._ring, self._alone, self._most, self._wait_s, self._clock = ring, alone, most, wait_s, clock
         self._observed = [False] * len(self.agents)  # True: the agent has seen the newest rows
         self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
         self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
@@ -55,12 +58,14 @@ class InferenceWorker:
     def tick(self) -> Tick:
         """Take in rows from env workers, and act for the groups that may go on."""
         self.patience_s = None
+        self._clock.begin()
         for i in (self._asked >> EPOCH != self._epoch).nonzero()[0].tolist():
             self._begin_anew(i)
         answered = (self._said - self._asked == 1).nonzero()[0].tolist()
         for i in answered:
             if not self._observed[i]:
                 self._observe(i)
+                self._clock.lap("write")
         ready = [i for i in answered if self.agents[i].ready()]
         if not ready:
             return Tick.BLOCKED if len(answered) == len(self.agents) else Tick.STARVED
@@ -112,7 +117,8 @@ class InferenceWorker:
     def _act(self, groups: list[int]) -> None:
         for name, forward in self._forwards.items():
             agents = [self.agents[i].agents[name] for i in groups]
-            states = forward.together([agent.asks() for agent in agents])
+            states = forward.together([agent.asks() for agent in agents], self._clock)
+            self._clock.lap("act")
             for i, agent, state in zip(groups, agents, states, strict=True):
                 tree.map(np.copyto, self._actions[i][name], agent.took(state))
         for i in groups:
@@ -120,6 +126,7 @@ class InferenceWorker:
             self._held[i] = 0
             self._asked[i] = self._said[i]
             self._ring(self.first + i)
+        self._clock.lap("answer")
 
     def save(self, to: StateWriter) -> None:
         """Put the state of every agent, between two unrolls. The worker acts no more before the cut is over, so the env workers

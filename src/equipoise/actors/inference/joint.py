@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equipoise import tree
 from equipoise.actors.forward.forward import Forward, Row, cut
+from equipoise.clock import Clock
 from equipoise.types import Tree
 
 
@@ -46,7 +47,7 @@ class JointForward(Forward):
         rows = zip(cut(tree.map(list, field) for field in fields), super()._rows(fields), strict=True)
         return [JointRow(one.obs, one.first, one.noise, one.action, one.behaviour, alone) for one, alone in rows]
 
-    def together(self, asked: Sequence[Asked]) -> list[Tree]:
+    def together(self, asked: Sequence[Asked], clock: Clock) -> list[Tree]:
         """Write action and behaviour of every row -> the states after them."""
         if len(asked) == 1 and self.device.type == "cpu":  # the same code as local inference, to the bit
             self.begin(asked[0].explore)
@@ -59,6 +60,7 @@ class JointForward(Forward):
         obs = tree.map(lambda _: next(each), rows[0].obs)
         state = _joined([one.state for one in asked])
         explore = tree.to(_joined([one.explore for one in asked]), self.device)
+        clock.lap("gather")
         with torch.inference_mode(), self._autocast:
             action, behaviour, state = self.algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
         said = tree.map(_array, rows[0].action, action), tree.map(_array, rows[0].behaviour, behaviour)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from equipoise.actors.inference.exchange import EnvSide
+from equipoise.clock import Clock
 from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
+
+PARTS = ("env", "reset", "answer")  # "answer": rows into the exchange, and a ring for the inference worker
 
 
 class EnvWorker:
@@ -17,17 +20,19 @@ class EnvWorker:
     ready = Tick.BLOCKED
 
     def __init__(
-        self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int]
-    ) -> None:
+        self, envs: Sequence[DealtEnv], sides: Sequence[EnvSide], *, ring: Callable[[], object], cut: Callable[[], int],
+        clock: Clock,
+    ) -> None:  # fmt: skip
         """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to save for, 0: none."""
         self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
         self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
         self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
         self._sent = [False] * len(self.envs)
-        self._next = 0
+        self._next, self._clock = 0, clock
 
     def tick(self) -> Tick:
         """Step one group, in turns."""
+        self._clock.begin()
         for _ in self.envs:
             i, self._next = self._next, (self._next + 1) % len(self.envs)
             if self._work(i):
@@ -49,6 +54,7 @@ class EnvWorker:
                 if (parts := env.recv()) is None:
                     self._fresh[i] = True  # to be reset again
                     return False
+                self._clock.lap("env")
                 side.begin(parts)
         elif side.turn:
             if not self._sent[i]:
@@ -57,10 +63,12 @@ class EnvWorker:
             if (parts := env.recv()) is None:
                 return False
             self._sent[i] = False
+            self._clock.lap("env")
             side.answer(parts)
         else:
             return False
         self._ring()
+        self._clock.lap("answer")
         return True
 
     def save(self, to: StateWriter) -> None:

@@ -24,6 +24,7 @@ when, and what becomes of the block that a killed actor had taken. This file add
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ import torch
 from equipoise import schema, tree
 from equipoise.experience.layout import RowSpec, columns, trajectory_specs
 from equipoise.experience.queue.tokens import FREE, FULL, MOST_BLOCKS, OPEN, READ, Channel, Tokens
+from equipoise.histograms import EDGES, tally
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Batch, Slot, Trajectory, Tree
@@ -74,8 +76,11 @@ class Plan:
             "dropped": ArraySpec((1,), "int64"),  # blocks, written by the driver
             "restarted": ArraySpec((self.actors,), "int64"),  # blocks that were written twice; written by their actor
             "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
+            "stepped": ArraySpec((self.blocks,), "float64"),  # the mean time of a block's env steps; written by its actor
+            "loop": ArraySpec((len(EDGES["loop"]) + 1,), "float64"),  # blocks by their age once learned from; by the learner
         }
         self.nbytes = tree.nbytes(self.specs)
+        self.row_nbytes = tree.nbytes(group) / (unroll * self.width * self.columns)  # of one stream, about
         # Lockstep deals by a fixed rule, so that a run does not depend on the order of arrival.
         self.channels = self.actors if max_lag == 0 else 1
 
@@ -101,7 +106,8 @@ class Queue:
         self._tokens = Tokens(views["tokens"], self._free)
         self._word = self._tokens.word
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
-        self._restarted = views["restarted"]
+        self._restarted, self._stepped, self._loop = views["restarted"], views["stepped"], views["loop"]
+        self._begun: dict[int, float] = {}  # when a block was reserved in this process, by its place
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
         self._blocks = [self._columns(self._groups[b // per_group], b % per_group) for b in range(self._plan.blocks)]
@@ -135,12 +141,16 @@ class Queue:
             keys[:, 0] = np.arange(place * self._plan.block, (place + 1) * self._plan.block)
             slots = self._slots[place] = {name: Slot(keys=keys, data=data) for name, data in self.block(place).items()}
         slots[self._plan.first].keys[:, 1] = sequence
+        self._begun[place] = perf_counter()
         return slots
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
         """Hand in complete slots: [T, B] rows, obs[T] included."""
         sequence = int(slots[self._plan.first].keys[0, 1])
-        self._word[sequence % self._plan.blocks] = sequence * 4 + FULL
+        place = sequence % self._plan.blocks
+        now = perf_counter()
+        self._stepped[place] = (self._begun.get(place, now) + now) / 2
+        self._word[place] = sequence * 4 + FULL
         if not self._plan.ordered:
             self._full.put([sequence])
 
@@ -271,14 +281,24 @@ class Queue:
 
     def finish(self, keys: Array) -> None:
         """Deal the places of taken blocks again: the learner is done with them."""
+        tally(self._loop, EDGES["loop"], perf_counter() - self._stepped[self.places(keys)])
         self._tokens.free([int(s) + self._plan.blocks for s in keys[:: self._plan.block, 1]])
 
     # ------------------------------------------------------------------------------------------------------ for anybody
 
     @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
     def counters(self) -> list[Any]:
         """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the same."""
-        return [self._word, self._sampled, self._dropped, self._restarted]
+        return [self._word, self._sampled, self._dropped, self._restarted, self._loop]
+
+    @property
+    def loop(self) -> Any:
+        """Blocks by the seconds from their env steps, in the mean, to the end of what was learned from them: [bins] float64."""
+        return self._loop
 
     def stats(self) -> dict[str, float]:
         """Count rows: inserted = sampled + dropped + held (exact while no process writes)."""
@@ -324,6 +344,7 @@ class Queue:
         schema.check(state, counts | {"ready": schema.Array((None,), "int64", 0, schema.MOST), "blocks": blocks}, "queue")
         for name, array in arrays.items():
             array[:] = state[name]
+        self._stepped[:] = perf_counter()
         for place, fields in state["blocks"].items():
             tree.copy(self._blocks[int(place)], fields)
         self._tokens.free(sorted((self._word[self._word % 4 == FREE] // 4).tolist()))

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
+from equipoise.clock import Clock
 from equipoise.experience.layout import columns
 from equipoise.experience.replay.mailbox import Request, ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.store import Store
 from equipoise.types import LateSave, StateReader, StateWriter, Tick, Trajectory
+
+PARTS = ("insert", "sample", "gather", "priorities")  # "gather": windows, decoded, into the batch
 
 
 class Shard:
@@ -26,13 +29,14 @@ class Shard:
 
     def __init__(
         self, plan: ReplayPlan, store: Store, post: ShardMailbox, number: int, *, block: Callable[[int], Trajectory],
-        ring: Callable[[], object],
+        ring: Callable[[], object], clock: Clock,
     ) -> None:  # fmt: skip
         """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer; ``number``: among the shards of
         the policy.
         """
         self.store, self.number = store, number
         self._plan, self._post, self._mine, self._block, self._ring = plan, post, post.shards[number], block, ring
+        self._clock = clock
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
         # A shard's part of a batch differs in size each time, and the ring keeps memory for each size: so it comes in equal
@@ -43,17 +47,20 @@ class Shard:
         mine = self._mine
         if mine["seen"][0] != self._life or mine["answered"][0] == mine["asked"][0]:
             return Tick.STARVED
+        self._clock.begin()
         answered = int(mine["answered"][0])
         kind, *numbers = mine["request"][answered % len(mine["request"])].tolist()
         if kind == Request.INSERT:
             if self.store.journal is not None and not self.store.journal.may_insert(1):
                 return Tick.BLOCKED
             self.store.insert(self._block(numbers[0]))
+            self._clock.lap("insert")
             mine["inserted"][0] += 1
         elif kind == Request.DRAW:
             self._draw(*numbers)
         elif kind == Request.UPDATE:
             self._update(*numbers)
+            self._clock.lap("priorities")
         mine["items"][0], mine["mass"][0] = len(self.store.selector), self.store.selector.mass
         mine["answered"][0] = answered + 1
         self._ring()
@@ -64,6 +71,7 @@ class Shard:
         store, batch = self.store, self._post.batches[buffer]
         places, probability = store.draw(n)
         batch["probability"][begin : begin + n] = probability
+        self._clock.lap("sample")
         for at in range(0, n, self._piece):
             piece = np.resize(places[at : at + self._piece], self._piece)  # fill the last piece by repeating some of it
             count = min(self._piece, n - at)
@@ -71,6 +79,7 @@ class Shard:
             where = slice(begin + at, begin + at + count)
             batch["keys"][where, 0] = piece[:count] * self._plan.settings.shards + self.number
             batch["keys"][where, 1] = batch["data"]["context"]["start"][where]
+        self._clock.lap("gather")
 
     def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
         """Copy the first ``count`` windows."""

@@ -25,6 +25,7 @@ from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.hangs import Watch
 from equipoise.runtime.process.log import Logs
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.runtime.usage import DRIVER, Usage, Usages
 from equipoise.runtime.workerfiles import word
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
@@ -46,6 +47,7 @@ class _Child:
     outbox: Outbox
     stack: Pipe
     process: Any = None
+    pid: int = 0  # its number while it lives
     watch: Watch | None = None  # watches that process
     life: int = 0  # earlier processes that had begun
     replaced: int = 0
@@ -103,7 +105,7 @@ class Crew:
             _Child(member=member, bell=self.bells[member.title], outbox=Outbox(), stack=Pipe(), life=lives.get(member.title, 0))
             for member in members
         ]
-        self._logs = Logs(blue.logs)
+        self._logs, self._usages = Logs(blue.logs), Usages()
         self._code = shipped(blue.program)
         self._queues: Sequence[Any] = ()
         self._looked = time.perf_counter()
@@ -126,6 +128,10 @@ class Crew:
     def absent(self) -> list[str]:
         """The workers that have no process now, since they are being replaced."""
         return [child.name for child in self._children if child.start_at is not None]
+
+    def usage(self) -> Mapping[str, Usage]:
+        """CPU and memory of the workers' processes and of this one, the driver's, by title."""
+        return self._usages({DRIVER: os.getpid()} | {child.name: child.pid for child in self._children if child.pid})
 
     def printed(self) -> Mapping[str, tuple[int, str]]:
         return self._logs.printed()
@@ -155,7 +161,7 @@ class Crew:
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.watch = process, Watch(process.pid, time.perf_counter())
+        child.process, child.pid, child.watch = process, process.pid, Watch(process.pid, time.perf_counter())
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)
@@ -255,7 +261,7 @@ class Crew:
         self._board.touch(child.name, child.streak.backoff_s)  # no process is at work meanwhile
         child.process.join()
         child.process.close()
-        child.process = None
+        child.process, child.pid = None, 0
         child.close()
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
@@ -267,6 +273,8 @@ class Crew:
         """End every worker; nothing is left when this returns."""
         phases.ending("ending the workers")
         self._finalizer()
+        for child in self._children:
+            child.pid = 0
         phases.ending("")
 
 

@@ -12,6 +12,7 @@ from equipoise.experience.queue.queue import Queue
 from equipoise.runtime import build
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cut import CutCoordinator
+from equipoise.runtime.gpus import Gpus
 from equipoise.runtime.ipc import Bell, PipeChannel, Segment
 from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
 from equipoise.runtime.process.crew import Crew, Died, ring
@@ -59,6 +60,7 @@ class ProcessRuntime:
         """``away``: the titles of workers that are not for this machine."""
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
+        self._gpus = Gpus(blue.program.placement.device)
         self._channels: list[PipeChannel] = []
         self._shared, self._board, segment = build.lay_out(blue, kinds, Segment, self._channel, shared_device(blue), self._note)
         # True once learned to the end and saved; at the start, if the run was killed before its last message.
@@ -101,7 +103,7 @@ class ProcessRuntime:
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
-        return replace(now, printed=self._crew.printed())
+        return replace(now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus())
 
     def weights(self, policy: str) -> WeightStore:
         """A handle that reads a policy's versions."""

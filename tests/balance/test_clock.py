@@ -1,0 +1,60 @@
+"""A worker's clock deals out time once: every moment between two marks belongs to one part."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from equipoise import clock as clocks
+from equipoise.clock import Clock
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A time that the test moves."""
+    at = [100.0]
+    monkeypatch.setattr(clocks, "perf_counter", lambda: at[0])
+    return at
+
+
+def test_a_lap_lasts_from_the_mark_before_it(now):
+    seconds, counts = np.zeros(3), np.zeros(3)
+    clock = Clock(("env", "reset", "act"), seconds, counts)
+    for _ in range(2):
+        now[0] += 50  # of no part
+        clock.begin()
+        now[0] += 3
+        clock.lap("env")
+        now[0] += 1
+        clock.lap("act")
+    assert seconds.tolist() == [6, 0, 2] and counts.tolist() == [2, 0, 2]
+
+
+def test_what_is_measured_within_a_lap_is_taken_out_of_it(now):
+    seconds, counts = np.zeros(2), np.zeros(2)
+    clock = Clock(("env", "reset"), seconds, counts)
+    clock.begin()
+    now[0] += 10
+    clock.add("reset", 4.0)
+    now[0] += 1
+    clock.lap("env")
+    assert seconds.tolist() == [7, 4] and counts.tolist() == [1, 1]
+
+
+def test_a_successor_adds_to_what_the_one_before_it_had(now):
+    row = np.ones(1), np.ones(1)
+    clock = Clock(("env",), *row)
+    now[0] += 2
+    clock.lap("env")
+    assert [x.tolist() for x in row] == [[3], [2]]
+
+
+def test_a_part_that_the_kind_does_not_name_is_an_error():
+    with pytest.raises(KeyError, match="envs"):
+        Clock(("env",)).lap("envs")
+
+
+def test_a_clock_loads_no_torch():
+    code = "import sys, equipoise.clock; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
