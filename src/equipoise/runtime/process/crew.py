@@ -25,6 +25,7 @@ from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.hangs import Watch
 from equipoise.runtime.process.log import Logs
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.runtime.process.resident import own_memory
 from equipoise.runtime.workerfiles import word
 from equipoise.workers.kind import Member
 from equipoise.workers.shared import Shared
@@ -34,7 +35,7 @@ STACK_S = 3.0  # for a hanging worker to write its stack
 LOAD_S = 3600.0  # instead, where episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 RAISED = "raised an exception"
-LOOK_S = 1.0  # how often the driver looks for workers that hang
+LOOK_S = 1.0  # how often the driver looks for workers that hang, and at their memory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +108,7 @@ class Crew:
         self._code = shipped(blue.program)
         self._queues: Sequence[Any] = ()
         self._looked = time.perf_counter()
+        self._memory: tuple[float, dict[str, int]] = (-LOOK_S, {})  # when it was read, and bytes by title
         self._version, self.learned_at = -1, time.monotonic()  # the newest version that was seen, and when it was
         self._finalizer = weakref.finalize(
             self, _end, board.stop, self._children, [*resources, self._lifeline, *self.bells.values()]
@@ -129,6 +131,13 @@ class Crew:
 
     def printed(self) -> Mapping[str, tuple[int, str]]:
         return self._logs.printed()
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of each worker's own memory, read once a second at most; nothing where the system has no /proc."""
+        if (now := time.perf_counter()) - self._memory[0] >= LOOK_S and self._finalizer.alive:
+            found = {one.name: own_memory(one.process.pid) for one in self._children if one.process is not None}
+            self._memory = now, {name: size for name, size in found.items() if size is not None}
+        return self._memory[1]
 
     def _start(self, child: _Child) -> None:
         """Give the worker a process."""

@@ -101,7 +101,7 @@ class ProcessRuntime:
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
-        return replace(now, printed=self._crew.printed())
+        return replace(now, printed=self._crew.printed(), memory=self._crew.memory())
 
     def weights(self, policy: str) -> WeightStore:
         """A handle that reads a policy's versions."""
