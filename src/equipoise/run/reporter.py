@@ -76,7 +76,7 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """Does an alarm end the run? Those before the checkpoint that it goes on from do not count."""
+        """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not count."""
         return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
 
     def failed(self, error: Exception) -> None:
