@@ -43,6 +43,13 @@ class WorkerFailed(RuntimeError):
         return said.strip() if found else ""
 
 
+def not_finite(error: Exception) -> str:
+    """The words of a loss or gradient that was not finite, wherever the learner worked; "" for another error."""
+    if isinstance(error, WorkerFailed):
+        return error.sentence
+    return str(error) if type(error).__name__ == SPEAKING else ""
+
+
 class CannotStart(OSError):
     """A run that this machine or account does not let begin: a limit of open files, of a file's size, of memory."""
 

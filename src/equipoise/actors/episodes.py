@@ -14,6 +14,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import TimeStep, Tree
 
 RECENT = 100  # episodes
+FIRST = 20  # episodes of an actor at least, the same number of each stream, by which later ones are measured
 STATISTICS = ("last", "mean")  # statistics of an info number: its value as the episode ended, its mean over the steps
 
 
@@ -57,6 +58,8 @@ class Episodes:
         "ended": ArraySpec((RECENT,), "int64"),  # the tick at which the episode ended: orders episodes of several actors
         "ticks": ArraySpec((1,), "int64"),
         "next_row": ArraySpec((1,), "int64"),  # the first row number that no unroll of this actor has used
+        "acted": ArraySpec((1,), "int64"),  # the version that the open unroll is acted by
+        "first": ArraySpec((3,), "float64"),  # of every stream: number, sum and squares of returns
         "failures": ArraySpec((3,), "int64"),  # written by the env: equipoise.envs.failures.capsule.COUNTED
         "causes": Causes.specs,  # written by the env
     }
@@ -65,8 +68,12 @@ class Episodes:
         """``metrics``: the names of the columns of ``TimeStep.info``."""
         self.memory, self._streams, self.metrics = memory, streams, tuple(metrics)
         self._views = tree.views(self.layout(metrics), memory.buffer)
-        self._running: dict[str, Any] = {"return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64)}
-        self._return, self._length = self._running["return"], self._running["length"]
+        self._running: dict[str, Any] = {
+            "return": np.zeros(streams, np.float64), "length": np.zeros(streams, np.int64),
+            "ended": np.zeros(streams, np.int64),
+        }  # fmt: skip
+        self._return, self._length, self._ended = (self._running[name] for name in ("return", "length", "ended"))
+        self._firsts = -(-FIRST // streams)  # of each stream
         self._done = np.zeros(streams, bool)
         if metrics:
             self._numbers = InfoNumbers(streams, len(metrics))
@@ -109,7 +116,16 @@ class Episodes:
             v["info"][at[keep]] = self._numbers.of(ended)[keep]
         v["ended"][at[keep]] = v["ticks"][0]
         v["count"][0] = count + len(ended)
+        if v["first"][0] < self._firsts * self._streams:
+            self._note_first(ended)
         self._forget(ended)
+
+    def _note_first(self, ended: Any) -> None:
+        """Add the returns of those of the ``ended`` streams whose episode is one of their first."""
+        new = ended[self._ended[ended] < self._firsts]
+        self._ended[new] += 1
+        returns = self._return[new]
+        self._views["first"] += (len(new), returns.sum(), np.square(returns).sum())
 
     def _forget(self, streams: Any) -> None:
         """Forget the running episodes of these streams."""
@@ -133,8 +149,8 @@ class Episodes:
 
     def schema(self) -> schema.Schema:
         """What a saved state is."""
-        counts = {name: schema.Array((1,), "int64", 0, schema.MOST) for name in ("ticks", "count", "next_row")}
-        shared = schema.like(self._views) | counts
+        counts = {name: schema.Array((1,), "int64", 0, schema.MOST) for name in ("ticks", "count", "next_row", "acted")}
+        shared = schema.like(self._views) | counts | {"first": schema.Array((3,), "float64", finite=True)}
         return {"shared": shared, "running": schema.like(self._running)}
 
     def load(self, state: Tree) -> None:
@@ -148,6 +164,15 @@ class Episodes:
     @next_row.setter
     def next_row(self, row: int) -> None:
         self._views["next_row"][0] = row
+
+    def begins(self, version: int, next_row: int) -> None:
+        """Note that an unroll begins: the version that acts in it, and the row after its last."""
+        self._views["acted"][0], self.next_row = version, next_row
+
+    @property
+    def acting(self) -> tuple[int, int]:
+        """The version of the open unroll and the row after its last."""
+        return int(self._views["acted"][0]), self.next_row
 
     @property
     def failures(self) -> Any:
@@ -176,6 +201,19 @@ def recent(actors: Sequence[Episodes], n: int = RECENT) -> tuple[int, float | No
         return 0, None, None
     returns, lengths = _newest(actors, ("returns", "lengths"), n).T
     return count, float(returns.mean()), float(lengths.mean())
+
+
+def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None:
+    """(episodes, mean, deviation) of the returns of the first episodes of every stream; None until all of them have ended.
+
+    As many count of each stream, so that short episodes do not count more.
+    """
+    first = [a._views["first"] for a in actors]
+    if not first or any(one[0] < a._firsts * a._streams for one, a in zip(first, actors, strict=True)):
+        return None
+    count, total, squares = np.sum(first, axis=0)
+    mean = total / count
+    return int(count), float(mean), float(np.sqrt(max(squares / count - mean * mean, 0.0)))
 
 
 def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:

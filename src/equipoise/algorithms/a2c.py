@@ -22,6 +22,7 @@ from equipoise.types import NonNegative, Optimizer, Share
 @dataclass(frozen=True, kw_only=True)
 class A2C(A3C):
     default_optimizer: ClassVar[Optimizer] = replace(A3C.default_optimizer, schedule="constant")
+    bears_lag: ClassVar[float | None] = 1.0
     defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 5, "placement.max_lag": 0}
 
     lambda_: Annotated[Share, Help("Lambda of GAE. 1: n-step returns to the end of the unroll.")] = 1.0

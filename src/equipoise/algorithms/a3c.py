@@ -27,6 +27,7 @@ from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 @dataclass(frozen=True, kw_only=True)
 class A3C(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(name="rmsprop", learning_rate=7e-4)
+    bears_lag: ClassVar[float | None] = 16.0
     defaults: ClassVar[Mapping[str, Any]] = {"policy.unroll": 8, "placement.max_lag": None}
 
     lambda_: Annotated[Share, Help("Lambda of the returns. 1: the paper's n-step returns.")] = 1.0

@@ -31,6 +31,7 @@ from equipoise.types import Batch, Count, LossOutput, NonNegative, Pool, Range, 
 @dataclass(frozen=True, kw_only=True)
 class APPO(ActorCriticAlgorithm):
     has_target: ClassVar[bool] = True
+    bears_lag: ClassVar[float | None] = 16.0
 
     lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 0.95
     clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2
@@ -54,15 +55,17 @@ class APPO(ActorCriticAlgorithm):
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
+        log_rho = logp - acted
         corrected = vtrace(
             reward=data.reward, discount=data.discount(self.gamma), value=out.value, lambda_=self.lambda_,
-            log_rho=logp - acted, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
+            log_rho=log_rho, clip_rho=self.clip_rho, clip_c=self.clip_c, mask=data.mask,
         )  # fmt: skip
         advantage = corrected.target - out.value[:-1]
         return {
             "advantage": standardized(advantage, data.mask, pool) if self.normalize_advantage else advantage,
             "target": corrected.target,
             "logp": torch.maximum(logp, acted - math.log(self.clip_worker)),  # R = pi / max(pi_target, mu / clip_worker)
+            "rho": log_rho.exp(),
         }
 
     def loss(
@@ -83,6 +86,7 @@ class APPO(ActorCriticAlgorithm):
         shown = {
             "policy_loss": policy_loss, "value_error": error, "entropy": entropy,
             "approx_kl": (ratio - 1.0) - log_ratio, "clip_fraction": ((ratio - 1.0).abs() > self.clip).float(),
+            "rho": targets["rho"], "rho_squared": targets["rho"].square(),
         }  # fmt: skip
         if self.kl > 0:
             with torch.no_grad():

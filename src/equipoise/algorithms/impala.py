@@ -20,6 +20,7 @@ from equipoise.types import Batch, LossOutput, NonNegative, Optimizer, Share
 @dataclass(frozen=True, kw_only=True)
 class IMPALA(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=6e-4)
+    bears_lag: ClassVar[float | None] = 16.0
 
     lambda_: Annotated[Share, Help("Lambda of the V-trace targets.")] = 1.0
     clip_rho: Annotated[NonNegative, Help("Bound of the importance weight of a row's error (rho).")] = 1.0
@@ -46,4 +47,7 @@ class IMPALA(ActorCriticAlgorithm):
         error = (corrected.target - value[:rows]).square()
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
-        return over_real_rows(data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy, rho=log_rho.exp())
+        rho = log_rho.exp()
+        return over_real_rows(
+            data.mask, terms, policy_loss=policy_loss, value_error=error, entropy=entropy, rho=rho, rho_squared=rho.square()
+        )

@@ -28,6 +28,7 @@ class PPO(ActorCriticAlgorithm):
     defaults: ClassVar[Mapping[str, Any]] = {"placement.max_lag": 0}
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant")
     minibatch_rows: ClassVar[int] = 64
+    bears_lag: ClassVar[float | None] = 8.0
 
     lambda_: Annotated[Share, Help("Lambda of GAE.")] = 0.95
     clip: Annotated[NonNegative, Help("Bound of the probability ratio, around 1.")] = 0.2

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from equipoise.run.run import Run
 
 
+ALARMED = 4  # the exit code of a run that an alarm ended
+
+
 def watch(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
     """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped.
 
@@ -60,6 +63,9 @@ def watch(run: Run, view: View, command: str, start: Starting, endpoint: Endpoin
         return 1
     if preempted:
         return 143
+    if run.summary is not None and run.summary["status"] == "alarmed":
+        print(f"equipoise {command}: ended by --on-alarm stop: {run.summary['alarms'][-1]['name']}", file=sys.stderr)
+        return ALARMED
     return 130 if interrupted else 0
 
 

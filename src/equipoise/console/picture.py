@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 
+from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares, add
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
@@ -22,6 +23,7 @@ NAME = 10  # columns of a worker's name
 MANY = 100  # versions, of which tenths say nothing
 AHEAD = 1.1  # so many times the steps that are learned from
 SITES = 4  # that have a line each
+MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
 COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # distinct without colour, too
@@ -71,6 +73,7 @@ def picture(report: Report, program: Program, history: History, *, on: str, rows
         Text(""),
         Text(report.verdict, style="bold", overflow="fold"),
         *([Text(also(report.remedies), overflow="ellipsis", no_wrap=True)] if len(report.remedies) > 1 else []),
+        *alarm_lines(report.alarms),
         _progress(report, program),
     )
 
@@ -279,6 +282,15 @@ def by_policy(means: Mapping[str, float]) -> str:
 def at_the_ends(info: Mapping[str, float | None]) -> str:
     """The text after an evaluation's return: the metrics from the env's info as its episodes ended."""
     return "".join(f"   {name.removesuffix('/last')} {number(x, 3)}" for name, x in info.items() if name.endswith("/last"))
+
+
+def alarm_lines(alarms: Sequence[Alarm]) -> list[Text]:
+    """One line for each of the newest alarms."""
+    more = [] if len(alarms) <= MOST_ALARMS else [Text(f"and {_count(len(alarms) - MOST_ALARMS, 'alarm')} before", style="red")]
+    return [
+        Text(f"alarm: {one.name} ({one.owner}): {one.evidence}", style="bold red", overflow="ellipsis", no_wrap=True)
+        for one in alarms[-MOST_ALARMS:]
+    ] + more
 
 
 def _progress(report: Report, program: Program) -> Text:

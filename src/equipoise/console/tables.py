@@ -12,7 +12,10 @@ from equipoise.console.place import wrapped
 from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow
 
-STYLES = {"solved": "green", "completed": "", "running": "cyan", "interrupted": "yellow", "failed": "red", "killed": "red"}
+STYLES = {
+    "solved": "green", "completed": "", "running": "cyan", "alarmed": "red", "interrupted": "yellow", "failed": "red",
+    "killed": "red",
+}  # fmt: skip
 LEFT = 5  # columns of texts, which stand at the left; the others are numbers
 
 

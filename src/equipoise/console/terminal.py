@@ -26,6 +26,7 @@ from equipoise.console.picture import (
     ASCII,
     History,
     acting_lines,
+    alarm_lines,
     at_the_ends,
     balance_lines,
     by_policy,
@@ -54,6 +55,7 @@ OTHER_LINES = 17  # lines of the picture besides the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
+    "alarmed": "Ended by an alarm: the run up to here is saved.",
     "interrupted": "Interrupted: the run up to here is saved.",
     "failed": "Failed: the weights up to here are saved.",
 }
@@ -105,7 +107,7 @@ class View:
         now = time.monotonic()
         if now >= self._next_draw or report.final:
             self._next_draw = now + REDRAW_S
-            rows = max(self.console.height - OTHER_LINES, 2)
+            rows = max(self.console.height - OTHER_LINES - len(alarm_lines(report.alarms)), 2)
             self._live.update(self._safe(picture(report, self._program, self._history, on=self._on, rows=rows)), refresh=True)
 
     def _waits_long(self, report: Report) -> bool:
@@ -196,7 +198,9 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
     if balance := _shares(summary["balance"]):
         console.print(safe(Group(*balance_lines(balance)), console))
     run = shlex.quote(str(directory))
-    can_resume = status in ("interrupted", "failed") and any(directory.glob("checkpoints/step_*/learner.safetensors"))
+    can_resume = status in ("alarmed", "interrupted", "failed") and any(
+        directory.glob("checkpoints/step_*/learner.safetensors")
+    )
     after = [f"The run is in {run}. Next:", *([f"  equipoise resume {run}"] if can_resume else [])]
     after += [f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
@@ -230,6 +234,8 @@ def summary_rows(summary: Mapping[str, Any], *, lag: str = "lag") -> dict[str, s
         rows["sites"] = f"\n{'':14}".join(site_lines(sites))
     if refused := summary["refused"]:
         rows["refused"] = "by the link to other machines: " + ", ".join(f"{n:,} x {why}" for why, n in refused.items())
+    if alarms := summary["alarms"]:
+        rows["alarms"] = f"\n{'':14}".join(f"{one['name']} ({one['owner']}) at step {one['step']:,}" for one in alarms)
     rows["verdict"] = summary["verdict"]
     return rows
 

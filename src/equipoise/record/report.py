@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
 from equipoise.files import LARGEST_JSON, parse_json
@@ -133,6 +134,7 @@ class Report:
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
+    alarms: tuple[Alarm, ...] = ()  # all that were raised so far (balance/alarms.py)
     notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     timed: bool = False  # recorded since time has passed and not since a number of steps has: a resume does not repeat it

@@ -7,11 +7,11 @@ from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
 SUMMARY_KEYS = (
     "status", "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
     "info", "evaluation", "best_evaluation", "lag", "acting", "balance", "verdict", "remedies", "solved_at_s", "params_sha256",
-    "rows", "notes", "failures", "aborted", "printed", "sites", "refused",
+    "rows", "notes", "alarms", "failures", "aborted", "printed", "sites", "refused",
 )  # fmt: skip
 
 
-STATUSES = ("completed", "solved", "interrupted", "failed")
+STATUSES = ("completed", "solved", "alarmed", "interrupted", "failed")
 
 
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own

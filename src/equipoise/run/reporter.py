@@ -9,21 +9,24 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from equipoise.balance import remedies
+from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import SECONDS, Shares
 from equipoise.balance.verdict import verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
+from equipoise.errors import not_finite
 from equipoise.histograms import EDGES, filled
 from equipoise.programs.refusals import check
 from equipoise.record.report import Evaluating, Evaluation, Report
+from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
 from equipoise.run.forgetting import Evaluations
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
-from equipoise.schema import Each, Items, Maybe, Number, Row, Schema, Text
+from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, Text
 
 MOST_NOTES = 200  # of a run
 STARTING = "Starting: the workers are built, and the envs are reset for the first time."
@@ -57,6 +60,8 @@ class Reporter:
         self._cause: str | None = None  # what holds the run back by the model; None: nobody asked it yet
         self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
         self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
+        self._alarms = Alarms(alarming.limits(blue))
+        self._alarms_before: list[dict[str, Any]] = []  # raised before the checkpoint that this goes on from
         self._notes: list[str] = []
         self._fresh_notes: list[str] = []
         self.reported_at = self.recorded_at = began
@@ -69,6 +74,17 @@ class Reporter:
     def step(self) -> int:
         """In what ``Program.schedule.steps`` counts."""
         return self._blue.pace.steps(self._record.version)
+
+    @property
+    def hopeless(self) -> bool:
+        """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not count."""
+        return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
+
+    def failed(self, error: Exception) -> None:
+        """Note what ends the run, where that is an alarm: an update that was not finite."""
+        if said := not_finite(error):
+            wall_s = time.monotonic() - self._began
+            self.note(f"warning: {self._alarms.failed(said, step=self.step, wall_s=wall_s).text}")
 
     def evaluated(self, evaluation: Evaluation | None, solved: bool) -> None:
         if evaluation is not None and evaluation.episodes:
@@ -90,7 +106,7 @@ class Reporter:
         return {
             "wall_s": time.monotonic() - self._began, "record": _without_time(self._record),
             "lag": [self._lag_sum, self._lag_updates, self._lag_max],
-            "evaluations": self._evaluations.state(), "notes": self._notes,
+            "evaluations": self._evaluations.state(), "notes": self._notes, "alarms": self._all_alarms(),
         }  # fmt: skip
 
     def schema(self, version: int) -> Schema:
@@ -106,6 +122,7 @@ class Reporter:
             "lag": Row((Number(0, 1e300), Number(0, version, whole=True), count)),
             "evaluations": Evaluations.schema(version),
             "notes": Items(Text(), MOST_NOTES),
+            "alarms": Items({name: Text() for name in ("name", "owner", "evidence", "action")} | {"*": Anything()}, MOST_NOTES),
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any], best: Evaluation | None = None) -> None:
@@ -117,7 +134,7 @@ class Reporter:
         self._evaluations.load(state["evaluations"])
         if best is not None:
             self._evaluations.remember(best)
-        self._notes = list(state["notes"])
+        self._notes, self._alarms_before = list(state["notes"]), list(state["alarms"])
 
     def settle(self) -> None:
         """Training is over: from here on time counts no more."""
@@ -193,7 +210,7 @@ class Reporter:
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         wall = (self._ended or now) - self._began
-        return Report(
+        report = Report(
             wall_s=wall,
             env_steps=env_steps,
             taken=stats.taken,
@@ -229,6 +246,12 @@ class Reporter:
             usage={name: one._asdict() for name, one in stats.usage.items()},
             info=r.info,
         )
+        for alarm in self._alarms.look(alarming.moment(report, stats)):
+            self.note(f"warning: {alarm.text}")
+        return replace(report, alarms=tuple(self._alarms.raised))
+
+    def _all_alarms(self) -> list[dict[str, Any]]:
+        return [*self._alarms_before, *map(asdict, self._alarms.raised)][-MOST_NOTES:]
 
     def _look_for_ends(self, stats: RunStats) -> None:
         """Say so, once, where no episode has ended for very long."""
@@ -281,7 +304,7 @@ class Reporter:
             self._ask_the_model(balance, self._first)
         e, stats = self._evaluations.last, self._stats()
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
-        r = self._of_the_moment(stats) if status in ("interrupted", "failed") else self._record
+        r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
         return {
             "status": status,
             "env_steps": steps,
@@ -304,6 +327,7 @@ class Reporter:
             "solved_at_s": self._solved_at,
             "rows": dict(stats.rows),
             "notes": self._notes,
+            "alarms": self._all_alarms(),
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},

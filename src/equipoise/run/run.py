@@ -275,7 +275,7 @@ class Run:
             reporter.note(warning)
         self._keeping.begin()
         try:
-            while not attempt.runtime.done and not attempt.evaluations.solved:
+            while not attempt.runtime.done and not attempt.evaluations.solved and not attempt.reporter.hopeless:
                 interrupt.check()
                 if self._keeping.due():
                     attempt.runtime.hold()
@@ -294,25 +294,24 @@ class Run:
                     attempt.evaluations.consider(attempt.reporter.step, attempt.runtime.stats().recent_return)
                 yield from self._examine(attempt, interrupt, beside=self._processes)
                 yield from self._by_time(attempt)
-            status = "solved" if attempt.evaluations.solved else "completed"
+            status = "solved" if attempt.evaluations.solved else "completed" if attempt.runtime.done else "alarmed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
+        except Exception as error:
+            attempt.reporter.failed(error)
+            raise
         finally:
-            whole = status in ("interrupted", "solved") and self._last_cut(attempt)
-            if status in ("interrupted", "failed"):  # the records end here: what there is
+            whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
+            if status in ("alarmed", "interrupted", "failed"):  # the records end here: what there is
                 self._recorded(attempt.reporter.report(timed=True), attempt)
             attempt.reporter.settle()
             if status != "solved":
                 attempt.evaluations.snapshot()
             attempt.runtime.stop()
             attempt.evaluations.close()
-            self._keeping.ended(
-                status,
-                attempt.reporter,
-                attempt.evaluations,
-                whole=whole or self._keeping.version == attempt.evaluations.version,
-            )
+            whole = whole or self._keeping.version == attempt.evaluations.version
+            self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=whole)
         if status == "completed" and self.program.evaluation.episodes:
             yield from self._last_evaluation(attempt, interrupt)
         last = self._recorded(attempt.reporter.report(final=True), attempt)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from equipoise.actors.episodes import recent, recent_info
+from equipoise.actors.episodes import first_returns, recent, recent_info
 from equipoise.actors.forward.rounding import kind_of, told
 from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
@@ -50,6 +50,10 @@ class RunStats:
     usage: Mapping[str, Usage] = field(default_factory=dict)  # CPU and memory of the processes of this machine, by title
     gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # see ``gpus.py``
     refused: Mapping[str, int] = field(default_factory=dict)  # connections and messages of other machines, by the reason
+    first: tuple[int, float, float] | None = None  # number, mean and deviation of the first returns of every stream
+    acting: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by who acts: version of the open unroll, and its end row
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,14 +61,14 @@ class RunStats:
 
 def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shared, *, alone: bool) -> RunStats:
     """Read the memory of a run. ``alone``: each worker has a process of its own."""
-    seconds = board.shares(alone=alone)
+    seconds, version = board.shares(alone=alone), shared.version  # before what acts: no version there is older than it seems
     ticks = tuple(episodes.ticks for episodes in shared.actors)
     count, mean, length = recent(shared.episodes)
     rows = _rows_of_queues(shared)
     return RunStats(
-        version=shared.version,
+        version=version,
         workers={
-            member.title: replace(member.shares(seconds[member.title]), done=_done(blue, member, ticks, shared.version))
+            member.title: replace(member.shares(seconds[member.title]), done=_done(blue, member, ticks, version))
             for member in members
         },
         recent_return=recent(shared.episodes, PROMISING_EPISODES)[1],
@@ -85,6 +89,8 @@ def stats(blue: Blueprint, members: Sequence[Member], board: Board, shared: Shar
         },
         aborted=most_frequent([episodes.causes for episodes in shared.actors]),
         phases=board.phases(),
+        first=first_returns(shared.episodes),
+        acting=_acting(blue, members, shared),
     )
 
 
@@ -93,6 +99,16 @@ def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -
     if groups := member.kind.groups(blue, member.index):
         return sum(ticks[group] for group in groups) / blue.unroll
     return blue.pace.steps(version) / blue.pace.rows if member.kind.side in ("learning", "keeping") else 0.0
+
+
+def _acting(blue: Blueprint, members: Sequence[Member], shared: Shared) -> dict[str, tuple[int, int]]:
+    """The version and the end row of the open unroll of each group of envs, by the title of the worker that acts for it."""
+    found = {}
+    for member in (one for one in members if one.kind.writes):
+        groups = member.kind.groups(blue, member.index)
+        for group in groups:
+            found[member.title if len(groups) == 1 else f"{member.title}, envs {group}"] = shared.actors[group].acting
+    return found
 
 
 def _rows_of_queues(shared: Shared) -> dict[str, int]:

@@ -19,6 +19,7 @@ class Usage(NamedTuple):
 
     cpu_s: float  # of all its threads, since it began
     rss: int  # bytes of memory, the parts of shared memory that it has touched among them
+    own: int  # without files, and without what it shares with other processes
 
 
 def usage(pid: int) -> Usage | None:
@@ -28,7 +29,8 @@ def usage(pid: int) -> Usage | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     user, system = stat.rpartition(")")[2].split()[11:13]  # its name, in brackets, may hold anything
-    return Usage((int(user) + int(system)) * TICK_S, int(statm.split()[1]) * PAGE)
+    _, resident, shared, *_ = map(int, statm.split())
+    return Usage((int(user) + int(system)) * TICK_S, resident * PAGE, (resident - shared) * PAGE)
 
 
 class Usages:

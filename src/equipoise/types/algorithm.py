@@ -96,6 +96,7 @@ class Learns(ABC):
     needs_dataset: ClassVar[bool] = False  # does it learn from recorded rows alone
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
+    bears_lag: ClassVar[float | None] = None  # mean lag in versions that its correction bears; None: any (docs/lag.md)
     minibatch_rows: ClassVar[int] = 0  # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
 
     epochs: Annotated[Count, Help("Passes over a batch.")] = 1

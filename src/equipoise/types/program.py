@@ -294,7 +294,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """When fresh episodes are played, how many, and the return that ends the run."""
+    """When fresh episodes are played, how many, and the return or the alarm that ends the run."""
 
     stop_at: Annotated[
         float | None,
@@ -305,6 +305,12 @@ class EvaluationSettings:
     episodes: Annotated[
         Whole, Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."), Flag(LONG, name="evaluate-episodes"), FREE
     ] = 20
+    on_alarm: Annotated[
+        Literal["warn", "stop"],
+        Help("What an alarm does, a sign that the run goes nowhere: it is said, or it ends the run as well."),
+        Flag(LONG, "warn|stop"),
+        FREE,
+    ] = "warn"
     every: Annotated[
         Count | None,
         Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),

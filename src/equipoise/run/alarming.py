@@ -1,0 +1,86 @@
+"""What the alarms (``balance/alarms.py``) are told of a run: its limits, and each of its moments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from equipoise.balance.alarms import First, Limits, Moment, PolicyLimits
+from equipoise.record.report import Report
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.runtime.stats import RunStats
+from equipoise.runtime.usage import DRIVER
+from equipoise.workers.kind import crew
+from equipoise.workers.kinds import KINDS
+
+LITTLE = 0.05  # of the greatest entropy of discrete actions
+NARROW = -3.0  # nats of one number of a Box: a deviation of 0.012
+ACTIONS, ROOM = 64e6, 256e6  # bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
+
+
+def limits(blue: Blueprint) -> Limits:
+    """The numbers of a run that its moments are compared with."""
+    return Limits(
+        steps=blue.program.schedule.steps,
+        unroll=blue.unroll,
+        policies={
+            name: PolicyLimits(
+                algorithm=type(policy.algorithm).__name__,
+                bears_lag=policy.algorithm.bears_lag,
+                least_entropy=least_entropy(blue.roles[name].spec.action),
+                scale=policy.rewards.scale,
+            )
+            for name, policy in blue.policies.items()
+        },
+        filling=_filling(blue),
+        **_ratio(blue),
+    )
+
+
+def least_entropy(action: gymnasium.Space[Any]) -> float | None:
+    """The entropy below which hardly anything is left to chance; None for actions of several kinds."""
+    if isinstance(action, spaces.Discrete):
+        return LITTLE * math.log(max(int(action.n), 2))
+    if isinstance(action, spaces.MultiDiscrete):
+        return LITTLE * sum(math.log(max(int(n), 2)) for n in action.nvec.reshape(-1))
+    if isinstance(action, spaces.Box):
+        return NARROW * math.prod(action.shape)
+    return None
+
+
+def _ratio(blue: Blueprint) -> dict[str, float]:
+    """How often a row of a replay is learned from and how many updates an env step has; {} without a replay."""
+    replays = {name: policy for name, policy in blue.policies.items() if policy.replay is not None}
+    if not replays or blue.pace.offline:
+        return {}
+    batch = max(policy.batch / len(blue.roles[name].places) for name, policy in replays.items())
+    updates = blue.pace.updates / blue.pace.rows
+    return {"samples": updates * batch, "updates": updates}
+
+
+def _filling(blue: Blueprint) -> dict[str, float]:
+    """Bytes that the memory of a worker may grow by as the run goes on, by the worker's title."""
+    rows: float = sum(plan.nbytes(plan.slots) for plan in blue.replays.values())
+    if blue.dataset is not None:  # read as it is needed
+        rows = math.inf
+    found = {}
+    for member in crew(blue, KINDS):
+        if member.kind.side in ("learning", "keeping") and rows:
+            found[member.title] = ROOM + rows
+        elif member.kind.side == "sampling" and blue.spec.env.resume == "restart":
+            found[member.title] = ROOM + ACTIONS * max(len(member.kind.groups(blue, member.index)), 1)
+    return found
+
+
+def moment(report: Report, stats: RunStats) -> Moment:
+    """A moment of a run."""
+    return Moment(
+        wall_s=report.wall_s, step=report.step, published=stats.version, episodes=report.episodes,
+        return_mean=report.return_mean, lag_mean=report.lag_mean, metrics=report.metrics,
+        first=None if stats.first is None else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
+        acting=stats.acting, balance=report.balance,
+        memory={name: one.own for name, one in stats.usage.items() if name != DRIVER and one.own},
+    )  # fmt: skip
