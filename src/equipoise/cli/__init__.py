@@ -25,6 +25,7 @@ from equipoise.cli import (
     forecast,
     plot,
     recipes,
+    report,
     reproduce,
     resume,
     runs,
@@ -36,14 +37,14 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "runs", "plot", "whatif", "forecast", "envs", "algorithms", "recipes", "collect", "check",
-    "reproduce", "chaos", "completion",
+    "train", "resume", "evaluate", "runs", "report", "plot", "whatif", "forecast", "envs", "algorithms", "recipes", "collect",
+    "check", "reproduce", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "main", "plot", "recipes",
-    "reproduce", "resume", "runs", "train", "whatif",
+    "report", "reproduce", "resume", "runs", "train", "whatif",
 ]  # fmt: skip
 
 

@@ -47,7 +47,6 @@ class RunRow:
     def name(self) -> str:
         return str(self.path)
 
-
     def plain(self) -> dict[str, Any]:
         """The row as what JSON has, by column."""
         return {key: getattr(self, key) for key in COLUMNS}
@@ -86,8 +85,11 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     return found
 
 
-def row(directory: Path) -> RunRow:
-    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say."""
+def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> RunRow:
+    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say.
+
+    ``lines``: its reports, where they are read already.
+    """
     run = RunDirectory.found(directory)
     program = run.run["program"]
     source = program["source"]
@@ -95,7 +97,7 @@ def row(directory: Path) -> RunRow:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
-    told: Mapping[str, Any] = summary or next(reversed(run.metrics()), {})
+    told: Mapping[str, Any] = summary or next(reversed(run.metrics() if lines is None else lines), {})
     evaluation, verdict = told.get("evaluation"), told.get("verdict")
     metrics = directory / "metrics.jsonl"
     return RunRow(
