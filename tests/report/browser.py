@@ -48,7 +48,8 @@ class Browser:
         self._in, self._out = os.pipe(), os.pipe()
         words = [
             program, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={home}",
+            "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars", "--disable-breakpad",
+            "--disable-features=SpareRendererForSitePerProcess", f"--user-data-dir={home}",
         ]  # fmt: skip
         shell = f'exec 3<&{self._in[0]} 4>&{self._out[1]}; exec "$@"'
         self._process = subprocess.Popen(
