@@ -8,7 +8,7 @@ from equipoise.console.curves import KEYS, NAMED, Axis
 from equipoise.console.picture import number
 from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, table
 from equipoise.report.figures import Line, chart, legend, sample
-from equipoise.report.markup import Html, tag
+from equipoise.report.markup import Html, clipped, tag
 from equipoise.report.runs import Group, Told, axis_of
 
 MOST_METRICS = 24  # small charts of the learner's numbers
@@ -40,7 +40,7 @@ def _at_the_end(group: Group, axis: Axis) -> str:
 def _captioned(groups: Sequence[Group], y: str, *, small: bool = False) -> Html | None:
     axis = axis_of(groups)
     lines = [line for group in groups for line in lines_of(group, y, axis, small=small)]
-    title = NAMED[y][1] if y in NAMED else y
+    title = NAMED[y][1] if y in NAMED else clipped(y, 60)
     drawn = chart(lines, label=title, x_label=KEYS[axis][1])
     return None if drawn is None else tag("figure", tag("figcaption", title), drawn, class_="small" if small else None)
 
