@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from tests.report import browser, made
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+@pytest.fixture
+def opener(tmp_path: Path) -> Iterator[browser.Browser]:
+    """A browser for each test, so that none of its processes outlives it."""
     if (program := browser.found()) is None:
         pytest.skip(f"no browser: expected one of {', '.join(browser.NAMES)} on PATH (Debian: apt-get install chromium)")
-    with browser.started(program, tmp_path_factory.mktemp("home")) as one:
+    with browser.started(program, tmp_path / "home") as one:
         yield one
 
 
@@ -37,19 +39,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: place / f"{name}.html" for name in ("five", "three", "one")}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1200])
 @pytest.mark.parametrize("name", ["five", "three", "one"])
-def test_a_page_fits_and_asks_for_nothing(
-    name: str, width: int, dark: bool, pages: dict[str, Path], opener: browser.Browser
-) -> None:
-    seen = opener.open(pages[name], width=width, dark=dark)
-    assert [url for url in seen.requests if url != pages[name].as_uri() and not url.startswith("data:")] == []
-    assert seen.said == []
-    assert seen.width <= width and seen.too_wide == [], "nobody scrolls sideways"
-    red, green, blue = (int(x) for x in seen.colour.removeprefix("rgb(").rstrip(")").split(", "))
-    assert (red + green + blue < 128) == dark
-    assert seen.picture.startswith(b"\x89PNG")
+def test_a_page_fits_and_asks_for_nothing(name: str, pages: dict[str, Path], opener: browser.Browser) -> None:
+    for width, dark in itertools.product((400, 1200), (False, True)):
+        seen = opener.open(pages[name], width=width, dark=dark)
+        assert [url for url in seen.requests if url != pages[name].as_uri() and not url.startswith("data:")] == []
+        assert seen.said == []
+        assert seen.width <= width and seen.too_wide == [], "nobody scrolls sideways"
+        red, green, blue = (int(x) for x in seen.colour.removeprefix("rgb(").rstrip(")").split(", "))
+        assert (red + green + blue < 128) == dark
+        assert seen.picture.startswith(b"\x89PNG")
 
 
 def test_what_a_page_asks_for_is_seen(opener: browser.Browser, tmp_path: Path) -> None:

@@ -311,6 +311,18 @@ def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     assert "metrics.jsonl, report 1" in refused(place) and "expected" in refused(place)
 
 
+def test_a_share_that_is_a_little_below_zero_counts_as_none(tmp_path: Path) -> None:
+    place = made.run(tmp_path / "run", summary=False)
+    lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    lines[5]["balance"]["actor 0"] |= {"starved": -0.002, "asleep": -0.001}
+    made.write_lines(place, lines)
+    (one,), warned = read([place])
+    assert warned == [] and one.balance["actor 0"]["starved"] == sum(
+        line["balance"]["actor 0"]["starved"] for line in lines if line["balance"]["actor 0"]["starved"] > 0
+    )
+    whole(page([one]))
+
+
 def test_a_run_of_another_version(tmp_path: Path) -> None:
     place = made.run(tmp_path / "run")
     file = json.loads((place / "run.json").read_text())

@@ -26,6 +26,7 @@ OUTER, INNER = 112.0, 66.0  # radii of the ring
 CENTRE = (160.0, 146.0)
 LEFT, RIGHT = (202.0, 336.0), (24.0, 158.0)  # degrees, clockwise from the top, of the two sides of the ring
 SPACE = 2.5  # between two tracks
+EDGE = 0.06  # of an axis, at its ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +246,17 @@ def chart(lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick
         aria_label=f"{label} over {x_label}",
     )
     y_names = [tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up]
-    x_names = [
-        tag("span", x_text(x), style=f"left:{figure_number((x - xs[0]) / (xs[1] - xs[0]) * 100)}%", class_=_edge(i, across))
-        for i, x in enumerate(across)
-    ]
+    x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), x_text(x)) for x in across]
     return tag(
         "div", tag("div", *y_names, class_="ys"), tag("div", svg, class_="plot"), tag("div", *x_names, class_="xs"),
         tag("div", x_label, class_="xname"), class_="chart",
     )  # fmt: skip
 
 
-def _edge(i: int, across: Sequence[float]) -> str | None:
-    return None if len(across) == 1 else {0: "first", len(across) - 1: "last"}.get(i)
+def x_label_at(share: float, text: str) -> Html:
+    """A label below an axis at a share of its length, 0..1; near an end it stays within the axis."""
+    edge = "first" if share < EDGE else "last" if share > 1 - EDGE else None
+    return tag("span", text, style=f"left:{figure_number(100 * share)}%", class_=edge)
 
 
 def _y(value: float, ys: tuple[float, float]) -> float:

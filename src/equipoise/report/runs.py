@@ -23,8 +23,8 @@ from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema,
 
 MOST_RUNS = 64
 SECONDS, COUNT, REAL = Number(0, 1e12), Number(0, (1 << 63) - 1), Number(-1e100, 1e100)
-SHARES: Schema = {
-    **dict.fromkeys(STATES, SECONDS), "asleep?": SECONDS, "kind": Text(200), "side": Text(200), "serves": Flag(),
+SHARES: Schema = {  # seconds, of which differences of two clocks may be a little below 0
+    **dict.fromkeys(STATES, REAL), "asleep?": REAL, "kind": Text(200), "side": Text(200), "serves": Flag(),
     "*": Anything(),
 }  # fmt: skip
 EVALUATION: Schema = {"mean": Maybe(REAL), "std": Maybe(REAL), "episodes": COUNT, "env_steps?": COUNT, "*": Anything()}
@@ -192,7 +192,7 @@ def summed(balances: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dic
         for name, one in balance.items():
             into = found.setdefault(name, {**one, **dict.fromkeys(STATES, 0.0)})
             for state in STATES:
-                into[state] += one[state]
+                into[state] += max(one[state], 0.0)
     return found
 
 

@@ -200,7 +200,7 @@ def resources_section(groups: Sequence[Group]) -> Html | None:
 
 def _cores(one: Told) -> str:
     lines = [line for line in one.lines if not line["final"]]
-    worked = sum(max(w["worked"] - float(w.get("asleep") or 0.0), 0.0) for line in lines for w in line["balance"].values())
+    worked = sum(max(w["worked"] - max(w.get("asleep", 0.0), 0.0), 0.0) for line in lines for w in line["balance"].values())
     return f"{worked / lines[-1]['wall_s']:.2f}" if lines and lines[-1]["wall_s"] > 0 else NONE
 
 

@@ -10,7 +10,7 @@ from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock, short
 from equipoise.record.report import cause_of
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
-from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks
+from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, clipped, tag
 from equipoise.report.runs import Group, Told
 
@@ -51,7 +51,7 @@ def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
 
 def _added(balance: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
     there = [balance[name] for name in names if name in balance]
-    return {state: sum(one[state] for one in there) for state in STATES}
+    return {state: sum(max(one[state], 0.0) for one in there) for state in STATES}
 
 
 def rings(groups: Sequence[Group]) -> Html:
@@ -141,11 +141,7 @@ def binned(lines: Sequence[Mapping[str, Any]], names: Sequence[str], end: float,
 
 
 def _clock_axis(end: float) -> Html:
-    marks = ticks(0.0, end, most=4)
-    names = [
-        tag("span", clock(t) if end >= 8 else f"{t:g} s", style=f"left:{100 * t / end:.2f}%", class_="first" if not i else None)
-        for i, t in enumerate(marks)
-    ]
+    names = [x_label_at(t / end, clock(t) if end >= 8 else f"{t:g} s") for t in ticks(0.0, end, most=4)]
     return tag("div", tag("span"), tag("div", *names, class_="xs"), class_="row axis")
 
 
