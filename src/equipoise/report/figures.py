@@ -203,8 +203,9 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 def reach(values: Sequence[Any]) -> tuple[float, float]:
     """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all equal lie in the middle."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
-    room = max(abs(high) / 20, 1e-3) if alike(low, high) else (high - low) / 20
-    return low - room, high + room
+    if alike(low, high):
+        return (low - abs(low) / 20, high + abs(high) / 20) if abs(high) > LEAST else (-0.05, 1.0)
+    return low - (high - low) / 20, high + (high - low) / 20
 
 
 def alike(low: float, high: float) -> bool:
