@@ -196,7 +196,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert completed("equipoise", "re") == ["resume", "recipes", "reproduce"]
+    assert completed("equipoise", "re") == ["resume", "report", "recipes", "reproduce"]
     assert completed("equipoise", "train", "--save") == ["--save-config"]
 
 

@@ -92,8 +92,8 @@ def rows(count: int = 2) -> list[RunRow]:
 def test_a_table_of_runs_leaves_out_what_there_are_no_columns_for() -> None:
     lines = [line.plain for line in runs_table(rows(), width=80)]
     assert wide("\n".join(lines)) == [] and len(lines) == 4
-    assert lines[-1].startswith("left out, since a line has 80 columns: seed, time, evaluation, algorithm")
-    for said in ("interrupted", "Too early to say", "1h ago", "123k", "-1,234.6", "123.5 MB"):
+    assert lines[-1].startswith("left out at 80 columns: seed, time, evaluation, algorithm")
+    for said in ("interrupted", "Too early to say", "1h ago", "123k", "-1,234.6", "123MB"):
         assert said in lines[1], f"{said!r} is there at 80 columns"
     for width in (200, None):  # a pipe has no columns: whoever reads it cuts for himself
         lines = [line.plain for line in runs_table(rows(), width=width)]

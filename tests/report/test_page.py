@@ -85,6 +85,12 @@ def of(*places: Path) -> tuple[str, list[str]]:
     return page(runs), warned
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --out a page is written where the command is typed."""
+    monkeypatch.chdir(tmp_path)
+
+
 def call(*words: object) -> Any:
     return CliRunner().invoke(app, ["report", *map(str, words)])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.console.picture import clock, number, short
@@ -64,7 +63,7 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
             row.name, row.env, row.algorithm, row.status, row.verdict or "—", _ago(row.changed),
             "" if row.seed is None else str(row.seed), short(row.steps),
             "—" if row.steps_per_s is None else short(round(row.steps_per_s)), number(row.return_mean), number(row.evaluation),
-            clock(row.wall_s), decimal(row.size),
+            clock(row.wall_s), f"{short(row.size)}B",
         )
         for row in found
     ]  # fmt: skip
@@ -74,7 +73,7 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
     lines = columns(head, body, left=sum(i < LEFT for i in kept), width=width)
     styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
     table = [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
-    return [*table, Text(f"left out, since a line has {width} columns: {', '.join(out)}")] if out else table
+    return [*table, Text(f"left out at {width} columns: {', '.join(out)}")] if out else table
 
 
 def _ago(moment: float) -> str:
