@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench bench bench-peers bench-replay bench-off-policy envpool dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,7 +24,7 @@ test: setup check ## the checks and the tests, without the many cases of the tho
 	@$(PYTEST) $(PARALLEL)
 
 test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not chaos and not bench"
+	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not chaos and not bench and not browser"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .
@@ -54,6 +54,9 @@ test-chaos: setup ## kills, stalls and starves real processes
 
 test-bench: setup ## tests that assert a figure; on a quiet machine
 	@$(PYTEST) -m bench --timeout 3600
+
+test-browser: setup ## the report in a headless Chromium, which has to be installed (Debian: apt-get install chromium)
+	@$(PYTEST) -m browser --timeout 300
 
 bench: setup ## what the pieces cost on this machine, and the bound they give
 	@$(BIN)/python benchmarks/pieces.py

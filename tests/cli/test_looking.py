@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -114,6 +115,24 @@ def test_runs_are_a_table(made: Path) -> None:
     assert names(out("runs", str(made / "a"))) == ["a"]
 
 
+def test_runs_are_json(made: Path, tmp_path: Path) -> None:
+    listed = json.loads(out("runs", str(made), "--json", "--sort=-seed"))
+    assert [Path(one["name"]).name for one in listed] == ["b", "a", "c"] and set(listed[0]) == set(listing.COLUMNS)
+    one = listed[0]
+    assert one["steps"] == 1024 and one["steps_per_s"] > 0 and one["verdict"] == "One thread" and one["size"] > 10_000
+    assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"
+    assert "--json: expected it without --remove" in refused("runs", str(made), "--json", "--remove", "--yes")
+
+
+def test_the_size_of_a_run_counts_each_file_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(bytes(1000))
+    (tmp_path / "two").write_bytes(bytes(10))
+    os.link(tmp_path / "a" / "one", tmp_path / "again")
+    (tmp_path / "elsewhere").symlink_to("/")
+    assert listing.size_of(tmp_path) == 1010, "nor is a link followed"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -131,7 +150,7 @@ def test_the_status_of_a_run_without_a_summary(made: Path, tmp_path: Path) -> No
     shutil.copytree(made / "a", tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     (found,) = listing.rows(tmp_path)
-    assert found.status == "killed" and found.steps == 1024
+    assert found.status == "killed" and found.steps == 1024 and found.verdict == "One thread", "by its last report"
     fd = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
@@ -177,7 +196,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert completed("equipoise", "re") == ["resume", "recipes", "reproduce"]
+    assert completed("equipoise", "re") == ["resume", "report", "recipes", "reproduce"]
     assert completed("equipoise", "train", "--save") == ["--save-config"]
 
 

@@ -83,7 +83,8 @@ def test_a_report_of_check_has_the_columns_of_the_terminal(columns: int) -> None
 def rows(count: int = 2) -> list[RunRow]:
     given: dict[str, Any] = {
         "env": "MiniGrid-MemoryS7-v0", "algorithm": "apex_dqn", "status": "interrupted", "steps": 123_456_789,
-        "return_mean": -1234.56, "evaluation": -1234.5, "wall_s": 40_000.0, "changed": time.time() - 3600,
+        "steps_per_s": 123_456.7, "return_mean": -1234.56, "evaluation": -1234.5, "wall_s": 40_000.0, "size": 123_456_789,
+        "verdict": "Too early to say", "changed": time.time() - 3600,
     }  # fmt: skip
     return [RunRow(path=Path(f"a-run-with-a-name-that-is-long-{i}"), seed=i, **given) for i in range(count)]
 
@@ -91,8 +92,9 @@ def rows(count: int = 2) -> list[RunRow]:
 def test_a_table_of_runs_leaves_out_what_there_are_no_columns_for() -> None:
     lines = [line.plain for line in runs_table(rows(), width=80)]
     assert wide("\n".join(lines)) == [] and len(lines) == 4
-    assert lines[-1].startswith("left out, since a line has 80 columns: seed, time, changed")
-    assert "interrupted" in lines[1] and "-1,234.5" in lines[1] and "123M" not in lines[0]
+    assert lines[-1].startswith("left out at 80 columns: seed, time, evaluation, algorithm")
+    for said in ("interrupted", "Too early to say", "1h ago", "123k", "-1,234.6", "123MB"):
+        assert said in lines[1], f"{said!r} is there at 80 columns"
     for width in (200, None):  # a pipe has no columns: whoever reads it cuts for himself
         lines = [line.plain for line in runs_table(rows(), width=width)]
         assert len(lines) == 3 and lines[1].startswith("a-run-with-a-name-that-is-long-0 ") and "MiniGrid" in lines[1]

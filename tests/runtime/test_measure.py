@@ -162,7 +162,7 @@ def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group(
 
 @pytest.mark.parametrize("options", [{"inference_workers": 3}, {"settings": ["placement.inference_workers=3"]}])
 def test_settings_of_central_inference_are_refused_as_central_inference_refuses_them(options: Any) -> None:
-    given = {"actors": 2, "max_lag": 1, "recipe": False}
+    given: dict[str, Any] = {"actors": 2, "max_lag": 1, "recipe": False}
     with pytest.raises(ValueError, match="inference_workers: expected at most 2, as many as actors"):
         api.program("CartPole-v1", "impala", inference="auto", **given, **options)
     place = api.program("CartPole-v1", "impala", inference="auto", **given).placement

@@ -24,7 +24,9 @@ from equipoise.cli import (
     evaluate,
     forecast,
     plot,
+    probe,
     recipes,
+    report,
     reproduce,
     resume,
     runs,
@@ -37,14 +39,14 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "runs", "plot", "whatif", "forecast", "envs", "algorithms", "recipes", "collect", "check",
-    "reproduce", "trace", "chaos", "completion",
+    "train", "resume", "evaluate", "runs", "report", "plot", "whatif", "probe", "forecast", "envs", "algorithms", "recipes",
+    "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "main", "plot", "recipes",
-    "reproduce", "resume", "runs", "trace", "train", "whatif",
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "main", "plot", "probe",
+    "recipes", "report", "reproduce", "resume", "runs", "trace", "train", "whatif",
 ]  # fmt: skip
 
 

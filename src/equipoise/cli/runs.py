@@ -19,6 +19,7 @@ PLACE = Path("runs")  # where 'train' puts them
     epilog="""Examples:
   equipoise runs
   equipoise runs --where env=CartPole-v1 --sort=-evaluation
+  equipoise runs --where status=running --json
   equipoise runs --where 'evaluation<100' --remove""",
 )
 def runs(
@@ -28,29 +29,38 @@ def runs(
         typer.Option(
             metavar="KEY=VALUE",
             help="Only the runs of which this is true; also KEY>NUMBER and KEY<NUMBER. Keys: name, env, algorithm, seed, "
-            "status, steps, return_mean, evaluation, wall_s, changed.",
+            "status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, changed.",
         ),
     ] = None,
     sort: Annotated[str, typer.Option(metavar="KEY", help="The column to sort by; -KEY sorts downwards.")] = "changed",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list with an object for each run, with the keys of --where.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the runs that are listed, after a question.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --remove: do not ask.")] = False,
     debug: Debug = False,
 ) -> None:
-    """List the runs of a folder: what they train, how far they are, what they reached; sort, filter, remove."""
+    """List the runs of a folder: what they train, how far they are, what they reached, what holds them back; or remove them."""
     with plain_errors("equipoise runs", debug):
         from equipoise.console.place import in_ci, say, width_of
         from equipoise.console.tables import runs_table
         from equipoise.console.terminal import make_console, safe
+        from equipoise.files import json_bytes
         from equipoise.record import listing
 
+        if as_json and remove:
+            raise ValueError("--json: expected it without --remove, which asks and tells in words")
         if not place.is_dir() and (place.exists() or place != PLACE):
             raise ValueError(f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}")
         damaged: list[str] = []
         rows = listing.rows(place, damaged=damaged) if place.exists() else []
         found = listing.chosen(rows, where or (), sort)
-        console = make_console()
-        for line in runs_table(found, width=width_of(sys.stdout)):
-            console.print(safe(line, console), soft_wrap=True)
+        if as_json:
+            print(json_bytes([row.plain() for row in found]).decode(), end="")
+        else:
+            console = make_console()
+            for line in runs_table(found, width=width_of(sys.stdout)):
+                console.print(safe(line, console), soft_wrap=True)
         for sentence in damaged:
             say(f"warning: {sentence}", file=sys.stderr)
         if not remove or not found:

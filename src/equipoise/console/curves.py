@@ -62,7 +62,7 @@ def curves(runs: Sequence[str], *, x: str = "steps", y: str = "return") -> list[
         for file in _files(place):
             at, values = points(read_reports(file), axis, y, file)
             groups.setdefault(name or _named(file), []).append((file, at, values))
-    return [_curve(name, found) for name, found in groups.items()]
+    return [averaged(name, found) for name, found in groups.items()]
 
 
 def _place(word: str) -> tuple[str, Path]:
@@ -125,8 +125,11 @@ def _of_evaluation(line: Mapping[str, Any], axis: Axis) -> float:
     return float(evaluation["env_steps"] if axis == "steps" else evaluation["version"])
 
 
-def _curve(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
-    """One run as it is; of several the mean and its interval where all of them have begun and none has ended."""
+def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
+    """One run as it is; of several the mean and its interval where all of them have begun and none has ended.
+
+    ``found``: (file, x [N], y [N]) of each run. ValueError where there is no place that all of them have.
+    """
     files = tuple(file for file, _, _ in found)
     if len(found) == 1:
         (_, x, y), *_ = found

@@ -13,7 +13,7 @@ from rich.text import Text
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
+from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats, cause_of
 from equipoise.types import Frozen, Program, learning
 
 WIDTH = 78
@@ -317,7 +317,7 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
         _lag(report, program),
-        report.verdict.partition(":")[0].rstrip("."),
+        cause_of(report.verdict),
     ]
     found += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
     if report.evaluating is not None:

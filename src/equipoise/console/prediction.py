@@ -11,6 +11,7 @@ from equipoise.console.tables import columns
 
 if TYPE_CHECKING:
     from equipoise.api.predicting import Prediction
+    from equipoise.api.probing import Probed
 
 STATES = ("worked", "preempted", "starved", "blocked")
 
@@ -47,6 +48,22 @@ def forecasts(found: Sequence[Forecast]) -> Iterator[str]:
         for one in found
     ]  # fmt: skip
     yield from columns(head, rows, left=0, width=None)
+
+
+def probes(found: Sequence[Probed]) -> Iterator[str]:
+    """A line for each that was tried."""
+    if not found:
+        yield "No change of one setting is predicted to make it faster, so nothing was tried."
+        return
+    head = ["what was tried", "predicted", "between", "measured"]
+    rows = [
+        [
+            one.change, f"{one.predicted:.2f}", f"{one.low:.2f} to {one.high:.2f}",
+            one.said if one.gain is None else f"{one.gain:.2f}",
+        ]
+        for one in found
+    ]  # fmt: skip
+    yield from columns(head, rows, left=1, width=None)
 
 
 def _table(outcome: Outcome) -> Iterator[str]:

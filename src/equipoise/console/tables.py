@@ -16,11 +16,11 @@ STYLES = {
     "solved": "green", "completed": "", "running": "cyan", "alarmed": "red", "interrupted": "yellow", "failed": "red",
     "killed": "red",
 }  # fmt: skip
-LEFT = 5  # columns of texts, which stand at the left; the others are numbers
+LEFT = 6  # columns of texts, which stand at the left; the others are numbers
 
 
 FIRST = 12  # columns that the first entry of a line has at least
-SPARE = ("seed", "time", "changed", "algorithm", "steps", "env")  # entries of a run that are left out, in this order
+SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries of a run that are left out, in this order
 
 
 def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None) -> list[str]:
@@ -58,12 +58,15 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
     if not found:
         return [Text("no runs; 'equipoise train ENV' makes one")]
     head: tuple[str, ...] = (
-        "run", "env", "algorithm", "status", "changed", "seed", "steps", "return", "evaluation", "time",
+        "run", "env", "algorithm", "status", "verdict", "changed", "seed", "steps", "steps/s", "return", "evaluation", "time",
+        "size",
     )  # fmt: skip
     body: list[tuple[str, ...]] = [
         (
-            row.name, row.env, row.algorithm, row.status, _ago(row.changed), "" if row.seed is None else str(row.seed),
-            short(row.steps), number(row.return_mean), number(row.evaluation), clock(row.wall_s),
+            row.name, row.env, row.algorithm, row.status, row.verdict or "—", _ago(row.changed),
+            "" if row.seed is None else str(row.seed), short(row.steps),
+            "—" if row.steps_per_s is None else short(round(row.steps_per_s)), number(row.return_mean), number(row.evaluation),
+            clock(row.wall_s), f"{short(row.size)}B",
         )
         for row in found
     ]  # fmt: skip
@@ -73,15 +76,15 @@ def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
     lines = columns(head, body, left=sum(i < LEFT for i in kept), width=width)
     styles = ["bold", *(STYLES.get(row.status, "") for row in found)]
     table = [Text(line, style=style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]
-    return [*table, Text(f"left out, since a line has {width} columns: {', '.join(out)}")] if out else table
+    return [*table, Text(f"left out at {width} columns: {', '.join(out)}")] if out else table
 
 
 def _ago(moment: float) -> str:
     seconds = max(time.time() - moment, 0.0)
-    for size, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
+    for size, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "m")):
         if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return f"{seconds / size:.0f}{unit} ago"
+    return f"{seconds:.0f}s ago"
 
 
 def seeds_table(found: Sequence[RunRow], *, width: int | None) -> list[str]:

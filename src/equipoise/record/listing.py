@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
 import warnings
@@ -13,6 +15,7 @@ from typing import Any
 from equipoise.hints import hint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
+from equipoise.record.report import cause_of
 
 try:
     import fcntl
@@ -32,17 +35,24 @@ class RunRow:
     seed: int | None
     status: str
     steps: int
+    steps_per_s: float | None  # of the whole run, and while it goes on of its last report
     return_mean: float | None
     evaluation: float | None
+    verdict: str | None  # its first word
     wall_s: float
+    size: int  # bytes of its files
     changed: float  # time.time() of the last report
 
     @property
     def name(self) -> str:
         return str(self.path)
 
+    def plain(self) -> dict[str, Any]:
+        """The row as what JSON has, by column."""
+        return {key: getattr(self, key) for key in COLUMNS}
 
-COLUMNS = ("name", "env", "algorithm", "seed", "status", "steps", "return_mean", "evaluation", "wall_s", "changed")
+
+COLUMNS = ("name", *(field.name for field in dataclasses.fields(RunRow) if field.name != "path"))
 
 
 def directories(place: Path) -> Iterator[Path]:
@@ -75,8 +85,11 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     return found
 
 
-def row(directory: Path) -> RunRow:
-    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say."""
+def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> RunRow:
+    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say.
+
+    ``lines``: its reports, where they are read already.
+    """
     run = RunDirectory.found(directory)
     program = run.run["program"]
     source = program["source"]
@@ -84,8 +97,8 @@ def row(directory: Path) -> RunRow:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
-    told: Mapping[str, Any] = summary or next(reversed(run.metrics()), {})
-    evaluation = told.get("evaluation")
+    told: Mapping[str, Any] = summary or next(reversed(run.metrics() if lines is None else lines), {})
+    evaluation, verdict = told.get("evaluation"), told.get("verdict")
     metrics = directory / "metrics.jsonl"
     return RunRow(
         path=directory,
@@ -94,11 +107,25 @@ def row(directory: Path) -> RunRow:
         seed=program["schedule"].get("seed"),
         status=str(summary["status"]) if summary else ("running" if _is_written(directory) else "killed"),
         steps=int(told.get("env_steps") or told.get("updates") or 0),
+        steps_per_s=told.get("steps_per_s"),
         return_mean=told.get("return_mean"),
         evaluation=None if evaluation is None else float(evaluation["mean"]),
+        verdict=None if verdict is None else cause_of(verdict),
         wall_s=float(told.get("wall_s") or 0.0),
+        size=size_of(directory),
         changed=(metrics if metrics.is_file() else directory).stat().st_mtime,
     )
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the files below a folder; a file with several names counts once, and one that goes meanwhile does not."""
+    found: dict[tuple[int, int], int] = {}
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                stat = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                found[stat.st_dev, stat.st_ino] = stat.st_size
+    return sum(found.values())
 
 
 def _is_written(directory: Path) -> bool:

@@ -1,0 +1,42 @@
+"""``equipoise probe``: try what is said to help a run, in short runs, and compare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.console.help import Sections, plain_errors
+from equipoise.console.place import say
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise probe runs/NAME            the three changes that are predicted to help most
+  equipoise probe runs/NAME --top 1""",
+)
+def probe(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")],
+    top: Annotated[str, typer.Option(metavar="N", help="How many of the changes are tried.")] = "3",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what came of it only.")] = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Try the changes that are predicted to help a run most, each in a short run, and print what was predicted and measured.
+
+    The run itself is not touched. It takes about 15 s for each, and once more for the run as it is.
+    """
+    with plain_errors("equipoise probe", debug):
+        from equipoise.api.probing import probe as tried
+        from equipoise.console.prediction import probes
+        from equipoise.programs.settings import convert
+
+        tell = (lambda text: None) if quiet or as_json else say
+        found = tried(directory, top=convert(top, int, "--top"), tell=tell, **vouched(trust))
+        for line in (json.dumps(asdict(one)) for one in found) if as_json else probes(found):
+            print(line)

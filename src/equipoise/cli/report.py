@@ -1,0 +1,40 @@
+"""``equipoise report``: runs as one HTML page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.console.help import Sections, plain_errors
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise report runs/CartPole-v1-ppo-0-20260101-120000
+  equipoise report runs/five                       all runs of a folder; seeds are one curve
+  equipoise report runs/a runs/b --out ab.html""",
+)
+def report(
+    places: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The page, a .html file; an earlier report is replaced, no other file is.")
+    ] = Path("report.html"),
+    debug: Debug = False,
+) -> None:
+    """Write one HTML page about runs: verdicts, the ring, curves with intervals, lag, workers over time, settings."""
+    with plain_errors("equipoise report", debug):
+        from equipoise.console.place import say
+        from equipoise.report.page import check_out, page, write
+        from equipoise.report.runs import read
+
+        check_out(out)
+        runs, warned = read(places)
+        for sentence in warned:
+            say(f"warning: {sentence}", file=sys.stderr)
+        write(out, page(runs))
+        print(f"wrote {out}: {len(runs)} run{'s' * (len(runs) != 1)}, {out.stat().st_size / 1000:,.0f} kB")

@@ -1,0 +1,60 @@
+"""The page: all sections in one HTML file, which loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import equipoise
+from equipoise.files import write_atomic
+from equipoise.report import learning, sections, workers
+from equipoise.report.figures import hatchings
+from equipoise.report.markup import Html, joined, tag
+from equipoise.report.runs import Told, grouped
+from equipoise.report.style import style
+
+BEGIN = "<!doctype html>\n<!-- written by equipoise report -->\n"
+MOST_BYTES = 5_000_000
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # a browser loads nothing and runs no script
+
+
+def page(runs: Sequence[Told], now: float | None = None) -> str:
+    """The whole page; ValueError where it would have more than ``MOST_BYTES``."""
+    now = time.time() if now is None else now
+    groups = grouped(runs)
+    told = (
+        sections.top(groups, now, equipoise.__version__), sections.alarms_section(groups), workers.rings(groups),
+        workers.timelines(groups), learning.curves_section(groups), learning.speed_section(groups),
+        learning.lag_section(groups), sections.evaluations_section(groups), sections.runs_section(groups, now),
+        sections.settings_section(groups), sections.resources_section(groups), sections.notes_section(groups),
+    )  # fmt: skip
+    head = (
+        tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"), tag("link", rel="icon", href="data:,"),
+        tag("title", f"{sections.title_of(groups)} · equipoise"), tag("style", Html(style())),
+    )  # fmt: skip
+    whole = BEGIN + joined(tag("html", tag("head", *head), tag("body", hatchings(), tag("main", *told)), lang="en")) + "\n"
+    if (size := len(whole.encode())) > MOST_BYTES:
+        raise ValueError(f"expected a page of at most {MOST_BYTES:,} bytes, got {size:,}; name fewer runs")
+    return whole
+
+
+def check_out(out: Path) -> None:
+    """ValueError for a place where no page can be written, or where something else than an earlier page is."""
+    if out.is_dir():
+        raise ValueError(f"--out {out}: expected a file, got a directory; did you mean {str(out / 'report.html')!r}?")
+    if out.exists():
+        with out.open("rb") as file:
+            if not file.read(len(BEGIN)).startswith(BEGIN.encode()):
+                raise ValueError(f"--out {out}: expected a new file or an earlier report, got another file, which stays")
+    if out.suffix not in (".html", ".htm"):
+        near = str(out.with_suffix(".html"))
+        raise ValueError(
+            f"--out {out}: expected a file that ends in .html, got {out.suffix or 'no suffix'!r}; did you mean {near!r}?"
+        )
+
+
+def write(out: Path, text: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, text.encode())
