@@ -31,9 +31,34 @@ def test_a_lap_lasts_from_the_mark_before_it(now):
     assert seconds.tolist() == [6, 0, 2] and counts.tolist() == [2, 0, 2]
 
 
+def test_of_ticks_that_follow_each_other_closely_one_in_seven_counts_for_all(now):
+    """Ticks of 100 us, of which the first is measured for itself; then one that waits for long."""
+    seconds, counts = np.zeros(2), np.zeros(2)
+    clock = Clock(("env", "act"), seconds, counts, samples=True)
+    for number in range(7 * 10):
+        clock.begin()
+        now[0] += 60e-6
+        clock.lap("env")
+        now[0] += 40e-6
+        clock.lap("act")
+        if number % 7 == 1:
+            clock.add("env", 0.0)  # what comes seldom is counted each time
+    assert counts.tolist() == [70 + 10, 70]
+    assert seconds.tolist() == pytest.approx([70 * 60e-6, 70 * 40e-6])
+    for _ in range(7):
+        clock.begin()
+        now[0] += 5.0
+        clock.lap("act")
+    before = counts[1]
+    clock.begin()
+    clock.lap("act")
+    assert counts[1] == before + 1, "each tick is measured again"
+
+
 def test_what_is_measured_within_a_lap_is_taken_out_of_it(now):
     seconds, counts = np.zeros(2), np.zeros(2)
     clock = Clock(("env", "reset"), seconds, counts)
+    now[0] += 1
     clock.begin()
     now[0] += 10
     clock.add("reset", 4.0)

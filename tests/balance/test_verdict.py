@@ -8,9 +8,9 @@ from equipoise.balance.shares import STATES, Shares, add
 from equipoise.balance.verdict import verdict as verdict_of
 
 
-def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, asleep=0.0, counts=None, **parts):
+def shares(worked=0.0, preempted=0.0, starved=0.0, blocked=0.0, asleep=0.0, done=0.0, counts=None, **parts):
     return Shares(
-        worked=worked, preempted=preempted, starved=starved, blocked=blocked, asleep=asleep, counts=counts or {},
+        worked=worked, preempted=preempted, starved=starved, blocked=blocked, asleep=asleep, done=done, counts=counts or {},
         parts={name.replace("_", "-"): seconds for name, seconds in parts.items()},
     )  # fmt: skip
 

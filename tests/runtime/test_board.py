@@ -130,8 +130,9 @@ def test_the_parts_of_the_work_of_every_worker_are_told(case: str, tmp_path: Pat
     *_, last = list(run)
     for worker, parts in wanted.items():
         shares = last.balance[worker]
-        assert {name for name, seconds in shares.parts.items() if seconds > 0} == parts
-        assert {name for name, times in shares.counts.items() if times > 0} == parts
+        rare = {"gather"} - parts  # where several groups of envs happen to be acted for at once
+        assert {name for name, seconds in shares.parts.items() if seconds > 0} - rare == parts
+        assert {name for name, times in shares.counts.items() if times > 0} - rare == parts
         assert 0 < sum(shares.parts.values()) <= shares.worked + shares.preempted
     learner = last.balance["learner"]
     assert learner.counts["publish"] == last.updates, "a part that comes once an update"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -177,8 +178,9 @@ class LocalAgent:
 
     def _begin(self, slot: Slot) -> None:
         """Open an unroll: newest weights, the carried row, the state before it, and the noise of all its rows."""
+        began = perf_counter()
         self._forward.refresh(self._weights)
-        self._clock.lap("fetch")
+        self._clock.add("fetch", perf_counter() - began)  # it comes once an unroll: a sample of ticks would miss it
         assert self._carry is not None, "action() before the first observe()"
         data = slot.data
         tree.map(lambda to, x: np.copyto(to[0], x), {"obs": data.obs, "first": data.first}, self._carry)

@@ -11,7 +11,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.balance.shares import Shares
-from equipoise.clock import Clock
+from equipoise.clock import CLOSE_S, EVERY, Clock
 from equipoise.cores import run_delay_s
 from equipoise.histograms import EDGES
 from equipoise.tracing import TracedClock, ring_of
@@ -91,7 +91,7 @@ class Board:
         """The clock of the parts of a worker's work."""
         row, parts, (folder, for_s) = self._workers[name], self.rows[name].parts, self._traces
         if not (folder and parts):
-            return Clock(parts, row["part_s"], row["part_n"])
+            return Clock(parts, row["part_s"], row["part_n"], samples=self.rows[name].steps)
         file = ring_of(Path(folder), name)
         return TracedClock(parts, row["part_s"], row["part_n"], file=file, title=name, kind=self.rows[name].kind, for_s=for_s)
 
@@ -155,13 +155,24 @@ class Meter:
         self._delay = run_delay_s() if alone else 0.0
         self._delay_from = self._delay - before
         self._late_s = 0.0
+        self._skip = 0  # ticks that are still to be counted with the one after them, this one first
         self._known = self._elsewhere(before) if alone else 0.0
         self._fields["waits"][0] = False  # a predecessor may have been killed while waiting
 
     def add(self, tick: Tick) -> float:
-        """Count the time since the last call as this state -> now."""
+        """Count the time since the last call as this state -> now.
+
+        Where a process works in ticks that follow each other closely, one call in ``EVERY`` counts all of them. So does the call
+        after which there is nothing to do any more: a tick finds that out at once.
+        """
+        if self._skip > 1 and tick is Tick.WORKED:
+            self._skip -= 1
+            return float(self._at)
         now = time.perf_counter()
         seconds = now - self._at
+        if 0 < self._skip < EVERY:
+            tick = Tick.WORKED
+        self._skip = EVERY if self._alone and tick is Tick.WORKED and seconds < CLOSE_S * max(self._skip, 1) else 0
         if self._late_s:  # it could have worked
             late_s, self._late_s = min(self._late_s, seconds), 0.0
             self._worked[0] += late_s
@@ -182,10 +193,12 @@ class Meter:
 
     def expect(self, ahead_s: float) -> None:
         """Allow so many seconds for what comes now, before the deadline of a tick begins; the next entry ends it."""
+        self._skip = 0
         self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
         """Note that the worker goes to its doorbell or comes back; the kernel says how long it was runnable without a core."""
+        self._skip = 0
         self._fields["waits"][0] = waiting
         if self._alone:
             before, self._delay = self._delay, run_delay_s()

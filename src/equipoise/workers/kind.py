@@ -69,6 +69,7 @@ class Measured:
     kind: str = ""
     parts: tuple[str, ...] = ()  # of its work (``clock.py``)
     lags: bool = False  # histograms of the age of the experience that it uses
+    steps: bool = False  # its ticks are steps of envs: many, and alike
 
 
 class Kind(ABC):
@@ -95,7 +96,7 @@ class Kind(ABC):
     @property
     def measured(self) -> Measured:
         """What is measured of a worker of this kind."""
-        return Measured(kind=self.name, parts=self.parts, lags=self.side == "learning")
+        return Measured(kind=self.name, parts=self.parts, lags=self.side == "learning", steps=self.side == "sampling")
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
         """What ``build`` is given, made by the driver; it must pickle, and without torch where ``torch`` is False."""
