@@ -1,0 +1,79 @@
+"""``equipoise probe``: what is predicted beside what short runs make of it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.api import probing
+from equipoise.balance.remedies import Remedy
+from equipoise.cli import app
+from equipoise.errors import WorkerFailed
+from equipoise.run.measure import Raced
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run in lockstep, which a lag would help."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    made = eq.train(
+        "CartPole-v1", "impala", steps=12_000, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=0, recipe=False,
+        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
+    )  # fmt: skip
+    for _ in made:
+        pass
+    return out
+
+
+def remedy(change, gain):
+    return Remedy(change=change, costs="", steps_per_s=1.0, gain=gain, low=gain - 0.1, high=gain + 0.1)
+
+
+def asked(*words):
+    found = CliRunner().invoke(app, ["probe", *map(str, words)])
+    return found.exit_code, " ".join(found.output.split())
+
+
+def test_it_tries_the_settings_among_the_remedies(run, monkeypatch):
+    """The machine cannot be changed in a short run."""
+    monkeypatch.setattr(
+        probing, "remedies",
+        lambda known, allowed: [remedy("--max-lag 1", 1.8), remedy("--actors 4", 1.5), remedy("4 cores", 1.4)],
+    )  # fmt: skip
+    tried = []
+
+    def raced(programs, interrupt, *, until, far, tell):
+        tried.append({label: (one.placement.actors, one.placement.max_lag) for label, one in programs.items()})
+        failed = {"--actors 4": WorkerFailed("actor 3", "no memory")}
+        return Raced(rates={probing.NOW: [100.0, 90.0], "--max-lag 1": [150.0, 160.0], "--actors 4": []}, failed=failed)
+
+    monkeypatch.setattr(probing, "raced", raced)
+    found = probing.probe(run)
+    assert tried == [{probing.NOW: (2, 0), "--max-lag 1": (2, 1), "--actors 4": (4, 0)}]
+    assert [(one.change, one.predicted, one.gain) for one in found] == [("--max-lag 1", 1.8, 1.6), ("--actors 4", 1.5, None)]
+    assert "no memory" in found[1].said
+    code, said = asked(run, "--top", 1, "--quiet")
+    assert code == 0 and "--max-lag 1 1.80 1.70 to 1.90 1.60" in said and "--actors" not in said
+
+
+def test_what_cannot_be_tried_is_said(run, monkeypatch, tmp_path):
+    code, said = asked(run, "--top", 0)
+    assert code == 2 and "top: expected at least 1, got 0" in said
+    code, said = asked(tmp_path / "none")
+    assert code == 2 and "expected a run directory" in said
+    monkeypatch.setattr(probing, "remedies", lambda known, allowed: [remedy("4 cores", 1.4)])
+    code, said = asked(run)
+    assert code == 0 and "nothing was tried" in said
+    monkeypatch.setattr(probing, "remedies", lambda known, allowed: [remedy("--max-lag 1", 1.8)])
+    monkeypatch.setattr(probing, "raced", lambda *_, **__: Raced(rates={probing.NOW: [0.0]}))
+    code, said = asked(run)
+    assert code == 2 and "expected a run that learns within" in said
+
+
+@pytest.mark.slow
+def test_a_lag_is_tried_in_short_runs(run):
+    found = probing.probe(run, top=1)
+    assert len(found) == 1 and found[0].gain is not None and 0.3 < found[0].gain < 5
