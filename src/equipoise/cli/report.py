@@ -16,7 +16,7 @@ from equipoise.console.help import Sections, plain_errors
     cls=Sections,
     epilog="""Examples:
   equipoise report runs/CartPole-v1-ppo-0-20260101-120000
-  equipoise report runs/five                       all runs of a folder; seeds are one curve
+  equipoise report runs/five               all runs of a folder
   equipoise report runs/a runs/b --out ab.html""",
 )
 def report(
