@@ -21,6 +21,7 @@ from equipoise.console.place import width_of, wrapped
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, whoever reads them
+BRACES = re.compile(r"^\{(.*)\}(\.\.\.)?$")  # around an argument, and around several
 
 
 class Sections(TyperCommand):
@@ -39,7 +40,7 @@ class Sections(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Without the braces that typer puts around a required argument: nobody should type them."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """As it is written: examples must not be wrapped."""
