@@ -16,7 +16,7 @@ from equipoise.console.place import say
 @app.command(
     cls=Sections,
     epilog="""Examples:
-  equipoise probe runs/NAME            the three changes that are predicted to help most
+  equipoise probe runs/NAME            the three most promising changes
   equipoise probe runs/NAME --top 1""",
 )
 def probe(
