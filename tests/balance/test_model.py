@@ -105,3 +105,9 @@ def test_rows_of_a_node_are_as_old_as_its_weights():
 def test_a_slow_link_and_a_fast_one_carry_a_block_at_once():
     ring = replace(RING, max_lag=0, nodes=(Node(actors=4, cores=4, version_s=0.8),), home_version_s=0.8)
     assert predict(ring).steps_per_s == pytest.approx(400 / (0.8 + 0.1 + 0.05), rel=0.05)
+
+
+def test_work_that_takes_no_time_ends():
+    """A model that is asked while a run goes on must answer, whatever it is given."""
+    nothing = Work(cpu_s=0.0)
+    assert rate(actors=(nothing,) * 4, learn=(nothing,), max_lag=1) > 1e6

@@ -78,14 +78,14 @@ def blocks_of_batch(program: Program) -> int:
 def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
     """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps meanwhile."""
     asleep = min(max(one.asleep, 0.0), one.worked)
-    return Work(cpu_s=(one.worked - asleep) / pieces, sleep_s=(asleep + waits) / pieces)
+    return Work(cpu_s=max(one.worked - asleep, 0.0) / pieces, sleep_s=max(asleep + waits, 0.0) / pieces)
 
 
 def _learn(one: Shares, sums: float, threads: int) -> Work:
     """A learner's part of a batch. How long it waits for the others' parts of sums follows from theirs, but for ``sums``."""
     asleep = max(one.asleep - one.spent("all-reduce"), 0.0)
     works = max(one.worked - max(one.asleep, one.spent("all-reduce")), 0.0)
-    return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + sums, threads=threads)
+    return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + max(sums, 0.0), threads=threads)
 
 
 def changed(known: Calibrated, program: Program) -> Ring:

@@ -21,6 +21,7 @@ EVENTS = 60_000  # most of a prediction: about a quarter of a second
 WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
 MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
 BLOCKS = 3
+LEAST_S = 1e-6  # of a piece of work
 LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 
@@ -178,7 +179,7 @@ class _Run:
         version, fetched = self._version, self._fetched
         enough = False
         while went and not enough:
-            went = self._until(self._version + together, None)
+            went = self._until(self._version + together, simulation.events + events)
             each = min(b - a for a, b in zip(blocks, self._blocks, strict=True))
             long = simulation.now - at >= LOSSES * max(
                 (node.lost_s + node.back_s for node in ring.nodes if node.lost_s), default=0
@@ -201,13 +202,11 @@ class _Run:
             fetches_per_s=(self._fetched - fetched) / span,
         )  # fmt: skip
 
-    def _until(self, version: int, events: int | None) -> bool:
-        """Simulate until this version, or for so many events -> can it go on?"""
-        while self._version < version:
+    def _until(self, version: int, events: int) -> bool:
+        """Simulate until this version, or until so many events -> can it go on?"""
+        while self._version < version and self._simulation.events <= events:
             if not self._simulation.step():
                 return False
-            if events is not None and self._simulation.events > events:
-                break
         return True
 
     def _deal(self, sequences: Sequence[int] | range) -> None:
@@ -218,8 +217,8 @@ class _Run:
     def _works(self, work: Work, share: float, clock: _Clock, cores: Cores | None = None) -> Process:
         """Do a share of this work, on the cores of home or of another machine, and elsewhere."""
         began = self._simulation.now
-        if work.cpu_s > 0.0:
-            yield Use(cores or self._cores, work.cpu_s * share, work.threads)
+        # Time passes with all work: processes that need none would go on for ever at one moment.
+        yield Use(cores or self._cores, max(work.cpu_s * share, LEAST_S), work.threads)
         clock.preempted += self._simulation.now - began - work.cpu_s * share
         if work.sleep_s > 0.0:
             yield work.sleep_s * share
