@@ -246,7 +246,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A --xyzzy", "equipoise train: no such option '--xyzzy'. See 'equipoise train --help'."),
         ("train A -z", "equipoise train: no such option '-z'; did you mean '-"),
         ("train A B", "equipoise train: got unexpected extra argument"),
-        ("train A --actors two", "equipoise train: --actors: expected a whole number, got 'two'"),
+        ("train A --actors two", "equipoise train: --actors: expected a whole number or auto, got 'two'"),
         ("train A --stop-at high", "equipoise train: --stop-at: expected a number or none, got 'high'"),
         ("evaluate A --episodes 1.5", "equipoise evaluate: --episodes: expected a whole number, got '1.5'"),
         ("train A --seed", "equipoise train: option '--seed' requires an argument."),
@@ -261,7 +261,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ),
         ("resume A --stepz 3", "resume: no such option '--stepz'; did you mean '--steps'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See"),
-        ("sac A", "equipoise: no such command 'sac'; valid: algorithms, chaos, check, collect, completion, envs,"),
+        ("sac A", "equipoise: no such command 'sac'"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )

@@ -55,7 +55,7 @@ def test_options_are_read_like_those_of_the_command_line() -> None:
     assert learning(made)["main"].unroll == 8 and type(made.evaluation.stop_at) is float
     assert api.program("CartPole-v1", steps=np.int64(2048), device="cpu").schedule.steps == 2048
     for wrong, said in (
-        ({"actors": "two"}, "actors: expected a whole number, got 'two'"),
+        ({"actors": "two"}, "actors: expected a whole number or auto, got 'two'"),
         ({"steps": [1]}, "steps: expected a whole"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -89,7 +89,7 @@ def test_json_holds_every_field():
     ("path", "value", "message"),
     [
         (["placement", "actorz"], 1, r"program.placement: unknown key 'actorz'; did you mean 'actors'\?"),
-        (["placement", "actors"], "two", "program.placement.actors: expected a whole number, got 'two'"),
+        (["placement", "actors"], "two", "program.placement.actors: expected a whole number or auto, got 'two'"),
         (["placement", "actors"], True, "program.placement.actors: expected a whole number, got True"),
         (["placement", "actors"], 1.5, "program.placement.actors: expected a whole number, got 1.5"),
         (["placement", "inference"], "locale", r"one of 'local', 'central', got 'locale' \(did you mean 'local'\?\)"),
