@@ -44,11 +44,14 @@ def sizes(draw: random.Random) -> tuple[int, int, int]:
     return draw.choice([2, 4, 8]), draw.choice([4, 8, 16]), draw.choice([8, 16, 32])
 
 
-def impala(actors: int, envs: int, unroll: int, batch: int, lag: object, env: str, algorithm: str, more: str = "") -> str:
-    learn = f"--set algorithm.hidden=[16] {algorithm}"
+def impala(actors: int, envs: int, unroll: int, lag: object, *more: str, **costs: float) -> str:
+    """The options of a run whose env or algorithm has these ``costs``."""
+    planted = " ".join(
+        f"--set {'algorithm' if name.endswith('_us') else 'env'}.{name}={cost:.5g}" for name, cost in costs.items()
+    )
     return (
         f"outside.planted:Slow --algorithm outside.planted:SlowIMPALA --actors {actors} --envs-per-actor {envs} "
-        f"--unroll {unroll} --batch {batch} --max-lag {lag} {env} {learn} {more}"
+        f"--unroll {unroll} --batch {actors * envs} --max-lag {lag} --set algorithm.hidden=[16] {planted} {' '.join(more)}"
     )
 
 
@@ -57,26 +60,16 @@ def sampling(draw: random.Random) -> Setup:
     step_s = draw.uniform(0.004, 0.02)
     rate = actors * envs / step_s
     learn_us = draw.uniform(0.05, 0.3) / rate * 1e6
-    return Setup(
-        cause="sampling", expected=("Sampling-bound",), rate=rate,
-        options=impala(
-            actors, envs, unroll, actors * envs, draw.choice([1, 2, "none"]), f"--set env.sleep_s={step_s:.5f}",
-            f"--set algorithm.learn_us={learn_us:.1f}",
-        ),
-    )  # fmt: skip
+    options = impala(actors, envs, unroll, draw.choice([1, 2, "none"]), sleep_s=step_s, learn_us=learn_us)
+    return Setup(cause="sampling", expected=("Sampling-bound",), rate=rate, options=options)
 
 
 def learning(draw: random.Random) -> Setup:
     actors, envs, unroll = sizes(draw)
     step_s = draw.uniform(0.002, 0.006)
     rate = actors * envs / step_s * draw.uniform(0.15, 0.5)
-    return Setup(
-        cause="learning", expected=("Learning-bound",), rate=rate,
-        options=impala(
-            actors, envs, unroll, actors * envs, draw.choice([1, 2, "none"]), f"--set env.sleep_s={step_s:.5f}",
-            f"--set algorithm.learn_us={1e6 / rate:.1f}",
-        ),
-    )  # fmt: skip
+    options = impala(actors, envs, unroll, draw.choice([1, 2, "none"]), sleep_s=step_s, learn_us=1e6 / rate)
+    return Setup(cause="learning", expected=("Learning-bound",), rate=rate, options=options)
 
 
 def lockstep(draw: random.Random) -> Setup:
@@ -84,49 +77,33 @@ def lockstep(draw: random.Random) -> Setup:
     step_s = draw.uniform(0.004, 0.02)
     rate = actors * envs / step_s
     learn_us = draw.uniform(0.5, 1.5) / rate * 1e6
-    return Setup(
-        cause="lockstep", expected=("Lockstep",), rate=1 / (1 / rate + learn_us / 1e6),
-        options=impala(
-            actors, envs, unroll, actors * envs, 0, f"--set env.sleep_s={step_s:.5f}",
-            f"--set algorithm.learn_us={learn_us:.1f}",
-        ),
-    )  # fmt: skip
+    options = impala(actors, envs, unroll, 0, sleep_s=step_s, learn_us=learn_us)
+    return Setup(cause="lockstep", expected=("Lockstep",), rate=1 / (1 / rate + learn_us / 1e6), options=options)
 
 
 def straggler(draw: random.Random) -> Setup:
     _, envs, unroll = sizes(draw)
     actors, step_s, behind = draw.choice([4, 8]), draw.uniform(0.002, 0.005), 20
     rate = actors * envs / step_s
-    rest = (actors, envs, unroll, actors * envs, draw.choice([1, 2]))
-    learn = f"--set algorithm.learn_us={0.2 / rate * 1e6:.1f}"
-    return Setup(
-        cause="straggler", expected=("Straggler",), rate=rate / behind,
-        options=impala(*rest, f"--set env.sleep_s={step_s:.5f} --set env.behind={behind}", learn),
-        mended=impala(*rest, f"--set env.sleep_s={step_s:.5f}", learn),
-    )  # fmt: skip
+    run, learn_us = (actors, envs, unroll, draw.choice([1, 2])), 0.2 / rate * 1e6
+    options = impala(*run, sleep_s=step_s, learn_us=learn_us, behind=behind)
+    mended = impala(*run, sleep_s=step_s, learn_us=learn_us)
+    return Setup(cause="straggler", expected=("Straggler",), rate=rate / behind, options=options, mended=mended)
 
 
 def inference(draw: random.Random) -> Setup:
     _, envs, unroll = sizes(draw)
     actors, step_s = draw.choice([4, 8]), draw.uniform(0.002, 0.004)
     rate = actors * envs / step_s * draw.uniform(0.15, 0.4)
-    return Setup(
-        cause="inference", expected=("Inference-bound",), rate=rate,
-        options=impala(
-            actors, envs, unroll, actors * envs, draw.choice([1, 2]), f"--set env.sleep_s={step_s:.5f}",
-            f"--set algorithm.act_us={1e6 / rate:.1f}", "--inference central",
-        ),
-    )  # fmt: skip
+    options = impala(actors, envs, unroll, draw.choice([1, 2]), "--inference central", sleep_s=step_s, act_us=1e6 / rate)
+    return Setup(cause="inference", expected=("Inference-bound",), rate=rate, options=options)
 
 
 def cores(draw: random.Random) -> Setup:
     _, envs, unroll = sizes(draw)
     actors, work_s = draw.choice([4, 8]), draw.uniform(0.002, 0.006)
-    rate = envs / work_s
-    return Setup(
-        cause="cores", expected=("CPU-bound",), rate=rate, pinned=True,
-        options=impala(actors, envs, unroll, actors * envs, draw.choice([1, 2]), f"--set env.work_s={work_s:.5f}", ""),
-    )  # fmt: skip
+    options = impala(actors, envs, unroll, draw.choice([1, 2]), work_s=work_s)
+    return Setup(cause="cores", expected=("CPU-bound",), rate=envs / work_s, options=options, pinned=True)
 
 
 def limiter(draw: random.Random) -> Setup:

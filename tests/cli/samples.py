@@ -1,8 +1,10 @@
-"""A program, reports and a summary as a run would give them."""
+"""A program, reports and a summary as a run would give them, and a short run."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from equipoise import api
 from equipoise.balance.shares import Shares
 from equipoise.programs.fields import alter
 from equipoise.record.report import Evaluation, Report
@@ -49,6 +51,17 @@ def report(**fields: Any) -> Report:
 def evaluation(**fields: Any) -> Evaluation:
     given: dict[str, Any] = {"mean": 487.25, "std": 20.1, "episodes": 20, "env_steps": 120_000, "version": 3}
     return Evaluation(**(given | fields))
+
+
+def short_run(out: Path, *, steps: int, max_lag: int) -> Path:
+    """A run of IMPALA on ``process`` with some records, for commands that read what workers measured."""
+    made = api.train(
+        "CartPole-v1", "impala", steps=steps, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=max_lag, recipe=False,
+        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
+    )  # fmt: skip
+    for _ in made:
+        pass
+    return out
 
 
 def summary(**fields: Any) -> dict[str, Any]:

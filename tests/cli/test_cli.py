@@ -261,7 +261,8 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ),
         ("resume A --stepz 3", "resume: no such option '--stepz'; did you mean '--steps'?"),
         ("trian A", "equipoise: no such command 'trian'; did you mean 'train'? See"),
-        ("sac A", "equipoise: no such command 'sac'"),
+        ("sac A", "equipoise: no such command 'sac'; it is an algorithm: 'train ENV --algorithm sac'. See"),
+        ("zzz A", "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, completion, envs,"),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],
 )

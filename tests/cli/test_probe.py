@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-import equipoise as eq
 from equipoise.api import probing
 from equipoise.balance.remedies import Remedy
 from equipoise.cli import app
 from equipoise.errors import WorkerFailed
 from equipoise.run.measure import Raced
+from tests.cli.samples import short_run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -18,14 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A short run in lockstep, which a lag would help."""
-    out = tmp_path_factory.mktemp("runs") / "run"
-    made = eq.train(
-        "CartPole-v1", "impala", steps=12_000, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=0, recipe=False,
-        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
-    )  # fmt: skip
-    for _ in made:
-        pass
-    return out
+    return short_run(tmp_path_factory.mktemp("runs") / "run", steps=12_000, max_lag=0)
 
 
 def remedy(change, gain):

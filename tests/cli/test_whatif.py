@@ -12,6 +12,7 @@ import equipoise as eq
 from equipoise.cli import app
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
+from tests.cli.samples import short_run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -19,14 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A short run with a lag of 1, whose records are many."""
-    out = tmp_path_factory.mktemp("runs") / "run"
-    made = eq.train(
-        "CartPole-v1", "impala", steps=20_000, actors=2, envs_per_actor=8, unroll=8, batch=16, max_lag=1, recipe=False,
-        evaluate_episodes=0, tensorboard=False, settings=["algorithm.hidden=[16]"], out=out,
-    )  # fmt: skip
-    for _ in made:
-        pass
-    return out
+    return short_run(tmp_path_factory.mktemp("runs") / "run", steps=20_000, max_lag=1)
 
 
 def asked(*words):

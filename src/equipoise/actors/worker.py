@@ -6,7 +6,7 @@ from equipoise.actors.routed import RoutedAgent
 from equipoise.clock import Clock
 from equipoise.types import DealtEnv, StateReader, StateWriter, Tick
 
-PARTS = ("env", "reset", "write", "fetch", "act")  # "fetch": a place for an unroll, and the newest weights
+PARTS = ("env", "reset", "write", "fetch", "act")  # "fetch": the newest weights, once an unroll
 
 
 class ActorWorker:

@@ -51,9 +51,9 @@ def whatif(
     if not changes:
         found = remedies(known, allowed=check)
         return Prediction(measured=known.measured, now=known.outcome, asked=None, change=None, changes={}, remedies=found)
-    ring = changed(known, program)
+    asked_for = predict(changed(known, program))
     return Prediction(
-        measured=known.measured, now=known.outcome, asked=predict(ring), change=remedy(known, "", "", ring), changes=changes,
+        measured=known.measured, now=known.outcome, asked=asked_for, change=remedy(known, "", "", asked_for), changes=changes,
         remedies=(),
     )  # fmt: skip
 

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from equipoise.balance.calibrate import Calibrated, changed
-from equipoise.balance.model import Ring, predict
+from equipoise.balance.model import Outcome, Ring, predict
+from equipoise.balance.shares import BEHIND
 from equipoise.types import Placement, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
 MARGIN = 0.05  # of a prediction, and half of what the model was off for the run as it is
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
-SLOW = 2.0  # an actor is behind that takes so many times as long for a block as the usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ def remedies(known: Calibrated, *, allowed: Callable[[Program], object] = lambda
             ring = changed(known, program)
         except ValueError:
             continue
-        settings.append(remedy(known, change, costs, ring))
+        settings.append(remedy(known, change, costs, predict(ring)))
     mended = []
     if behind := _behind(known.ring):
         who = "actor " + " and ".join(map(str, behind[:3])) + ("" if len(behind) <= 3 else f" and {len(behind) - 3} more")
-        mended.append(remedy(known, f"{who} as fast as the others", "", _mended(known.ring, behind)))
+        mended.append(remedy(known, f"{who} as fast as the others", "", predict(_mended(known.ring, behind))))
     for change, costs, ring in machines(known.ring):
-        machine.append(remedy(known, change, costs, ring))
+        machine.append(remedy(known, change, costs, predict(ring)))
     return [*_ranked(mended), *_ranked(settings), *_ranked(machine)]
 
 
@@ -72,9 +72,9 @@ def advice(found: Sequence[Remedy]) -> str:
     return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (f" ({best.costs})" if best.costs else "")
 
 
-def remedy(known: Calibrated, change: str, costs: str, ring: Ring) -> Remedy:
-    """What this ring would gain."""
-    gain = predict(ring).steps_per_s / known.outcome.steps_per_s
+def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome) -> Remedy:
+    """What a change would gain that comes to this."""
+    gain = outcome.steps_per_s / known.outcome.steps_per_s
     off = min(MARGIN + abs(1.0 - known.fit) / 2, 1.0)
     return Remedy(
         change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
@@ -88,11 +88,12 @@ def cause(known: Calibrated) -> str:
     """
     ring = known.ring
     relieved = {
-        "servers": replace(ring, servers=tuple(work.times(0.5) for work in ring.servers)),
-        "learners": _faster(ring, learners=0.5),
-        "shards": _faster(ring, shards=0.5),
-        "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
-    }
+        "learners": _faster(ring, learners=0.5), "actors": replace(ring, actors=tuple(work.times(0.5) for work in ring.actors)),
+    }  # fmt: skip
+    if ring.servers:
+        relieved["servers"] = replace(ring, servers=tuple(work.times(0.5) for work in ring.servers))
+    if len(ring.learn) > ring.learners:
+        relieved["shards"] = _faster(ring, shards=0.5)
     if ring.max_lag is not None:
         relieved["lag"] = replace(ring, max_lag=max(2 * ring.max_lag, 2))
         if behind := _behind(ring):
@@ -104,7 +105,7 @@ def cause(known: Calibrated) -> str:
 
 def _behind(ring: Ring) -> list[int]:
     """The actors that take much longer for a block than the usual one."""
-    return [k for k, work in enumerate(ring.actors) if work.seconds >= SLOW * ring.usual.seconds]
+    return [k for k, work in enumerate(ring.actors) if work.seconds >= BEHIND * ring.usual.seconds]
 
 
 def _mended(ring: Ring, behind: Sequence[int]) -> Ring:

@@ -8,6 +8,7 @@ from typing import Literal
 
 Side = Literal["sampling", "learning", "keeping", "beside"]  # of the ring: "keeping" a replay's rows; "beside" it
 STATES = ("worked", "preempted", "starved", "blocked")
+BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from equipoise.balance.shares import Shares, add
+from equipoise.balance.shares import BEHIND, Shares, add
 
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 EARLY = "Too early to say", ""
-BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
 
 
 def verdict(

@@ -100,6 +100,10 @@ def _reason(error: Any) -> str:
         return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
+        from equipoise.programs.program import algorithm_names
+
+        if name in algorithm_names():
+            return f"no such command {name!r}; it is an algorithm: 'train ENV --algorithm {name}'."
         here = PEER_COMMANDS.get(name)
         return f"no such command {name!r}{f'; it is {here!r} here.' if here else hint(name, list(command.commands))}"
     extra = "unexpected extra argument" in message and command is not None and command.name == "train"

@@ -33,7 +33,7 @@ STARTING = "Starting: the workers are built, and the envs are reset for the firs
 NOTHING_YET = "Too early to say: no env was stepped."
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
-ADVICE_S = 10.0  # how often the model is asked what would help; it takes some hundredths of a second
+ADVICE_S = 10.0  # how often the model is asked what would help, unless that took more than a hundredth of it
 STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
 NOTHING = Record(
     version=0, at=0.0, lag_mean=0.0, lag_max=0, metrics={}, episodes=0, return_mean=None, length_mean=None, aborted=0, info={},
@@ -58,6 +58,7 @@ class Reporter:
         self._ended: float | None = None
         self._remedies: tuple[Remedy, ...] | None = None  # None: the model has nothing to go by
         self._cause: str | None = None  # what holds the run back by the model; None: nobody asked it yet
+        self._advice_s = ADVICE_S
         self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
         self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
         self._alarms = Alarms(alarming.limits(blue))
@@ -186,9 +187,10 @@ class Reporter:
         if self._first is None and not stats.phases and not self.settled:
             self._first = self._balance = shares
             self._advised = now, shares
-        if self._first is not None and not self.settled and now - self._advised[0] >= ADVICE_S:
+        if self._first is not None and not self.settled and now - self._advised[0] >= self._advice_s:
             then, self._advised = self._advised[1], (now, shares)
             self._ask_the_model(shares, then)
+            self._advice_s = max(ADVICE_S, 100 * (time.monotonic() - now))
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
