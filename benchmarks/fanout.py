@@ -1,29 +1,81 @@
-"""What large weights cost on the way to actors on several hosts: bytes into each host, and seconds for a version.
+"""What weights cost on the way to actors on several hosts: bytes into each host, and seconds until a version is there.
 
-    PYTHONPATH=. python benchmarks/fanout.py [--hidden 3500] [--versions 4] [--mbit 50]     # as root, on Linux
+    PYTHONPATH=. python benchmarks/fanout.py [--hidden 3500] [--versions 8] [--mbit 50] [--ray]     # as root, on Linux
+    PYTHONPATH=. python benchmarks/fanout.py --hidden 120 --versions 200 --mbit 0                 # 64 KB, links without a limit
 
 Home and four hosts, which are network namespaces with a link of so many Mbit/s each. Eight actors, two a host, in lockstep: so
 each version is used by all of them, and the bytes that the kernel counted into a host (``/proc/net/dev`` there), less those of
-a run with small weights, are those of that many versions. Seconds are those of a run's second half, for each version: all
-hosts get it, step, and send their rows, and the learner makes the next. Beside them is what the link alone needs for the size.
+a run with small weights, are those of that many versions. Seconds are from the moment at which the learner has published a
+version until it lies in the memory of a host, for all hosts and versions. Beside them: what the link alone needs, and with
+``--ray`` one ``ray.get`` of an object of that size by a node of Ray on the first host, three times.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import multiprocessing
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from harness import host, table
 
+from equipoise import tracing
 from equipoise.runtime.cluster.runtime import ClusterRuntime
+from equipoise.runtime.cluster.site import SiteEnd
 from tests.runtime.cables import Cabled, Cables, ip
-from tests.runtime.machines import blue_of, finish
+from tests.runtime.machines import blue_of, finish, run_site
 
 HOSTS, ACTORS = 4, 8
 SITES = {f"site {i}": [f"actor {2 * i}", f"actor {2 * i + 1}"] for i in range(HOSTS)}
+
+
+def stamped(folder: str, job: Any, lifeline: Any) -> None:
+    """A site that writes down when a version has come."""
+    came, begin = dict[int, float](), SiteEnd.__init__
+
+    def begins(self: Any, name: str, incarnation: int, link: Any, outbound: Any, stores: Any, *rest: Any, **more: Any) -> None:
+        for store in stores:
+            write = store.publish_bytes
+
+            def writes(version: int, data: Any, write: Any = write) -> None:
+                write(version, data)
+                came[version] = time.perf_counter()
+
+            store.publish_bytes = writes
+        begin(self, name, incarnation, link, outbound, stores, *rest, **more)
+
+    SiteEnd.__init__ = begins  # type: ignore[method-assign]
+    run_site(job, lifeline)
+    Path(folder, f"{job.name}.json").write_text(json.dumps(came))
+
+
+class Stamped(Cabled):
+    def __init__(self, cables: Cables, folder: Path) -> None:
+        super().__init__(cables)
+        self._folder = folder
+
+    def start(self, job: Any) -> None:
+        with self._cables.inside(int(job.name.split()[1])):
+            target = functools.partial(stamped, str(self._folder))
+            made = multiprocessing.get_context("spawn").Process(target=target, args=(job, self._lifeline), name=job.name)
+            made.start()
+        self.sites[job.name] = made
+
+
+def slow(cables: Cables, mbit: float) -> None:
+    """Let home send so many Mbit/s to each host."""
+    for name in cables._names:
+        if mbit:
+            limit = f"rate {mbit:g}mbit burst 64kb latency 400ms"
+            subprocess.run(["tc", "qdisc", "add", "dev", name, "root", "tbf", *limit.split()], check=True)
+        ip(f"-n {name} link set lo up")
 
 
 def received(name: str) -> int:
@@ -35,34 +87,72 @@ def received(name: str) -> int:
     return int(line.partition(":")[2].split()[0])
 
 
-def run(hidden: int, versions: int, mbit: float) -> tuple[list[int], float, int]:
-    """Bytes into each host, seconds for a version, and the bytes of one."""
+def run(hidden: int, versions: int, mbit: float) -> tuple[list[int], list[float], int]:
+    """Bytes into each host, seconds until a version was there for each host and version, and the bytes of one."""
     cables = Cables(HOSTS)
     try:
-        for name in cables._names:  # towards the host: what home sends
-            limit = f"rate {mbit:g}mbit burst 64kb latency 400ms"
-            subprocess.run(["tc", "qdisc", "add", "dev", name, "root", "tbf", *limit.split()], check=True)
-            ip(f"-n {name} link set lo up")
+        slow(cables, mbit)
         with tempfile.TemporaryDirectory() as folder:
-            rows = ACTORS * 2 * 8
+            place, rows = Path(folder, "run"), ACTORS * 2 * 8
             blue = blue_of(
-                Path(folder), "CartPole-v1", "impala", actors=ACTORS, batch=2 * ACTORS, steps=rows * versions,
-                checkpoint_every=0, settings=[f"algorithm.hidden={hidden},{hidden}"],
+                place, "CartPole-v1", "impala", actors=ACTORS, batch=2 * ACTORS, steps=rows * versions, checkpoint_every=0,
+                settings=[f"algorithm.hidden={hidden},{hidden}", "placement.trace_s=600"],
             )  # fmt: skip
-            runtime = ClusterRuntime(blue, Cabled(cables), SITES)
-            size, seen = sum(one.weights.nbytes for one in runtime._shared.policies.values()), dict[int, float]()
-            finish(runtime, lambda _: seen.setdefault(runtime.stats().version, time.monotonic()))
-        half = [at for version, at in sorted(seen.items()) if version >= versions // 2]
-        return [received(name) for name in cables._names], (half[-1] - half[0]) / max(len(half) - 1, 1), size
+            runtime = ClusterRuntime(blue, Stamped(cables, Path(folder)), SITES)
+            size = sum(one.weights.nbytes for one in runtime._shared.policies.values())
+            finish(runtime)
+            learner = next(one for one in tracing.read(Path(folder, tracing.FOLDER)) if one.kind == "learner")
+            ended = learner.rows[learner.rows[:, 0] == learner.parts.index("publish"), 2]
+            assert len(ended) == versions, f"{len(ended)} versions were published, not {versions}"
+            seconds = [
+                at - ended[int(version) - 1]
+                for name in SITES
+                for version, at in json.loads(Path(folder, f"{name}.json").read_text()).items()
+                if int(version) > 1  # at the first one everything is new
+            ]
+        return [received(name) for name in cables._names], seconds, size
     finally:
+        cables.close()
+
+
+def by_ray(size: int, mbit: float) -> list[float]:
+    """Seconds of one ``ray.get`` of so many bytes, three times, from home by a node on the first host."""
+    import ray
+
+    cables, port, program = Cables(1), 6400, str(Path(sys.executable).parent / "ray")
+    room = ["--object-store-memory", str(5 * size + 100_000_000), "--num-cpus", "1", "--include-dashboard", "false"]
+    try:
+        slow(cables, mbit)
+        home = [program, "start", "--head", "--node-ip-address", cables.address, "--port", str(port), *room]
+        subprocess.run(home, check=True, capture_output=True)
+        there = cables.address.rpartition(".")[0] + ".1"
+        node = [program, "start", "--address", f"{cables.address}:{port}", "--node-ip-address", there, *room[:-2]]
+        inside = ["ip", "netns", "exec", cables._names[0], *node, "--resources", '{"there": 1}']
+        subprocess.run(inside, check=True, capture_output=True)
+        ray.init(
+            address=f"{cables.address}:{port}", _node_ip_address=cables.address, log_to_driver=False, logging_level="ERROR"
+        )
+
+        def seconds(refs: Any) -> float:
+            began = time.perf_counter()
+            ray.get(refs[0])
+            return time.perf_counter() - began
+
+        get = ray.remote(num_cpus=0, resources={"there": 1})(seconds)
+        ray.get(get.remote([ray.put(b"")]))  # its worker begins
+        return [ray.get(get.remote([ray.put(np.random.default_rng(n).bytes(size))])) for n in range(3)]
+    finally:
+        ray.shutdown()
+        subprocess.run([program, "stop", "--force"], check=False, capture_output=True)
         cables.close()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=3500)
-    parser.add_argument("--versions", type=int, default=4)
-    parser.add_argument("--mbit", type=float, default=50.0)
+    parser.add_argument("--versions", type=int, default=8)
+    parser.add_argument("--mbit", type=float, default=50.0, help="0: no limit")
+    parser.add_argument("--ray", action="store_true", help="one ray.get beside it; Ray has to be installed")
     a = parser.parse_args()
     print(host(), flush=True)
     small, *_ = run(8, a.versions, a.mbit)
@@ -71,7 +161,14 @@ def main() -> int:
     print(table(["host", "bytes", "of versions x size"], [
         [f"host {i}", f"{one:,}", f"{share:.3f}"] for i, (one, share) in enumerate(zip(large, shares, strict=True))
     ]))  # fmt: skip
-    print(f"{size:,} bytes a version; {seconds:.1f} s for one, where the link alone needs {size * 8 / a.mbit / 1e6:.1f} s")
+    middle, late = np.percentile(seconds, [50, 95])
+    alone = f", where the link alone needs {size * 8 / a.mbit / 1e6:.2f} s" if a.mbit else ""
+    print(f"{size:,} bytes a version; there after {middle:.4f} s (median), {late:.4f} s (p95 of {len(seconds)}){alone}")
+    if a.ray:
+        got = by_ray(size, a.mbit)
+        print(
+            f"ray.get of {size:,} bytes: {', '.join(f'{one:.2f} s' for one in got)}; p95 / median: {late / np.median(got):.2f}"
+        )
     return 0
 
 
