@@ -19,7 +19,9 @@ CASES = {  # runners, envs each, rows of an optimiser step
     "cartpole": (2, 64, 2000),
     "halfcheetah": (2, 16, 1024),
     "pong": (1, 8, 512),
+    "sleepy": (16, 8, 640),
 }
+common.ENVS["sleepy"] = "CartPole-v1"
 parser = common.options(__doc__, CASES, runners=0, envs=0, batch=0, fragment=0)
 parser.add_argument("--algorithm", choices=["impala", "appo", "ppo"], default="impala")
 a = parser.parse_args()
@@ -36,6 +38,20 @@ def make_pong(config):
     return gym.wrappers.TransformObservation(env, lambda o: np.moveaxis(o, 0, -1).astype(np.float32) / 255.0, space)
 
 
+def make_sleepy(config):
+    """Each step sleeps for 10 ms, and a runner steps its envs in turn."""
+    import time
+
+    import gymnasium as gym
+
+    class Sleepy(gym.Wrapper):
+        def step(self, action):
+            time.sleep(0.01)
+            return super().step(action)
+
+    return Sleepy(gym.make("CartPole-v1"))
+
+
 def learner_parameters(algorithm):
     return dict(algorithm.learner_group._learner.module["default_policy"].named_parameters())
 
@@ -49,9 +65,10 @@ def main():
     from ray.tune.registry import register_env
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(num_cpus=max(8, a.runners + 1), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     window = common.Window(a)
     register_env("pong", make_pong)
+    register_env("sleepy", make_sleepy)
     net = dict(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=True, free_log_std=a.case == "halfcheetah")
     if a.case == "pong":
         filters = [[32, 8, 4, "valid"], [64, 4, 2, "valid"], [64, 3, 1, "valid"], [512, 7, 1, "valid"]]
@@ -63,7 +80,7 @@ def main():
     if a.fragment:
         sampling["rollout_fragment_length"] = a.fragment
     config = {"impala": IMPALAConfig, "appo": APPOConfig, "ppo": PPOConfig}[a.algorithm]()
-    config = config.environment("pong" if a.case == "pong" else common.ENVS[a.case]).env_runners(**sampling)
+    config = config.environment(a.case if a.case in ("pong", "sleepy") else common.ENVS[a.case]).env_runners(**sampling)
     config = config.rl_module(model_config=DefaultModelConfig(**net)).learners(num_learners=0).training(**one)
     config = config.debugging(seed=0, log_level="ERROR").reporting(min_time_s_per_iteration=0 if a.algorithm == "ppo" else 2)
     algorithm = config.build_algo()
