@@ -1,9 +1,9 @@
 """What weights cost on the way to actors on several hosts: bytes into each host, and seconds until a version is there.
 
     PYTHONPATH=. python benchmarks/fanout.py [--hidden 3500] [--versions 8] [--mbit 50] [--ray]     # as root, on Linux
-    PYTHONPATH=. python benchmarks/fanout.py --hidden 120 --versions 200 --mbit 0                 # 64 KB, links without a limit
+    PYTHONPATH=. python benchmarks/fanout.py --hidden 86 --versions 200 --mbit 0 --hosts 1     # 64 KB, a link without a limit
 
-Home and four hosts, which are network namespaces with a link of so many Mbit/s each. Eight actors, two a host, in lockstep: so
+Home and ``--hosts`` hosts, which are network namespaces with a link of so many Mbit/s each. Two actors a host, in lockstep: so
 each version is used by all of them, and the bytes that the kernel counted into a host (``/proc/net/dev`` there), less those of
 a run with small weights, are those of that many versions. Seconds are from the moment at which the learner has published a
 version until it lies in the memory of a host, for all hosts and versions. Beside them: what the link alone needs, and with
@@ -32,8 +32,7 @@ from equipoise.runtime.cluster.site import SiteEnd
 from tests.runtime.cables import Cabled, Cables, ip
 from tests.runtime.machines import blue_of, finish, run_site
 
-HOSTS, ACTORS = 4, 8
-SITES = {f"site {i}": [f"actor {2 * i}", f"actor {2 * i + 1}"] for i in range(HOSTS)}
+A_HOST = 2  # actors
 
 
 def stamped(folder: str, job: Any, lifeline: Any) -> None:
@@ -87,18 +86,19 @@ def received(name: str) -> int:
     return int(line.partition(":")[2].split()[0])
 
 
-def run(hidden: int, versions: int, mbit: float) -> tuple[list[int], list[float], int]:
+def run(hosts: int, hidden: int, versions: int, mbit: float) -> tuple[list[int], list[float], int]:
     """Bytes into each host, seconds until a version was there for each host and version, and the bytes of one."""
-    cables = Cables(HOSTS)
+    cables, actors = Cables(hosts), A_HOST * hosts
+    sites = {f"site {i}": [f"actor {A_HOST * i + n}" for n in range(A_HOST)] for i in range(hosts)}
     try:
         slow(cables, mbit)
         with tempfile.TemporaryDirectory() as folder:
-            place, rows = Path(folder, "run"), ACTORS * 2 * 8
+            place, rows = Path(folder, "run"), actors * 2 * 8
             blue = blue_of(
-                place, "CartPole-v1", "impala", actors=ACTORS, batch=2 * ACTORS, steps=rows * versions, checkpoint_every=0,
+                place, "CartPole-v1", "impala", actors=actors, batch=2 * actors, steps=rows * versions, checkpoint_every=0,
                 settings=[f"algorithm.hidden={hidden},{hidden}", "placement.trace_s=600"],
             )  # fmt: skip
-            runtime = ClusterRuntime(blue, Stamped(cables, Path(folder)), SITES)
+            runtime = ClusterRuntime(blue, Stamped(cables, Path(folder)), sites)
             size = sum(one.weights.nbytes for one in runtime._shared.policies.values())
             finish(runtime)
             learner = next(one for one in tracing.read(Path(folder, tracing.FOLDER)) if one.kind == "learner")
@@ -106,7 +106,7 @@ def run(hidden: int, versions: int, mbit: float) -> tuple[list[int], list[float]
             assert len(ended) == versions, f"{len(ended)} versions were published, not {versions}"
             seconds = [
                 at - ended[int(version) - 1]
-                for name in SITES
+                for name in sites
                 for version, at in json.loads(Path(folder, f"{name}.json").read_text()).items()
                 if int(version) > 1  # at the first one everything is new
             ]
@@ -152,11 +152,12 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=3500)
     parser.add_argument("--versions", type=int, default=8)
     parser.add_argument("--mbit", type=float, default=50.0, help="0: no limit")
+    parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ray", action="store_true", help="one ray.get beside it; Ray has to be installed")
     a = parser.parse_args()
     print(host(), flush=True)
-    small, *_ = run(8, a.versions, a.mbit)
-    large, seconds, size = run(a.hidden, a.versions, a.mbit)
+    small, *_ = run(a.hosts, 8, a.versions, a.mbit)
+    large, seconds, size = run(a.hosts, a.hidden, a.versions, a.mbit)
     shares = [(one - other) / (a.versions * size) for one, other in zip(large, small, strict=True)]
     print(table(["host", "bytes", "of versions x size"], [
         [f"host {i}", f"{one:,}", f"{share:.3f}"] for i, (one, share) in enumerate(zip(large, shares, strict=True))

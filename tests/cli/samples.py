@@ -68,7 +68,7 @@ def summary(**fields: Any) -> dict[str, Any]:
     """As it is read back from summary.json."""
     return {
         "status": "completed", "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "wall_s": 72.3,
-        "steps_per_s": 2904.6, "printed": {}, "sites": {}, "refused": {}, "alarms": [],
+        "steps_per_s": 2904.6, "printed": {}, "sites": {}, "refused": {}, "alarms": [], "governor": None,
         "updates_per_s": 0.7, "episodes": 1203, "return_mean": 215.3, "info": {},
         "evaluation": {"mean": 487.25, "std": 20.1, "episodes": 20}, "best_evaluation": None, "lag": {"mean": 0.4, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},

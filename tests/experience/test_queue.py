@@ -168,3 +168,51 @@ def test_a_cancelled_slot_is_dealt_again_in_its_place() -> None:
 def test_a_batch_that_could_deadlock_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of envs_per_actor=2, got 3"):
         queue(batch=3)
+
+
+def test_an_actor_beyond_the_limit_reserves_nothing_until_it_is_lifted() -> None:
+    q, _ = queue(actors=3, batch=2, max_lag=2)
+    q.limit(2, None)
+    assert q.reserve(stream_ids(2, 2)) is None
+    assert q.reserve(stream_ids(1, 2)) is not None
+    q.limit(3, None)
+    assert q.reserve(stream_ids(2, 2)) is not None
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_a_limit_below_the_law_bounds_how_far_actors_are_ahead(lag: int) -> None:
+    q, plan = queue(actors=2, batch=4, max_lag=4)
+    q.limit(2, lag)
+    for _ in range(5):
+        taken = 0
+        while (slot := q.reserve(stream_ids(taken % 2, 2))) is not None:
+            q.commit(slot)
+            taken += 1
+        assert taken in (plan.per_batch * (lag + 1), plan.per_batch)  # at first, and after each batch
+        batch = q.sample(4)
+        assert batch is not None, "the oldest blocks are never withheld"
+        assert q.reserve(stream_ids(0, 2)) is None, "a batch in use is ahead, too"
+        q.finish(batch.keys)
+
+
+def test_the_oldest_block_may_be_taken_though_younger_ones_fill_the_limit() -> None:
+    """An actor died with the oldest; the others were one ahead of it."""
+    q, plan = queue(actors=2, batch=4, max_lag=2)
+    q.limit(2, 0)
+    assert q.reserve(stream_ids(0, 2)) is not None
+    younger = q.reserve(stream_ids(1, 2))
+    assert younger is not None
+    q.commit(younger)
+    q.cancel(stream_ids(0, 2))
+    q.limit(2, 0)
+    oldest = q.reserve(stream_ids(1, 2))
+    assert oldest is not None
+    q.commit(oldest)
+    assert q.sample(plan.batch) is not None
+
+
+@pytest.mark.parametrize("actors", [0, 3])
+def test_a_limit_that_no_queue_has_is_refused(actors: int) -> None:
+    q, _ = queue(actors=2)
+    with pytest.raises(ValueError, match=f"actors: expected 1 to 2, got {actors}"):
+        q.limit(actors, None)

@@ -41,7 +41,7 @@ def summary(**fields):
         "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}, "verdict": "Balanced.",
         "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
-        "failures": {}, "aborted": {}, "alarms": [],
+        "failures": {}, "aborted": {}, "alarms": [], "governor": None,
     }  # fmt: skip
     return given | fields
 
@@ -178,7 +178,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert set(SUMMARY_KEYS) == {
         "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
         "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
-        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms",
+        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms", "governor",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

@@ -15,6 +15,7 @@ from equipoise.programs.program import algorithm_class, algorithm_name, algorith
 from equipoise.programs.settings import out_of_range
 from equipoise.types import (
     ActingPrecision,
+    Balance,
     EnvFactory,
     Frozen,
     Inference,
@@ -87,6 +88,7 @@ def _run_problems(program: Program) -> list[str]:
         )
     if place.inference not in get_args(Inference):
         problems.append(f"placement.inference: expected one of {', '.join(get_args(Inference))}, got {place.inference!r}")
+    problems += _balance_problems(program)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", place.device):
         problems.append(f"placement.device: expected cpu, cuda or cuda:N, got {place.device!r}")
     if program.evaluation.stop_at is not None and math.isnan(program.evaluation.stop_at):
@@ -98,6 +100,26 @@ def _run_problems(program: Program) -> list[str]:
             "evaluation.stop_at: expected evaluation.episodes of at least 1, since the evaluated return decides, got 0"
         )
     return problems
+
+
+def _balance_problems(program: Program) -> list[str]:
+    """What cannot be changed while the run goes on."""
+    place, key = program.placement, "placement.balance"
+    if place.balance not in get_args(Balance):
+        return [f"{key}: expected one of {', '.join(get_args(Balance))}, got {place.balance!r}"]
+    if place.balance == "off" or not program.actors:
+        return []
+    if place.max_lag == 0:
+        return [f"{key}: expected off in lockstep, whose runs are the same to the bit, or max_lag of at least 1, got 'auto'"]
+    if place.least_actors > place.actors:
+        return [f"placement.least_actors: expected at most actors={place.actors}, got {place.least_actors}"]
+    if place.least_actors == place.actors and place.max_lag in (None, 1):
+        lag = "none" if place.max_lag is None else place.max_lag
+        return [
+            f"{key}: expected something to change, such as more actors than least_actors={place.least_actors} or "
+            f"max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
+        ]
+    return []
 
 
 def _learners_problems(program: Program) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, Text
+from equipoise.types import Program
 
 MOST_NOTES = 200  # of a run
 STARTING = "Starting: the workers are built, and the envs are reset for the first time."
@@ -61,6 +62,7 @@ class Reporter:
         self._advice_s = ADVICE_S
         self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
         self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
+        self._program, self._paused = blue.program, frozenset[str]()  # as it runs at the moment; the workers that do not
         self._alarms = Alarms(alarming.limits(blue))
         self._alarms_before: list[dict[str, Any]] = []  # raised before the checkpoint that this goes on from
         self._notes: list[str] = []
@@ -80,6 +82,10 @@ class Reporter:
     def hopeless(self) -> bool:
         """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not count."""
         return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
+
+    def govern(self, program: Program, paused: Collection[str]) -> None:
+        """From now on the run is like this Program, and these workers do nothing."""
+        self._program, self._paused = program, frozenset(paused)
 
     def failed(self, error: Exception) -> None:
         """Note what ends the run, where that is an alarm: an update that was not finite."""
@@ -248,7 +254,7 @@ class Reporter:
             usage={name: one._asdict() for name, one in stats.usage.items()},
             info=r.info,
         )
-        for alarm in self._alarms.look(alarming.moment(report, stats)):
+        for alarm in self._alarms.look(alarming.moment(report, stats, self._paused)):
             self.note(f"warning: {alarm.text}")
         return replace(report, alarms=tuple(self._alarms.raised))
 
@@ -278,18 +284,26 @@ class Reporter:
         """Look for what would help, by what was measured since ``then``."""
         if self._on != "process":  # one thread has no balance, and of several machines the model knows nothing
             return
-        since = {name: _less(shares[name], then[name]) for name in shares}
-        known = calibrate(self._blue.program, since, cores=usable())
+        if self._paused and self._blue.replays:  # a round still has a block of each of them, which the model does not know
+            return
+        since = {name: _less(shares[name], then[name]) for name in shares if name not in self._paused}
+        known = calibrate(self._program, since, cores=usable())
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=check)), remedies.cause(known)
 
     def _verdict(self, balance: dict[str, Shares]) -> str:
         return verdict(
-            balance, max_lag=self._blue.program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
+            {name: one for name, one in balance.items() if name not in self._paused},
+            max_lag=self._program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
             offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
             paid=None if not self._blue.replays else self._blue.pace.updates, envs=self._blue.program.placement.envs_per_actor,
             advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
         )  # fmt: skip
+
+    def _governed(self) -> dict[str, Any] | None:
+        """How many actors acted last, and the bound on lag of then; None where nothing is changed meanwhile."""
+        place = self._program.placement
+        return {"actors": place.actors, "max_lag": place.max_lag} if place.balance == "auto" else None
 
     def _acting(self) -> dict[str, Any]:
         """How actors act, by policy, and what rounded weights change, as it was last measured."""
@@ -330,6 +344,7 @@ class Reporter:
             "rows": dict(stats.rows),
             "notes": self._notes,
             "alarms": self._all_alarms(),
+            "governor": self._governed(),
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},

@@ -28,6 +28,7 @@ from equipoise.run import choice, recorded_rows
 from equipoise.run.attempt import Attempt
 from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
+from equipoise.run.governing import Governing, check_balance
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, promise, schedules_over
@@ -72,6 +73,7 @@ class Run:
         ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
         """
         check(program := usual(program))
+        check_balance(program, on)
         self._processes = on != "serial"  # of their own for the workers
         self._nodes, place = nodes, program.placement
         self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
@@ -109,6 +111,7 @@ class Run:
             forward=choice.forward_of(blue, forward), logs=self._files.logs,
         )  # fmt: skip
         self._inbox: deque[Message] = deque()
+        self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Keeping(self._blue, self._files)
         self._save = self._keeping.asked
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
@@ -128,11 +131,14 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        return self._save.reports.popleft() if self._save.reports else self._next()
+        if (report := self._save.reports.popleft() if self._save.reports else self._next()) is None:
+            raise StopIteration
+        return report
 
-    def _next(self) -> Report:
-        report = next(self._reports)
-        self._known = self._known.after(report)
+    def _next(self) -> Report | None:
+        """The next report; None where the run is over."""
+        if (report := next(self._reports, None)) is not None:
+            self._known = self._known.after(report)
         return report
 
     def save(self) -> Path:
@@ -144,19 +150,12 @@ class Run:
         if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
             raise RuntimeError("save: expected a call between two reports, got one from within, or from another thread")
         self._save.begin()
-        while self._save.result is None and (report := self._drawn()) is not None:
+        while self._save.result is None and (report := self._next()) is not None:
             if report.recorded or report.notes or report.evaluation is not None:
                 self._save.reports.append(report)
         if isinstance(self._save.result, str):
             raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._save.result}")
         return self._save.result or self._files.whole_checkpoint(self._damaged).path
-
-    def _drawn(self) -> Report | None:
-        """The next report; None where the run is over."""
-        try:
-            return self._next()
-        except StopIteration:
-            return None
 
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
@@ -286,6 +285,7 @@ class Run:
                 except WorkerFailed as error:
                     interrupt.check()
                     attempt = self._again(attempt, error)
+                self._governing.look(attempt, disturbed=attempt.evaluations.running or self._keeping.writing)
                 interrupt.eager = interrupt.eager and attempt.runtime.stats().taken == 0
                 while self._inbox:
                     if (report := self._handle(self._inbox.popleft(), attempt)) is not None:

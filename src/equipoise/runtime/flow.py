@@ -18,6 +18,13 @@ from equipoise.types import learning
 from equipoise.workers.shared import Shared
 
 
+def limit(blue: Blueprint, shared: Shared, actors: int, max_lag: int | None) -> None:
+    """Let so many actors begin unrolls from now on, the first of each learner's, and rows grow no older than ``max_lag``."""
+    groups = actors * blue.program.placement.halves
+    for queue in shared.queues.values():
+        queue.limit(-(-groups // len(shared.queues)), max_lag)
+
+
 def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
     """Histograms since the run began or was resumed, with the bins of ``EDGES``; {} before a learner has used anything.
 

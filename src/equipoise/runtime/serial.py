@@ -15,7 +15,7 @@ import torch
 from equipoise import phases
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.memory import keep_freed
-from equipoise.runtime import build
+from equipoise.runtime import build, flow
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.board import Meter
 from equipoise.runtime.cut import CutCoordinator
@@ -172,6 +172,10 @@ class SerialRuntime:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=False)
         return replace(now, usage=self._usages({DRIVER: os.getpid()}), gpus=self._gpus())
+
+    def limit(self, actors: int, max_lag: int | None) -> None:
+        """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
+        flow.limit(self._blue, self._shared, actors, max_lag)
 
     def weights(self, policy: str) -> WeightStore:
         """A policy's versions, for a reader."""

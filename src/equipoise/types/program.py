@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
-from equipoise.types.rows import ActingPrecision, Inference, OnNonfinite, Precision
+from equipoise.types.rows import ActingPrecision, Balance, Inference, OnNonfinite, Precision
 
 if TYPE_CHECKING:
     pass
@@ -201,6 +201,17 @@ class Placement:
         ),
         Flag(WHERE, "K|none"),
     ] = 0
+    balance: Annotated[
+        Balance,
+        Help(
+            "auto: while the run goes on, fewer actors act and rows grow less old where that is as fast, and more where it is "
+            "faster; actors and max_lag are the limits."
+        ),
+        Live,
+        Flag(WHERE, "off|auto"),
+        FREE,
+    ] = "off"
+    least_actors: Annotated[Count, Help("Actors that act at least."), Read("balance", "auto"), FREE] = 1
     learners: Annotated[
         Count,
         Help("Learners that share each batch, with actors of their own."),

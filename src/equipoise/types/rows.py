@@ -21,6 +21,7 @@ Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "bf16"]
 On = Literal["serial", "process", "ray"]  # in one thread, in processes of one machine, over the machines of a cluster
 Inference = Literal["local", "central"]
+Balance = Literal["off", "auto"]
 ActingPrecision = Literal["fp32", "bf16", "int8"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 

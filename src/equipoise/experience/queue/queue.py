@@ -78,6 +78,7 @@ class Plan:
             "next": ArraySpec((1,), "int64"),  # ordered: the first block of the next batch, written by the learner
             "stepped": ArraySpec((self.blocks,), "float64"),  # the mean time of a block's env steps; written by its actor
             "loop": ArraySpec((len(EDGES["loop"]) + 1,), "float64"),  # blocks by their age once learned from; by the learner
+            "limits": ArraySpec((2,), "int64"),  # actors that may reserve, blocks ahead; 0: all. Written by the driver
         }
         self.nbytes = tree.nbytes(self.specs)
         self.row_nbytes = tree.nbytes(group) / (unroll * self.width * self.columns)  # of one stream, about
@@ -107,6 +108,7 @@ class Queue:
         self._word = self._tokens.word
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
         self._restarted, self._stepped, self._loop = views["restarted"], views["stepped"], views["loop"]
+        self._limits = views["limits"]
         self._begun: dict[int, float] = {}  # when a block was reserved in this process, by its place
         per_group = self._plan.width // self._plan.block
         self._groups = list(views["groups"].values())
@@ -132,7 +134,10 @@ class Queue:
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
         """A slot for each policy of one actor (any of its streams say which), or None while the learner holds all places."""
-        sequence = self._tokens.take(self._plan.actor(streams))
+        actor = self._plan.actor(streams)
+        if self._limits[0] and not self._allowed(actor):
+            return None
+        sequence = self._tokens.take(actor)
         if sequence is None:
             return None
         place = sequence % self._plan.blocks
@@ -143,6 +148,22 @@ class Queue:
         slots[self._plan.first].keys[:, 1] = sequence
         self._begun[place] = perf_counter()
         return slots
+
+    def _allowed(self, actor: int) -> bool:
+        """May it reserve within the limits of the moment?
+
+        The blocks ahead are counted from the oldest one that is not finished, so who reserves that one is never refused, and
+        the ring cannot stand still. Actors look one after the other and take afterwards: the limit may be passed by a block
+        an actor, while the tokens keep the law whatever the limit says.
+        """
+        actors, ahead = self._limits.tolist()
+        if actor >= actors:
+            return False
+        if not ahead:
+            return True
+        sequences, status = np.divmod(self._word, 4)
+        free = sequences[status == FREE]
+        return bool(len(free)) and int(free.min()) < int(sequences.min()) + ahead
 
     def commit(self, slots: Mapping[str, Slot]) -> None:
         """Hand in complete slots: [T, B] rows, obs[T] included."""
@@ -160,6 +181,15 @@ class Queue:
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
 
     # ------------------------------------------------------------------------------------------------ the driver's side
+
+    def limit(self, actors: int, max_lag: int | None) -> None:
+        """Let only so many actors begin unrolls, and let rows grow no older than ``max_lag``, which is at most the plan's. The
+        other actors finish what they have begun, and wait.
+        """
+        if not 1 <= actors <= self._plan.actors:
+            raise ValueError(f"actors: expected 1 to {self._plan.actors}, got {actors}")
+        self._limits[1] = 0 if max_lag is None or not self._plan.ordered else self._plan.per_batch * (max_lag + 1)
+        self._limits[0] = actors
 
     def cancel(self, streams: Array) -> None:
         """Deal the open slots of a verified dead actor again; their rows count as inserted and dropped.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.experience.queue.queue import Queue
-from equipoise.runtime import build
+from equipoise.runtime import build, flow
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
@@ -104,6 +104,10 @@ class ProcessRuntime:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
         return replace(now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus())
+
+    def limit(self, actors: int, max_lag: int | None) -> None:
+        """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
+        flow.limit(self._blue, self._shared, actors, max_lag)
 
     def weights(self, policy: str) -> WeightStore:
         """A handle that reads a policy's versions."""

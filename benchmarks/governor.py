@@ -1,0 +1,107 @@
+"""``--balance auto`` from bad starts, beside the best of a grid of settings that stay.
+
+    .venv/bin/python benchmarks/governor.py [--cases crowded,sleeping] [--page docs/results/governor.md]
+
+A case has limits at which a run is slow, or wastes actors and lag. It is run with ``--balance auto`` for two minutes: steps/s
+are those of the second minute, in which changes are counted as well. The grid is of the same run with other numbers of actors
+and bounds on lag, for some seconds each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import host, markdown
+from matrix import OURS, trained
+
+HERE = Path(__file__).resolve().parent
+SECONDS, STATIC_S, STATIC_WARMUP_S = 60.0, 8.0, 8.0
+PLANTED = "outside.planted:Slow --algorithm outside.planted:SlowIMPALA --set algorithm.hidden=[16]"
+CASES = {  # the run, most actors, the largest lag
+    "crowded": ("CartPole-v1 --algorithm impala --envs-per-actor 4 --unroll 20 --batch 32", 16, 4),
+    "wide": ("CartPole-v1 --algorithm impala --envs-per-actor 32 --unroll 20 --batch 128", 8, 8),
+    "dqn": ("CartPole-v1 --algorithm dqn --envs-per-actor 4 --unroll 8 --batch 64", 8, 4),
+    "halfcheetah": ("HalfCheetah-v5 --algorithm ppo --envs-per-actor 4 --unroll 64 --batch 32", 8, 4),
+    "sleeping": (f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.02", 16, 4),
+    "slow learner": (
+        f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set algorithm.learn_us=800", 16, 8
+    ),
+}  # fmt: skip
+
+
+def rate(options: str, warmup: float, seconds: float) -> tuple[float, dict[str, Any], list[dict[str, Any]]]:
+    """Steps/s of a window, the summary, and the steps of the governor."""
+    with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
+        out, log = Path(folder) / "run", Path(folder) / "log"
+        words = [str(OURS), "train", *shlex.split(options), "--no-recipe", "--quiet", "--no-tensorboard", "--steps", "2000M"]
+        words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", "--on", "process", "--out", str(out)]
+        env = {"PYTHONPATH": f"{HERE}:{HERE.parent / 'src'}"}
+        first, last = trained(words, out, log, warmup=warmup, seconds=seconds, env=env)
+        file = out / "governor.jsonl"
+        steps = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        summary = json.loads((out / "summary.json").read_text())
+        return (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"]), summary, steps
+
+
+def grid(options: str, actors: int, lag: int) -> dict[tuple[int, int], float]:
+    counts = [n for n in (1, 2, 3, 4, 8, 16) if n <= actors]
+    found = {}
+    for count, bound in itertools.product(counts, (1, lag)):
+        found[count, bound], *_ = rate(f"{options} --actors {count} --max-lag {bound}", STATIC_WARMUP_S, STATIC_S)
+        print(f"  actors={count} max_lag={bound}: {found[count, bound]:,.0f}", flush=True)
+    return found
+
+
+def judged(case: str) -> list[str]:
+    options, actors, lag = CASES[case]
+    governed, summary, steps = rate(f"{options} --actors {actors} --max-lag {lag} --balance auto", SECONDS, SECONDS)
+    came = [one for one in steps if one["wall_s"] > SECONDS]
+    print(case, f"{governed:,.0f}", summary["governor"], f"{len(steps)} steps, {len(came)} of them late", flush=True)
+    still = grid(options, actors, lag)
+    best = max(still, key=lambda one: still[one])
+    return [
+        case, f"{still[actors, lag]:,.0f}", f"{governed:,.0f}", f"{governed / still[best]:.2f}",
+        f"{summary['governor']['actors']} of {actors}", f"{summary['governor']['max_lag']} of {lag}", str(len(steps)),
+        str(len(came)), f"{still[best]:,.0f} ({best[0]} actors, lag {best[1]})",
+    ]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES), metavar="A,B")
+    parser.add_argument("--page", type=Path)
+    a = parser.parse_args()
+    print(host(), flush=True)
+    rows = [judged(case) for case in a.cases.split(",")]
+    head = [
+        "case",
+        "steps/s at the limits",
+        "governed",
+        "of the best",
+        "actors",
+        "max lag",
+        "steps tried",
+        "after 60 s",
+        "best",
+    ]
+    said = (
+        "# The governor from bad starts\n\nWritten by `.venv/bin/python benchmarks/governor.py "
+        "--page docs/results/governor.md`. What the columns are: "
+        "[the benchmark](../../benchmarks/governor.py). "
+        f"On {host()['cpu']}, {host()['cores']} cores.\n\n{markdown(head, rows)}\n"
+    )
+    print(said)
+    if a.page:
+        a.page.write_text(said, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
