@@ -16,6 +16,7 @@ import argparse
 import functools
 import json
 import multiprocessing
+import socket
 import subprocess
 import sys
 import tempfile
@@ -115,11 +116,17 @@ def run(hosts: int, hidden: int, versions: int, mbit: float) -> tuple[list[int],
         cables.close()
 
 
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
+
+
 def by_ray(size: int, mbit: float) -> list[float]:
     """Seconds of one ``ray.get`` of so many bytes, three times, from home by a node on the first host."""
     import ray
 
-    cables, port, program = Cables(1), 6400, str(Path(sys.executable).parent / "ray")
+    cables, port, program = Cables(1), free_port(), str(Path(sys.executable).parent / "ray")
     room = ["--object-store-memory", str(5 * size + 100_000_000), "--num-cpus", "1", "--include-dashboard", "false"]
     try:
         slow(cables, mbit)
