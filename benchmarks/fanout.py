@@ -16,16 +16,20 @@ import argparse
 import functools
 import json
 import multiprocessing
+import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from harness import host, table
+from ray_machines import MARK, marked
 
 from equipoise import tracing
 from equipoise.runtime.cluster.runtime import ClusterRuntime
@@ -127,6 +131,9 @@ def by_ray(size: int, mbit: float) -> list[float]:
     import ray
 
     cables, port, program = Cables(1), free_port(), str(Path(sys.executable).parent / "ray")
+    mark = f"{MARK}={os.getpid()}.fanout"
+    os.environ[MARK] = mark.partition("=")[2]
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # "ray start --head" would want a token of its nodes
     room = ["--object-store-memory", str(5 * size + 100_000_000), "--num-cpus", "1", "--include-dashboard", "false"]
     try:
         slow(cables, mbit)
@@ -150,7 +157,10 @@ def by_ray(size: int, mbit: float) -> list[float]:
         return [ray.get(get.remote([ray.put(np.random.default_rng(n).bytes(size))])) for n in range(3)]
     finally:
         ray.shutdown()
-        subprocess.run([program, "stop", "--force"], check=False, capture_output=True)
+        for pid in set(marked(mark)) - {os.getpid()}:  # "ray stop" would end other clusters of this machine as well
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        del os.environ[MARK]
         cables.close()
 
 
