@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from equipoise import api
+from equipoise.api import training
 from equipoise.runtime.blueprint import Blueprint, blueprint
 from equipoise.runtime.cluster.placing import Cell, Cluster, Node, cells, check_inference, deal, placed, read_cluster
 from equipoise.workers.kind import crew
@@ -131,3 +133,24 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(given: Any, said: s
     with pytest.raises(ValueError) as caught:
         read_cluster(given)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("NoSuch-v1", {}, "NoSuch-v1"),
+        ("CartPole-v1", {"batch": 7}, "a multiple of envs_per_actor"),
+        ("CartPole-v1", {"out": "."}, "a new or an empty directory"),
+    ],
+)
+def test_what_needs_no_cluster_is_refused_before_one_is_begun(
+    env: str, options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connected(*_: Any) -> None:
+        raise AssertionError("a cluster takes 20 s")
+
+    monkeypatch.setattr(training, "connected", connected)
+    (tmp_path / "file").touch()
+    out = tmp_path if options.get("out") else tmp_path / "run"
+    with pytest.raises((ValueError, OSError), match=said):
+        api.train(env, "ppo", on="ray", **options | {"out": out})

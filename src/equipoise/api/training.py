@@ -29,9 +29,10 @@ from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import step_of
 from equipoise.run import choice
-from equipoise.run.choices import settled
+from equipoise.run.choices import settled, usual
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
+from equipoise.runtime import blueprint
 from equipoise.types import On, Placement, Program
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ def train(
     if weights is not None and what == "learner" and made.schedule.schedule_steps is None:
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
     made, chosen = settled(made, on=on, asked=asked, tell=tell)
+    local = None if out is None or url is not None else Path(out)
+    if on == "ray":  # to connect takes 20 s: what needs no cluster is found before
+        if local is not None and not or_resume:
+            paths.check_vacant(local)
+        check_program(usual(made))
+        blueprint.blueprint(usual(made), weights=weights, learner=what == "learner")
     nodes = connected(on, cluster or {})
     with _disconnected(nodes):
         if or_resume and held == "a beginning":
@@ -112,7 +119,7 @@ def train(
         return Run(
             made,
             on=on,
-            out=None if out is None or url is not None else Path(out),
+            out=local,
             weights=weights,
             learner=what == "learner",
             tensorboard=tensorboard,

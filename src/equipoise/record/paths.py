@@ -36,12 +36,17 @@ def make_default(program: Program) -> Path:
             return candidate
 
 
-def make(directory: Path) -> Path:
+def check_vacant(directory: Path) -> None:
+    """Refuse a directory that has something in it."""
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"{directory}: expected a directory to write the run into, got a file")
     if directory.is_dir() and (there := sorted(os.listdir(directory))):
         what = "one that holds a run" if RUN in there else f"one that holds {', '.join(there[:3])}"
         raise FileExistsError(f"{directory}: expected a new or an empty directory to write the run into, got {what}")
+
+
+def make(directory: Path) -> Path:
+    check_vacant(directory)
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
