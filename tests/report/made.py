@@ -11,6 +11,7 @@ from typing import Any
 import equipoise
 
 STATES = ("worked", "preempted", "starved", "blocked")
+CAUSES = ("Too early to say", "Sampling-bound", "Learning-bound")
 VERDICTS = (
     "Too early to say.",
     "Sampling-bound: the learner waits 60 % of the time for experience; add actors or envs per actor.",
@@ -59,11 +60,13 @@ def line(i: int, draw: random.Random, *, actors: int = 2, final: bool = False, *
     """Report ``i`` of a run: 1,000 env steps and two seconds each."""
     workers = {f"actor {n}": seconds("actor", "sampling", draw, 2.0) for n in range(actors)}
     workers |= {"learner": seconds("learner", "learning", draw, 2.0)}
+    said_so = 0 if i < 3 else 1 + i // 8 % 2
     evaluation = {"mean": 9.0 * i, "std": 3.0, "episodes": 20, "env_steps": 1000 * i - 100, "version": 10 * i}
     return {
         "wall_s": 2.0 * i, "env_steps": 1000 * i, "updates": 10 * i, "steps_per_s": 450.0 + 100 * draw.random(),
         "updates_per_s": 5.0, "return_mean": None if i < 2 else 20 + 10 * i * draw.random(), "lag_mean": draw.random(),
-        "lag_max": 1, "balance": workers, "verdict": VERDICTS[0 if i < 3 else 1 + i // 8 % 2], "notes": [],
+        "lag_max": 1, "balance": workers, "cause": CAUSES[said_so], "verdict": VERDICTS[said_so],
+        "notes": [],
         "metrics": {"entropy": 0.6 / i, "loss": math.sin(i)}, "info": {}, "final": final,
         "evaluation": evaluation if i % 5 == 0 else None, "lags": ages(draw), "usage": used(i, actors),
     } | said  # fmt: skip
@@ -86,7 +89,7 @@ def run(
         lines.append(lines[-1] | {"final": True})
     write_lines(place, lines)
     if summary:
-        keys = ("wall_s", "env_steps", "updates", "steps_per_s", "updates_per_s", "return_mean", "balance", "verdict")
+        keys = ("wall_s", "env_steps", "updates", "steps_per_s", "updates_per_s", "return_mean", "balance", "cause", "verdict")
         last = lines[-1] if lines else line(1, draw)
         told = {key: last[key] for key in keys} | {
             "status": "completed", "notes": [], "lag": {"mean": 0.5, "max": 1, **ages(draw)}, "best_evaluation": None,

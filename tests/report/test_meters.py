@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_bars_have_few_labels_and_the_last_of_them(count: int) -> None:
 
 
 def test_cores_and_memory_are_of_a_kind(tmp_path: Path) -> None:
-    lines = [made.line(i, made.random.Random(0), actors=3) for i in range(1, 11)]
+    lines = [made.line(i, random.Random(0), actors=3) for i in range(1, 11)]
     x, y = meters.cores_of(lines, "actor")
     assert x == [2.0 * i for i in range(2, 11)] and y == pytest.approx([1.5] * 9), "three actors have half of a core each"
     assert meters.memory_of(lines, "actor")[1] == [300.0] * 10

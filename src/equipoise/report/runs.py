@@ -17,7 +17,7 @@ from equipoise.histograms import EDGES
 from equipoise.record.directory import METRICS, RunDirectory
 from equipoise.record.listing import RunRow, directories, row
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import cause_of, read_reports
+from equipoise.record.report import read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.report.markup import clipped
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -39,7 +39,8 @@ HISTOGRAM = Each(COUNT, 200)  # counts by the upper ends of the bins
 BOTH: Schema = {  # what the page reads of a report and of a summary
     "wall_s": SECONDS, "env_steps": COUNT, "updates": COUNT, "steps_per_s": Maybe(REAL), "updates_per_s": Maybe(REAL),
     "return_mean": Maybe(REAL),
-    "balance": Each(SHARES), "verdict": Text(), "notes": Items(Text()), "evaluation": Maybe(EVALUATION), "sites?": SITES,
+    "balance": Each(SHARES), "cause": Text(), "verdict": Text(), "notes": Items(Text()),
+    "evaluation": Maybe(EVALUATION), "sites?": SITES,
     "alarms?": Items(ALARM), "remedies?": Items(REMEDY), "*": Anything(),
 }  # fmt: skip
 LINE: Schema = BOTH | {
@@ -80,6 +81,11 @@ class Told:
     @property
     def last(self) -> Mapping[str, Any]:
         return self.lines[-1]
+
+    @property
+    def cause(self) -> str:
+        """What holds the run back, of the same as ``verdict``."""
+        return str((self.summary or self.last)["cause"])
 
     @property
     def verdict(self) -> str:
@@ -162,13 +168,13 @@ class Group:
         return "" if n == 1 else f"{n} {'seeds' if len({str(one.row.seed) for one in self.runs}) == n else 'runs'}"
 
     def causes(self) -> Counter[str]:
-        return Counter(cause_of(one.verdict) for one in self.runs)
+        return Counter(one.cause for one in self.runs)
 
     @property
     def judged(self) -> Told:
-        """The first run whose verdict begins as most of them do."""
+        """The first run whose verdict has the cause that most of them have."""
         cause = self.causes().most_common(1)[0][0]
-        return next(one for one in self.runs if cause_of(one.verdict) == cause)
+        return next(one for one in self.runs if one.cause == cause)
 
     def balance(self) -> Mapping[str, Mapping[str, Any]]:
         return summed([one.balance for one in self.runs])
