@@ -32,7 +32,7 @@ WITHIN = 0.15  # of the measured gain
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     cause: str
-    expected: tuple[str, ...]  # the first word of the verdict
+    expected: tuple[str, ...]  # causes (equipoise/balance/verdict.py), one of which the run must name
     options: str
     rate: float  # steps/s, roughly: what the run's length is chosen by
     mended: str = ""  # the options without what was planted, where that is no setting
@@ -158,7 +158,7 @@ def judged(seed: int, seconds: float) -> dict[str, Any]:
     steps = max(int(one.rate * seconds), 2000)
     limit_s = 20 * seconds + 60
     rate, summary = run(one.options, steps, limit_s, pinned=one.pinned)
-    named = summary["verdict"].partition(":")[0]
+    named = summary["cause"]
     found: dict[str, Any] = {
         "seed": seed, "cause": one.cause, "named": named, "right": named in one.expected, "rate": rate,
         "verdict": summary["verdict"],

@@ -51,7 +51,7 @@ CASES = {"cartpole": ("CartPole-v1", 64), "pong": ("ALE/Pong-v5", 16)}  # env, e
 class Unmetered(Clock):
     """A clock whose marks an agent may still make, once an unroll."""
 
-    def lap(self, part: str) -> None: ...
+    def lap(self, part: str, then: str = "") -> None: ...
 
 
 class Bare(ActorWorker):

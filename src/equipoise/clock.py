@@ -43,8 +43,11 @@ class Clock:
         self._at = self._begun = perf_counter()  # the last mark, and the last beginning of a tick that is measured
         self._stands_for, self._skip = 1.0, 0  # ticks that this one stands for; that are still to be skipped, this one first
 
-    def begin(self) -> None:
-        """A tick begins: set a mark, and the time before it belongs to no part."""
+    def begin(self, then: str = "") -> None:
+        """A tick begins: set a mark, and the time before it belongs to no part.
+
+        ``then``: the part that comes next for certain, for profilers (``tracing.NvtxClock``).
+        """
         if self._skip > 1:
             self._skip -= 1
             return
@@ -53,8 +56,8 @@ class Clock:
         self._stands_for, self._skip = (float(EVERY), EVERY) if close else (1.0, 0)
         self._at = self._begun = now
 
-    def lap(self, part: str) -> None:
-        """Count the time since the last mark as this part, and set a mark."""
+    def lap(self, part: str, then: str = "") -> None:
+        """Count the time since the last mark as this part, and set a mark. ``then``: as for ``begin``."""
         if 0 < self._skip < EVERY:
             return
         now, number = perf_counter(), self.parts[part]

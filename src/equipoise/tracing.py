@@ -1,4 +1,4 @@
-"""The last parts of every worker's work, each from when to when: written while a run goes on, read by ``equipoise trace``.
+"""The parts of every worker's work as they come: the last ones in a file for ``equipoise trace``, or all for a profiler.
 
 A worker of a run with ``placement.trace_s`` has a ``TracedClock``, which also writes each part into a ring: a file of the run
 directory that is mapped into memory, one a worker. So it costs nothing where nobody asked, and the last seconds of a run that
@@ -44,10 +44,10 @@ class TracedClock(Clock):
         self._ring: Any = _mapped(file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size})
         self._began = self._at
 
-    def begin(self) -> None:
+    def begin(self, then: str = "") -> None:
         self._at = self._began = perf_counter()
 
-    def lap(self, part: str) -> None:
+    def lap(self, part: str, then: str = "") -> None:
         super().lap(part)
         self._note(part, self._began, self._at)
         self._began = self._at
@@ -62,6 +62,43 @@ class TracedClock(Clock):
         at = 1 + int(count) % self._size * 3
         ring[at], ring[at + 1], ring[at + 2] = self.parts[part], began, ended
         ring[0] = count + 1.0
+
+
+class NvtxClock(Clock):
+    """A clock that also shows the parts to NVIDIA's profilers, by names such as "learner/loss".
+
+    NVTX names a range where it begins and a clock names a part where it ends. So a part is a range where it was said to come
+    next (``then``), and elsewhere a mark at its end.
+    """
+
+    __slots__ = ("_nvtx", "_open", "_range", "_title")
+
+    def __init__(self, parts: Sequence[str], seconds: Any, counts: Any, *, nvtx: Any, title: str) -> None:
+        """``nvtx``: the module ``torch.cuda.nvtx``."""
+        super().__init__(parts, seconds, counts)
+        self._nvtx, self._title, self._open, self._range = nvtx, title, "", 0
+
+    def begin(self, then: str = "") -> None:
+        self._turn(then)
+        super().begin()
+
+    def lap(self, part: str, then: str = "") -> None:
+        super().lap(part)
+        if self._open != part:
+            self._nvtx.mark(f"{self._title}/{part}")
+        self._turn(then)
+
+    def add(self, part: str, seconds: float) -> None:
+        super().add(part, seconds)
+        self._nvtx.mark(f"{self._title}/{part}")
+
+    def _turn(self, then: str) -> None:
+        """End the range that is open, and begin that of the part that comes next. Ranges of workers of one thread may cross."""
+        if self._open:
+            self._nvtx.range_end(self._range)
+        self._open = then
+        if then:
+            self._range = self._nvtx.range_start(f"{self._title}/{then}")
 
 
 def _mapped(file: Path, said: dict[str, Any]) -> Any:

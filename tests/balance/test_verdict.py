@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise.balance.shares import STATES, Shares, add
+from equipoise.balance.verdict import Verdict
 from equipoise.balance.verdict import verdict as verdict_of
 
 
@@ -19,13 +20,13 @@ SIDES = {"actor": "sampling", "inference": "sampling", "learner": "learning", "s
 
 
 def verdict(balance, **options):
-    """The verdict on workers whose names say what they are."""
+    """The sentence on workers whose names say what they are."""
 
     def placed(name, of):
         kind = name.split()[0]
         return replace(of, kind=kind, side=SIDES.get(kind, "beside"), serves=kind == "inference")
 
-    return verdict_of({name: placed(name, of) for name, of in balance.items()}, **options)
+    return verdict_of({name: placed(name, of) for name, of in balance.items()}, **options).sentence
 
 
 BUSY = shares(worked=10)
@@ -260,12 +261,27 @@ def test_names_say_nothing():
         "learner 7": replace(BUSY, side="sampling"), "actor": replace(shares(worked=5, starved=5), side="learning"),
         "shard 3": replace(BUSY, side="beside"),
     }  # fmt: skip
-    assert verdict_of(balance).startswith("Sampling-bound: the learner waits 50 % of the time")
+    assert verdict_of(balance).sentence.startswith("Sampling-bound: the learner waits 50 % of the time")
 
 
 def test_other_workers_are_not_judged():
     ring = {"actor 0": BUSY, "learner": BUSY}
     assert verdict({**ring, "evaluator": shares(starved=100, preempted=100)}) == verdict(ring)
+
+
+def test_a_sentence_is_made_of_cause_evidence_and_advice():
+    assert Verdict("Balanced").sentence == "Balanced."
+    assert Verdict("Balanced", "both are busy").sentence == "Balanced: both are busy."
+    assert Verdict("Lockstep", "they wait in turn", "raise it").sentence == "Lockstep: they wait in turn; raise it."
+
+
+def test_advice_of_the_model_stands_in_for_that_of_the_rules_but_on_cores_of_others():
+    held = {"actor 0": Shares(worked=2, blocked=8, side="sampling"), "learner": Shares(worked=10, side="learning")}
+    assert verdict_of(held, advice="buy one").advice == "buy one" and verdict_of(held).advice.startswith("use fewer actors")
+    few = {name: replace(one, worked=1, preempted=9, blocked=0) for name, one in held.items()}
+    found = verdict_of(few, advice="buy one", cores=2, threads=1)
+    assert found.cause == "CPU-bound" and "other processes the rest" in found.advice
+    assert verdict_of({}, advice="buy one") == Verdict("Too early to say"), "nothing is advised of nothing"
 
 
 def test_shares_of_a_worker_sum_to_one_and_of_none_to_zero():

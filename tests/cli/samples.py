@@ -43,7 +43,7 @@ def report(**fields: Any) -> Report:
     given: dict[str, Any] = {
         "wall_s": 72.3, "env_steps": 210_000, "taken": 214_000, "frames": 210_000, "updates": 51, "steps_per_s": 123_456.7,
         "updates_per_s": 82.1, "episodes": 1203, "return_mean": 215.3, "length_mean": 215.3, "lag_mean": 0.4, "lag_max": 1,
-        "balance": BALANCE, "verdict": VERDICT, "remaining_s": 170.0,
+        "balance": BALANCE, "cause": "Sampling-bound", "verdict": VERDICT, "remaining_s": 170.0,
     }  # fmt: skip
     return Report(**(given | fields))
 
@@ -76,7 +76,8 @@ def summary(**fields: Any) -> dict[str, Any]:
             name: {"worked": s.worked, "preempted": s.preempted, "starved": s.starved, "blocked": s.blocked}
             for name, s in BALANCE.items()
         },
-        "verdict": VERDICT, "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64, "failures": {},
+        "cause": "Sampling-bound", "verdict": VERDICT, "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
+        "failures": {},
         "aborted": {}, "notes": [],
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1},
     } | fields  # fmt: skip

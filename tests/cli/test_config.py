@@ -17,6 +17,7 @@ from equipoise import api
 from equipoise.cli import app
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
+from equipoise.run.choice import read_choices
 
 TINY = ("--steps", "512", "--evaluate-episodes", "1", "--envs-per-actor", "4", "--unroll", "16", "--actors", "1", "--no-recipe")
 HEAD = "[source.env]\ntarget='CartPole-v1'\n[policies.main]\n"
@@ -104,6 +105,16 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------ seeds
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "expected JSON"), ('{"threads": {"value": 2}}', "why"), ("3", "expected a JSON object")]
+)
+def test_a_wrong_record_of_choices_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text(text)
+    with pytest.raises(ValueError, match=said) as error:
+        read_choices(tmp_path / "made.json")
+    assert "made.json" in str(error.value)
+
+
 @pytest.mark.thorough
 def test_seeds_are_runs_with_one_summary(tmp_path: Path) -> None:
     words = ["train", "CartPole-v1", *TINY, "--on", "serial", "--seeds", "2", "--jobs", "2", "--seed", "5"]
@@ -118,6 +129,11 @@ def test_seeds_are_runs_with_one_summary(tmp_path: Path) -> None:
     assert found["means"]["evaluation"]["mean"] == sum(means) / 2 and found["means"]["evaluation"]["seeds"] == 2
     assert [run["evaluation"] for run in found["runs"]] == means
     assert "(95 % interval of the mean) over 2 seeds" in done.stdout
+    chosen = json.loads((tmp_path / "all" / "choices.json").read_text())
+    assert set(chosen) == {"precision", "threads"} and all(one["why"] for one in chosen.values())
+    for run in runs.values():
+        kept = run.run["choices"]
+        assert {name: kept[name] for name in chosen} == chosen and "forward" in kept, "what was chosen once for all of them"
 
 
 @pytest.mark.thorough

@@ -125,7 +125,7 @@ def test_a_strip_is_filled_by_its_shares() -> None:
 
 
 def test_a_verdict_holds_from_the_report_before() -> None:
-    lines = [{"wall_s": t, "verdict": f"{word}: and more."} for t, word in ((2.0, "A"), (3.0, "B"), (5.0, "B"), (6.0, "A"))]
+    lines = [{"wall_s": t, "cause": word} for t, word in ((2.0, "A"), (3.0, "B"), (5.0, "B"), (6.0, "A"))]
     assert workers.stretches(lines, 6.0) == {"A": [(0.0, 2.0), (5.0, 6.0)], "B": [(2.0, 5.0)]}
 
 

@@ -137,7 +137,7 @@ def test_five_seeds_are_one_curve(seeds: Path) -> None:
 
 def test_the_verdict_stands_on_top(seeds: Path) -> None:
     seen = whole(of(seeds)[0])
-    sentences = [one.partition(":")[2] for one in made.VERDICTS]
+    sentences = [one.removeprefix(cause) for one, cause in zip(made.VERDICTS, made.CAUSES, strict=True)]
     at = next(i for i, text in enumerate(seen.texts) if text in sentences)
     assert at < seen.texts.index("The ring") and re.search(r"\d of 5 seeds say so", seen.text)
 
@@ -234,7 +234,7 @@ HOSTILE = (
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.few(4)
 def test_text_of_a_file_is_only_text(text: str, tmp_path: Path) -> None:
-    said = {"notes": [text, f"warning: {text}"], "verdict": text, "status": "completed"}
+    said = {"notes": [text, f"warning: {text}"], "cause": text, "verdict": text, "status": "completed"}
     place = made.run(
         tmp_path / "run", env=text, algorithm=text, said={**said, "alarms": [ALARM | {"name": text, "owner": text}]}
     )
@@ -245,7 +245,13 @@ def test_text_of_a_file_is_only_text(text: str, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         worker = line["balance"].pop("actor 0") | {"kind": text[:100]}
-        line |= {"balance": {text: worker, **line["balance"]}, "metrics": {text: 1.0}, "verdict": text, "info": {text: 2.0}}
+        line |= {
+            "balance": {text: worker, **line["balance"]},
+            "metrics": {text: 1.0},
+            "cause": text,
+            "verdict": text,
+            "info": {text: 2.0},
+        }
         line["sites"] = {text: {"workers": [text], "received": 1, "sent": 2, "lost": 3}}
     made.write_lines(place, lines)
     (place / "summary.json").write_text(

@@ -25,7 +25,8 @@ def report(**fields):
     given = {
         "wall_s": 1.5, "env_steps": 2048, "taken": 2048, "frames": 8192, "updates": 2, "steps_per_s": 1000.0,
         "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "length_mean": 21.0, "lag_mean": 0.5, "lag_max": 1,
-        "balance": {"actor 0": Shares(worked=1.0), "learner": Shares(worked=0.5, starved=0.5)}, "verdict": "Balanced.",
+        "balance": {"actor 0": Shares(worked=1.0), "learner": Shares(worked=0.5, starved=0.5)},
+        "cause": "Balanced", "verdict": "Balanced.",
         "remaining_s": 9.0, "metrics": {"entropy": 0.69},
     }  # fmt: skip
     return Report(**(given | fields))
@@ -38,7 +39,8 @@ def summary(**fields):
         "steps_per_s": 1000.0, "updates_per_s": 1.0, "episodes": 3, "return_mean": 21.0, "lag": {"mean": 0.5, "max": 1},
         "acting": {"weights": "fp32", "forward": {"main": "lean"}, "error": {}},
         "evaluation": Evaluation(mean=1.0, std=0.0, episodes=20, env_steps=2048, version=2), "best_evaluation": None,
-        "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}, "verdict": "Balanced.",
+        "balance": {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}},
+        "cause": "Balanced", "verdict": "Balanced.",
         "remedies": [], "solved_at_s": None, "params_sha256": "0" * 64,
         "rows": {"inserted": 10, "sampled": 8, "dropped": 1, "held": 1}, "notes": [], "info": {"x/last": None, "x/mean": 0.5},
         "failures": {}, "aborted": {}, "alarms": [], "governor": None,
@@ -177,8 +179,9 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
     assert list(written) == list(SUMMARY_KEYS)
     assert set(SUMMARY_KEYS) == {
         "env_steps", "taken", "frames", "updates", "wall_s", "steps_per_s", "updates_per_s", "episodes", "return_mean",
-        "evaluation", "lag", "balance", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes", "failures",
-        "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms", "governor",
+        "evaluation", "lag", "balance", "cause", "verdict", "solved_at_s", "params_sha256", "status", "rows", "notes",
+        "failures", "info", "acting", "aborted", "printed", "refused", "best_evaluation", "sites", "remedies", "alarms",
+        "governor",
     }  # fmt: skip
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}
     assert written["balance"] == {"learner": {"worked": 1.0, "preempted": 0.0, "starved": 0.0, "blocked": 0.0}}

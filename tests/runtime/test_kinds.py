@@ -52,7 +52,7 @@ def log(run: Path, index: int) -> list[int]:
 def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(on: Any, tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[dict[str, str]] = []
 
-    def judge(balance: Any, **options: Any) -> str:
+    def judge(balance: Any, **options: Any) -> verdicts.Verdict:
         seen.append({title: shares.side for title, shares in balance.items()})
         return verdicts.verdict(balance, **options)
 

@@ -61,6 +61,7 @@ def train(
     cluster: Mapping[str, Any] | None = None,
     or_resume: bool = False,
     trust: Sequence[str] = (),
+    choices: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -73,7 +74,8 @@ def train(
     What is ``auto``, as precision and threads are where nobody says them, is measured first, for half a minute at most
     (docs/choices.md); ``tell`` is told what is taken. ``asked``: names of settings for which the Program's ``auto`` was the
     user's word, so that they are measured for a short run, too. ``cluster``: with ``on="ray"``, its settings by name:
-    ``{"address": "auto", "home_actors": 0}`` (docs/cluster.md).
+    ``{"address": "auto", "home_actors": 0}`` (docs/cluster.md). ``choices``: what was measured for this Program before, as
+    ``run.json`` has it under that name, for the record of this run.
 
     ``out`` may be a URL (``s3://...``): the run then lies in runs/ and is copied to the URL as it goes on (docs/remote.md).
     ``or_resume``: go on with the run that is at ``out``, where there is one of the same program.
@@ -124,7 +126,7 @@ def train(
             learner=what == "learner",
             tensorboard=tensorboard,
             wandb=wandb,
-            chosen=chosen,
+            chosen={**(choices or {}), **chosen},
             nodes=nodes,
             mirror=url,
             notes=notes,

@@ -1,23 +1,47 @@
-"""One sentence that says which side of the ring holds the other up, and what to do about it."""
+"""The cause that holds a run back, its evidence and what to do about it; and the sentence that is made of them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from equipoise.balance.shares import BEHIND, Shares, add
 
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
-EARLY = "Too early to say", ""
+
+Cause = Literal[
+    "All-reduce-bound", "Balanced", "CPU-bound", "Inference-bound", "Learning-bound", "Limiter-bound", "Lockstep", "Offline",
+    "One thread", "Replay-bound", "Resetting", "Sampling-bound", "Starting", "Straggler", "Too early to say", "Uneven",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What holds a run back."""
+
+    cause: Cause
+    evidence: str = ""  # with numbers of the run
+    advice: str = ""  # empty where nothing is to be done
+
+    @property
+    def sentence(self) -> str:
+        return self.cause + (f": {self.evidence}" if self.evidence else "") + (f"; {self.advice}" if self.advice else "") + "."
+
+
+EARLY = Verdict("Too early to say")
+STARTING = Verdict("Starting", "the workers are built, and the envs are reset for the first time")
+NOTHING_YET = Verdict("Too early to say", "no env was stepped")
 
 
 def verdict(
     balance: Mapping[str, Shares], *, max_lag: int | None = 0, cores: int | None = None, one_thread: bool = False,
     offline: bool = False, threads: int | None = None, paid: int | None = None, envs: int | None = None,
     advice: str | None = None, cause: str | None = None,
-) -> str:  # fmt: skip
+) -> Verdict:  # fmt: skip
     """What the workers' shares say, by the side of the ring that each is on; those beside it are not judged.
 
     Under central inference an actor only steps envs; the workers that act for them say whether they wait for the learner.
@@ -28,14 +52,12 @@ def verdict(
     ``envs`` of an actor, if known. ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
     say. Where other processes have the cores it is the rules', since no model knows those.
     """
-    said, rule = _finding(
+    found = _finding(
         balance, max_lag=max_lag, cores=cores, one_thread=one_thread, offline=offline, threads=threads, paid=paid, envs=envs,
         cause=cause,
     )  # fmt: skip
-    if not rule:
-        return f"{said}."
-    of_others = said.startswith("CPU-bound") and cores is not None and _used(balance) < OURS * cores
-    return f"{said}; {rule if advice is None or of_others else advice}."
+    of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores
+    return found if advice is None or of_others or not found.advice else replace(found, advice=advice)
 
 
 def _used(balance: Mapping[str, Shares]) -> float:
@@ -46,8 +68,8 @@ def _used(balance: Mapping[str, Shares]) -> float:
 def _finding(
     balance: Mapping[str, Shares], *, max_lag: int | None, cores: int | None, one_thread: bool, offline: bool,
     threads: int | None, paid: int | None, envs: int | None, cause: str | None,
-) -> tuple[str, str]:  # fmt: skip
-    """What holds the run back, with its evidence, and what to do about it; the second is empty where nothing is to be done."""
+) -> Verdict:  # fmt: skip
+    """What the rules say."""
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
     servers = [one for one in workers if one.serves]
@@ -55,7 +77,8 @@ def _finding(
     shards = [one for one in workers if one.side == "keeping"]
     sampling, learning = add(servers or actors), add(learners)
     if offline and learning.total > 0:
-        return "Offline: the learner alone is at work", "more learner threads or a faster device are what it could use"
+        advice = "more learner threads or a faster device are what it could use"
+        return Verdict("Offline", "the learner alone is at work", advice)
     if sampling.total <= 0 or learning.total <= 0:
         return EARLY
     if one_thread:
@@ -76,10 +99,12 @@ def _finding(
     if cause is None:
         cause = _cause(waits, held, resets, busy=busy >= 1 - WAIT, keeps=bool(shards), serves=bool(servers), behind=behind)
     if cause == "shards":
-        return f"Replay-bound: a shard is at work {_percent(busy)} of the time and the learner waits", "use more replay.shards"
+        evidence = f"a shard is at work {_percent(busy)} of the time and the learner waits"
+        return Verdict("Replay-bound", evidence, "use more replay.shards")
     if cause == "servers":
-        return (
-            f"Inference-bound: an inference worker is at work {_percent(busy)} of the time and the learner waits",
+        return Verdict(
+            "Inference-bound",
+            f"an inference worker is at work {_percent(busy)} of the time and the learner waits",
             "use more inference_workers, a faster device or --inference local",
         )
     if cause == "straggler" and behind is not None and max_lag is not None:
@@ -96,7 +121,7 @@ def _finding(
     if cause == "learners":
         faster = ["a faster device"] if crowded else ["more learner threads", "a faster device"]
         return _learning_bound(held, faster) if paid is None else _held_by_a_replay(held, learning, paid, faster)
-    return "Balanced: the actors and the learner are both busy", ""
+    return Verdict("Balanced", "the actors and the learner are both busy")
 
 
 def _cause(
@@ -115,13 +140,14 @@ def _cause(
     return "learners" if held >= WAIT else ""
 
 
-def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> tuple[str, str]:
-    sentence = f"Sampling-bound: the learner waits {_percent(waits)} of the time for experience"
+def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) -> Verdict:
+    evidence, advice = f"the learner waits {_percent(waits)} of the time for experience", "add actors or envs per actor"
     if env >= WAIT:
-        return f"{sentence}, and the actors {_percent(env)} for their envs", "use a faster env or more actors"
-    if cores is not None and actors >= cores:  # another actor would only share a core
-        return sentence, f"add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)"
-    return sentence, "add actors or envs per actor"
+        evidence += f", and the actors {_percent(env)} for their envs"
+        advice = "use a faster env or more actors"
+    elif cores is not None and actors >= cores:  # another actor would only share a core
+        advice = f"add envs per actor ({_count(actors, 'actor')} on {_count(cores, 'core')} already)"
+    return Verdict("Sampling-bound", evidence, advice)
 
 
 def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
@@ -136,41 +162,43 @@ def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
     return (slow, took[slow] / usual) if actors[slow].share("preempted") < WAIT else None
 
 
-def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> tuple[str, str]:
+def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> Verdict:
     name, times = behind
-    return (
-        f"Straggler: {name} takes {times:.1f} times as long for its rows as the others, and they wait {_percent(held)} "
-        "of the time",
+    return Verdict(
+        "Straggler",
+        f"{name} takes {times:.1f} times as long for its rows as the others, and they wait {_percent(held)} of the time",
         f"see what slows {name}, or use --max-lag none" + (", or 1" if max_lag == 0 else ""),
     )
 
 
-def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> tuple[str, str]:
+def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> Verdict:
     """Most of the actors' time goes into resets, which one actor does in turn and several actors side by side."""
     resetting = actors.parts.get("reset", 0.0)
     each = resetting / max(actors.counts.get("reset", 0.0), 1.0)
-    sentence = f"Resetting: {_percent(actors.part('reset'))} of the actors' time goes into resets of {_seconds(each)} each"
+    evidence = f"{_percent(actors.part('reset'))} of the actors' time goes into resets of {_seconds(each)} each"
     fewer = "" if envs == 1 else " and half the --envs-per-actor" if envs is None else f" --envs-per-actor {-(-envs // 2)}"
     more = f"use --actors {2 * count}{fewer}, since the resets of one actor follow each other"
     if actors.asleep >= resetting / 2:  # they wait for something outside, so a core is no limit
-        return f"{sentence}, which wait for something", more
+        return Verdict("Resetting", f"{evidence}, which wait for something", more)
     if cores is not None and count >= cores:
-        return f"{sentence}, on all {_count(cores, 'core')}", "make resets cheaper, or episodes longer"
-    return sentence, more
+        return Verdict("Resetting", f"{evidence}, on all {_count(cores, 'core')}", "make resets cheaper, or episodes longer")
+    return Verdict("Resetting", evidence, more)
 
 
-def _summing(balance: Mapping[str, Shares]) -> tuple[str, str]:
+def _summing(balance: Mapping[str, Shares]) -> Verdict:
     """Where the learners wait for each other in their steps: for one of them, or for the sums themselves."""
     waits = {name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"}
     behind, most = min(waits, key=lambda name: waits[name]), max(waits.values())
     if waits[behind] < most / 2:
-        return (
-            f"Learning-bound: {behind} is behind, the others wait up to {_percent(most)} of the time for it",
+        return Verdict(
+            "Learning-bound",
+            f"{behind} is behind, the others wait up to {_percent(most)} of the time for it",
             "give it a core as fast as theirs, or use fewer learners",
         )
     mean = sum(waits.values()) / len(waits)
-    return (
-        f"All-reduce-bound: the learners wait {_percent(mean)} of the time for sums over all of them",
+    return Verdict(
+        "All-reduce-bound",
+        f"the learners wait {_percent(mean)} of the time for sums over all of them",
         "use fewer learners, larger batches or fewer minibatches",
     )
 
@@ -184,35 +212,37 @@ def _held_with_cores(held: float, worked: float) -> float:
     return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
-def _learning_bound(held: float, faster: Sequence[str]) -> tuple[str, str]:
-    return f"Learning-bound: the actors wait {_percent(held)} of the time for the learner", _use("fewer actors", *faster)
+def _learning_bound(held: float, faster: Sequence[str]) -> Verdict:
+    evidence = f"the actors wait {_percent(held)} of the time for the learner"
+    return Verdict("Learning-bound", evidence, _use("fewer actors", *faster))
 
 
-def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> tuple[str, str]:
+def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> Verdict:
     """The learner is behind with the updates that are paid for, so its limiter lets no more rows in; or with the rows."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.spent("insert") >= learning.worked / 2:
-        return (
-            f"Learning-bound: {waiting}, and {_percent(learning.part('insert'))} of its time goes into writing their rows",
+        return Verdict(
+            "Learning-bound",
+            f"{waiting}, and {_percent(learning.part('insert'))} of its time goes into writing their rows",
             "use longer unrolls, or more envs per actor in place of actors",
         )
     owed, fewer = ("update", ()) if paid == 1 else (f"{paid:,} updates", ("fewer replay.updates",))
     behind = f"which is behind with the {owed} that each round of rows pays for"
-    return f"Limiter-bound: {waiting}, {behind}", _use(*fewer, *faster)
+    return Verdict("Limiter-bound", f"{waiting}, {behind}", _use(*fewer, *faster))
 
 
-def _lockstep(waits: float, held: float, max_lag: int | None) -> tuple[str, str]:
-    sentence = f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
+def _lockstep(waits: float, held: float, max_lag: int | None) -> Verdict:
+    evidence = f"the learner waits {_percent(waits)} of the time and the actors {_percent(held)}, in turn"
     if max_lag == 0:
-        return f"Lockstep: {sentence}", "raise --max-lag to overlap them"
+        return Verdict("Lockstep", evidence, "raise --max-lag to overlap them")
     if max_lag is None:
-        return f"Uneven: {sentence}, though the lag is free", "use smaller batches or unrolls"
-    return f"Uneven: {sentence}", f"raise --max-lag above {max_lag} or use smaller batches"
+        return Verdict("Uneven", f"{evidence}, though the lag is free", "use smaller batches or unrolls")
+    return Verdict("Uneven", evidence, f"raise --max-lag above {max_lag} or use smaller batches")
 
 
 def _cpu_bound(
     preempted: float, used: float, actors: int, others: int, cores: int | None, threads: int | None
-) -> tuple[str, str]:  # fmt: skip
+) -> Verdict:  # fmt: skip
     workers = actors + others
     share = f"{_count(workers, 'worker')} share {_count(cores, 'core')}" if cores else f"{workers} workers share too few cores"
     fewer = " or ".join(["actors"] * (actors > 1) + ["threads"] * (threads != 1))
@@ -224,15 +254,15 @@ def _cpu_bound(
         advice = "a core for each would do, so something else keeps them busy: stop that, or add cores"
     else:
         advice = "add cores, or let both take turns with --on serial"
-    return f"CPU-bound: {share} and wait up to {_percent(preempted)} of the time for one", advice
+    return Verdict("CPU-bound", f"{share} and wait up to {_percent(preempted)} of the time for one", advice)
 
 
-def _one_thread(sampling: Shares, learning: Shares) -> tuple[str, str]:
+def _one_thread(sampling: Shares, learning: Shares) -> Verdict:
     busy = sampling.worked + learning.worked  # the rest is the others' turns
     if busy <= 0:
         return EARLY
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
-    return f"One thread: {sample} of the time samples, {learn} learns", "--on process runs them side by side"
+    return Verdict("One thread", f"{sample} of the time samples, {learn} learns", "--on process runs them side by side")
 
 
 def _use(*what: str) -> str:

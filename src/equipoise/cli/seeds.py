@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equipoise.files import json_bytes, write_atomic
 from equipoise.run.session import Preempted
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from equipoise.record.listing import RunRow
     from equipoise.types import Program
 
-PROGRAM, SUMMARY = "program.json", "seeds.json"
+PROGRAM, CHOICES, SUMMARY = "program.json", "choices.json", "seeds.json"
 POLL_S = 0.1
 
 
-def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, words: Sequence[str]) -> int:
+def train_seeds(
+    program: Program, count: int, *, jobs: int, out: Path | None, words: Sequence[str], chosen: Mapping[str, Any]
+) -> int:
     """Train ``count`` runs, ``jobs`` at a time, with the seeds from the program's on -> the exit code, the largest of theirs.
 
-    ``words``: options of ``train`` that are no settings. The runs lie in ``out`` as ``seed_N``, beside ``program.json`` (their
-    settings) and ``seeds.json`` (their means and intervals). Ctrl-C ends all of them, and each is saved.
+    ``words``: options of ``train`` that are no settings. ``chosen``: the record of what was measured for all of them. The runs
+    lie in ``out`` as ``seed_N``, beside ``program.json`` (their settings), ``choices.json`` (that record) and ``seeds.json``
+    (their means and intervals). Ctrl-C ends all of them, and each is saved.
     """
     from equipoise import trust
     from equipoise.console.place import width_of
@@ -39,6 +42,7 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
 
     place = make(out if out is not None else _default(program))
     write_config(program, place / PROGRAM)
+    write_atomic(place / CHOICES, json_bytes(chosen))
     names, _ = trust.of_program(to_json(program))
     vouched = [word for _, name in names for word in ("--trust", name)]  # the user typed them, or vouched for the file
     first = program.schedule.seed
@@ -46,8 +50,8 @@ def train_seeds(program: Program, count: int, *, jobs: int, out: Path | None, wo
         (
             place / f"seed_{seed}",
             [
-                sys.executable, "-m", "equipoise", "train", "--config", str(place / PROGRAM), "--seed", str(seed),
-                "--out", str(place / f"seed_{seed}"), *vouched, *words, *(["--quiet"] if jobs > 1 else []),
+                sys.executable, "-m", "equipoise", "train", "--config", str(place / PROGRAM), "--choices", str(place / CHOICES),
+                "--seed", str(seed), "--out", str(place / f"seed_{seed}"), *vouched, *words, *(["--quiet"] if jobs > 1 else []),
             ],
         )
         for seed in range(first, first + count)

@@ -71,6 +71,7 @@ def train(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    choices: Annotated[Path | None, typer.Option(hidden=True)] = None,  # what --seeds has measured for --config
     save_config: Annotated[
         Path | None,
         typer.Option(
@@ -164,6 +165,7 @@ def train(
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
+            from equipoise.run.choice import read_choices
             from equipoise.run.choices import settled
 
             all_settings = (*(settings or ()), *more)
@@ -201,9 +203,10 @@ def train(
                 count, beside = at_least_one(seeds, "--seeds"), at_least_one(jobs, "--jobs")
                 begun = [] if init_from is None else ["--init-from", str(init_from), "--init-what", init_what]
                 logged = [*([] if tensorboard else ["--no-tensorboard"]), *(["--wandb", wandb] if wandb else [])]
-                program, _ = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them
+                program, chosen = settled(program, on=where, asked=asked, tell=tell)  # once, and the same for all of them
                 words = ["--on", where, *cluster_words(address, cluster), *begun, *logged, *(["--quiet"] if quiet else [])]
-                sys.exit(train_seeds(program, count, jobs=beside, out=None if out is None else Path(out), words=words))
+                into = None if out is None else Path(out)
+                sys.exit(train_seeds(program, count, jobs=beside, out=into, words=words, chosen=chosen))
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
@@ -217,6 +220,7 @@ def train(
                     wandb=wandb,
                     tell=tell,
                     asked=asked,
+                    choices={} if choices is None else read_choices(choices),
                     **begin,
                 )
             except api.NothingToDo as done:

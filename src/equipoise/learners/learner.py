@@ -135,7 +135,7 @@ class Learner:
                 ),
                 weight=tree.to(batch.weight, self.device, non_blocking=True),
             )
-        self.clock.lap("copy")
+        self.clock.lap("copy", "targets")
         with torch.no_grad(), self._autocast:
             raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
@@ -144,10 +144,10 @@ class Learner:
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         going = _Going()
-        self.clock.lap("targets")
+        self.clock.lap("targets", "copy")
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
-                self.clock.lap("copy")
+                self.clock.lap("copy", "loss")
                 self._learn(part, target_net, going)
                 self.pulse()
                 if self._ended(going):
@@ -156,14 +156,14 @@ class Learner:
                 break
         if going.doubtful:
             self._look(going.doubtful)  # on a device: one wait a step, before the new version is published
-            self.clock.lap("look")
+            self.clock.lap("look", "optimiser")
         with torch.no_grad():
             algorithm.absorb(self.net, raw, pool=self.pool)
             self._rewards.absorb(raw, self.pool)
         self.version += 1
         if self._target is not None:
             self._target.follow(self.updates)
-        self.clock.lap("optimiser")
+        self.clock.lap("optimiser", "record")
         return Step(metrics=going.metrics, priority=going.priority)
 
     def _learn(self, part: Batch, target_net: Any, going: _Going) -> None:
@@ -267,9 +267,9 @@ class Learner:
         """
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
-        self.clock.lap("loss")
+        self.clock.lap("loss", "backward")
         loss = self._backward_of(group, out)
-        self.clock.lap("backward")
+        self.clock.lap("backward", "optimiser")
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:
             flat.grad.mul_((bound / (norm + 1e-6)).clamp(max=1.0))

@@ -161,14 +161,14 @@ class LearnerWorker:
 
     def _learn(self) -> None:
         """Make the next version of the batches that there are."""
-        self._clock.begin()
+        self._clock.begin("record")
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
         if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
             version = line.learner.version
             self._lags.used(version, *sums.note_lag(version, self._batches[name].data.version[0]))
-            self._clock.lap("record")
+            self._clock.lap("record", "copy")
             out = line.learner.step(self._batches[name])
             metrics[name], priority[name] = out.metrics, out.priority
         sums.add(tree.joined(metrics))
@@ -178,7 +178,7 @@ class LearnerWorker:
         self._clock.lap("record")
         self._commit = partial(self._made, sums, record, priority)
         self._meeting.agree(version)
-        self._clock.begin()
+        self._clock.begin("publish")
         self._commit()
 
     def _made(self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]) -> None:
@@ -189,13 +189,13 @@ class LearnerWorker:
         self._publish()
         for past in self.past.values():
             past.tick(version, self.lines[past.frozen.of].learner.params())
-        self._clock.lap("publish")
+        self._clock.lap("publish", "record")
         if record is not None:
             self._publish_to_host()
             self._tell(record)
         elif time.monotonic() - self._told_at >= PARTIAL_S:
             self._tell(sums.record(None), whole=False)
-        self._clock.lap("record")
+        self._clock.lap("record", "priorities")
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
         self._clock.lap("priorities")

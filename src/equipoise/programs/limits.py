@@ -70,6 +70,16 @@ def check_devices(place: Placement) -> None:
         )
 
 
+def check_nvtx(place: Placement) -> None:
+    """ValueError where profilers cannot be shown the parts of the work."""
+    if place.nvtx and torch.version.cuda is None:
+        raise ValueError(
+            "placement.nvtx: expected false, since this torch has no CUDA, got true; placement.trace_s=10 needs none"
+        )
+    if place.nvtx and place.trace_s:
+        raise ValueError("placement.nvtx: expected it without placement.trace_s, got both; did you mean trace_s=0?")
+
+
 def _files_allowed() -> int | None:
     """Files that this process may have open at once; None: no limit."""
     if sys.platform == "win32":

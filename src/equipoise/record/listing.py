@@ -15,7 +15,6 @@ from typing import Any
 from equipoise.hints import hint
 from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
-from equipoise.record.report import cause_of
 
 try:
     import fcntl
@@ -38,7 +37,7 @@ class RunRow:
     steps_per_s: float | None  # of the whole run, and while it goes on of its last report
     return_mean: float | None
     evaluation: float | None
-    verdict: str | None  # its first word
+    verdict: str | None  # its cause
     wall_s: float
     size: int  # bytes of its files
     changed: float  # time.time() of the last report
@@ -98,7 +97,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
     told: Mapping[str, Any] = summary or next(reversed(run.metrics() if lines is None else lines), {})
-    evaluation, verdict = told.get("evaluation"), told.get("verdict")
+    evaluation = told.get("evaluation")
     metrics = directory / "metrics.jsonl"
     return RunRow(
         path=directory,
@@ -110,7 +109,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         steps_per_s=told.get("steps_per_s"),
         return_mean=told.get("return_mean"),
         evaluation=None if evaluation is None else float(evaluation["mean"]),
-        verdict=None if verdict is None else cause_of(verdict),
+        verdict=told.get("cause"),
         wall_s=float(told.get("wall_s") or 0.0),
         size=size_of(directory),
         changed=(metrics if metrics.is_file() else directory).stat().st_mtime,

@@ -115,8 +115,8 @@ class SiteStats:
 class Report:
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the last recorded one.
 
-    In the final report ``balance`` and ``verdict`` are of the whole run. Steps and updates of one that is not recorded are
-    of the moment.
+    In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and updates of one that is not
+    recorded are of the moment.
     """
 
     wall_s: float  # since the run began
@@ -132,7 +132,8 @@ class Report:
     lag_mean: float  # versions; with a replay the age of the rows that were learned from
     lag_max: int
     balance: Mapping[str, Shares]  # "actor 0", "learner", ...
-    verdict: str  # one sentence
+    cause: str  # what holds the run back, in a word: "Sampling-bound" (balance/verdict.py)
+    verdict: str  # the sentence that begins with it
     remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows

@@ -27,6 +27,7 @@ CENTRE = (160.0, 146.0)
 LEFT, RIGHT = (202.0, 336.0), (24.0, 158.0)  # degrees, clockwise from the top, of the two sides of the ring
 SPACE = 2.5  # between two tracks
 EDGE = 0.06  # of an axis, at its ends
+MOST_LABELS = 6  # of the bins of a histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,45 @@ def spans(parts: Sequence[tuple[float, float]], whole: tuple[float, float]) -> H
 
 
 # -------------------------------------------------------------------------------------------------------------------- lines
+
+
+def segments(shares: Sequence[float]) -> Html:
+    """A bar whose pieces are ``shares`` of 0..1, one after the other from the left, each in the next colour."""
+    begins = itertools.accumulate(shares, initial=0.0)
+    rects = [
+        tag("rect", class_=f"part{i % STYLES}", x=f"{figure_number(100 * a)}%", width=f"{figure_number(100 * share)}%",
+            height="100%")
+        for i, (a, share) in enumerate(zip(begins, shares))
+    ]  # fmt: skip
+    return tag("svg", *rects, class_="strip parts", aria_hidden="true")
+
+
+def part_swatch(number: int) -> Html:
+    """A small field in the colour of a piece of a bar, for a legend."""
+    return _mark("swatch", "0 0 12 12", tag("rect", class_=f"part{number % STYLES}", width=12, height=12))
+
+
+def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Html:
+    """A histogram: for each bin the label of its right end, and its share of 0..1, of which at least one is not 0."""
+    most = max(share for _, share in shares)
+    wide, up = 100 / len(shares), ticks(0.0, most, most=3)
+    rects = [
+        tag("rect", tag("title", f"{name}: {100 * share:.3g} %"), class_="bar", x=f"{figure_number((i + 0.06) * wide)}%",
+            width=f"{figure_number(0.88 * wide)}%", y=f"{figure_number(100 - 100 * share / most)}%",
+            height=f"{figure_number(100 * share / most)}%")
+        for i, (name, share) in enumerate(shares) if share > 0
+    ]  # fmt: skip
+    svg = tag("svg", *rects, role="img", aria_label=f"{label}: shares of {x_label}")
+    every = -(-len(shares) // MOST_LABELS)
+    x_names = [
+        tag("span", name, style=f"left:{figure_number((i + 1) * wide)}%", class_="last")
+        for i, (name, _) in enumerate(shares) if (len(shares) - 1 - i) % every == 0
+    ]  # fmt: skip
+    y_names = [tag("span", f"{100 * y:.3g} %", style=f"top:{figure_number(100 - 100 * y / most)}%") for y in up]
+    return tag(
+        "div", tag("div", *y_names, class_="ys"), tag("div", svg, class_="plot"), tag("div", *x_names, class_="xs"),
+        tag("div", x_label, class_="xname"), class_="chart",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import equipoise
 from equipoise.files import write_atomic
-from equipoise.report import learning, sections, workers
+from equipoise.report import learning, meters, sections, workers
 from equipoise.report.figures import hatchings
 from equipoise.report.markup import Html, joined, tag
 from equipoise.report.runs import Told, grouped
@@ -25,9 +25,10 @@ def page(runs: Sequence[Told], now: float | None = None) -> str:
     groups = grouped(runs)
     told = (
         sections.top(groups, now, equipoise.__version__), sections.alarms_section(groups), workers.rings(groups),
-        workers.timelines(groups), learning.curves_section(groups), learning.speed_section(groups),
-        learning.lag_section(groups), sections.evaluations_section(groups), sections.runs_section(groups, now),
-        sections.settings_section(groups), sections.resources_section(groups), sections.notes_section(groups),
+        workers.timelines(groups), meters.parts_section(groups), learning.curves_section(groups),
+        learning.speed_section(groups), learning.lag_section(groups), meters.ages_section(groups),
+        sections.evaluations_section(groups), sections.runs_section(groups, now), sections.settings_section(groups),
+        meters.processes_section(groups), sections.resources_section(groups), sections.notes_section(groups),
     )  # fmt: skip
     head = (
         tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),

@@ -13,10 +13,11 @@ from typing import Any
 import equipoise
 from equipoise.balance.shares import STATES
 from equipoise.console.curves import Axis, Curve, averaged, points
+from equipoise.histograms import EDGES
 from equipoise.record.directory import METRICS, RunDirectory
 from equipoise.record.listing import RunRow, directories, row
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import cause_of, read_reports
+from equipoise.record.report import read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.report.markup import clipped
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -25,7 +26,7 @@ MOST_RUNS = 64
 SECONDS, COUNT, REAL = Number(0, 1e12), Number(0, (1 << 63) - 1), Number(-1e100, 1e100)
 SHARES: Schema = {  # seconds, of which differences of two clocks may be a little below 0
     **dict.fromkeys(STATES, REAL), "asleep?": REAL, "kind": Text(200), "side": Text(200), "serves": Flag(),
-    "*": Anything(),
+    "parts?": Each(REAL), "*": Anything(),
 }  # fmt: skip
 EVALUATION: Schema = {"mean": Maybe(REAL), "std": Maybe(REAL), "episodes": COUNT, "env_steps?": COUNT, "*": Anything()}
 SITES: Schema = Each({"workers": Items(Text()), "received": COUNT, "sent": COUNT, "lost": COUNT, "*": Anything()})
@@ -33,18 +34,22 @@ ALARM: Schema = {
     **dict.fromkeys(("name", "owner", "evidence", "action"), Text()), "step": COUNT, "wall_s": SECONDS, "*": Anything(),
 }  # fmt: skip
 REMEDY: Schema = {**dict.fromkeys(("change", "costs"), Text()), **dict.fromkeys(("gain", "low", "high"), REAL), "*": Anything()}
+USAGE: Schema = Each({"cpu_s": SECONDS, "rss": COUNT, "*": Anything()})
+HISTOGRAM = Each(COUNT, 200)  # counts by the upper ends of the bins
 BOTH: Schema = {  # what the page reads of a report and of a summary
     "wall_s": SECONDS, "env_steps": COUNT, "updates": COUNT, "steps_per_s": Maybe(REAL), "updates_per_s": Maybe(REAL),
     "return_mean": Maybe(REAL),
-    "balance": Each(SHARES), "verdict": Text(), "notes": Items(Text()), "evaluation": Maybe(EVALUATION), "sites?": SITES,
+    "balance": Each(SHARES), "cause": Text(), "verdict": Text(), "notes": Items(Text()),
+    "evaluation": Maybe(EVALUATION), "sites?": SITES,
     "alarms?": Items(ALARM), "remedies?": Items(REMEDY), "*": Anything(),
 }  # fmt: skip
 LINE: Schema = BOTH | {
     "final": Flag(), "lag_mean": Maybe(REAL), "lag_max": Maybe(REAL), "metrics": Each(Maybe(REAL)), "info": Each(Maybe(REAL)),
-    "evaluation": Maybe(EVALUATION | {"env_steps": COUNT, "version": COUNT}),
+    "evaluation": Maybe(EVALUATION | {"env_steps": COUNT, "version": COUNT}), "lags?": Each(HISTOGRAM), "usage?": USAGE,
 }  # fmt: skip
 SUMMARY: Schema = BOTH | {
-    "lag": {"mean": Maybe(REAL), "max": Maybe(REAL), "*": Anything()}, "best_evaluation": Maybe(EVALUATION),
+    "lag": {"mean": Maybe(REAL), "max": Maybe(REAL), **{f"{name}?": HISTOGRAM for name in EDGES}, "*": Anything()},
+    "best_evaluation": Maybe(EVALUATION),
     "rows?": Each(Anything()),
 }  # fmt: skip
 RUN_JSON: Schema = {"program": Each(Anything()), "host?": Each(Anything()), "versions?": Each(Anything()), "*": Anything()}
@@ -78,6 +83,11 @@ class Told:
         return self.lines[-1]
 
     @property
+    def cause(self) -> str:
+        """What holds the run back, of the same as ``verdict``."""
+        return str((self.summary or self.last)["cause"])
+
+    @property
     def verdict(self) -> str:
         """The sentence of the whole run; of the last report while the run goes on."""
         return str((self.summary or self.last)["verdict"])
@@ -98,6 +108,18 @@ class Told:
         if self.last["final"]:
             return self.last["balance"]  # type: ignore[no-any-return]
         return summed([line["balance"] for line in self.lines])
+
+    @cached_property
+    def ages(self) -> Mapping[str, Mapping[str, int]]:
+        """The histograms of the age of experience, of the whole run so far; empty for a run that knows none."""
+        if self.summary is not None:
+            return {name: self.summary["lag"].get(name, {}) for name in EDGES}
+        lines = [line for line in self.lines if line["final"]] or self.lines
+        added: dict[str, Counter[str]] = {name: Counter() for name in EDGES}
+        for line in lines:
+            for name, counts in added.items():
+                counts.update(line.get("lags", {}).get(name, {}))
+        return added
 
     @property
     def lag_name(self) -> str:
@@ -146,13 +168,13 @@ class Group:
         return "" if n == 1 else f"{n} {'seeds' if len({str(one.row.seed) for one in self.runs}) == n else 'runs'}"
 
     def causes(self) -> Counter[str]:
-        return Counter(cause_of(one.verdict) for one in self.runs)
+        return Counter(one.cause for one in self.runs)
 
     @property
     def judged(self) -> Told:
-        """The first run whose verdict begins as most of them do."""
+        """The first run whose verdict has the cause that most of them have."""
         cause = self.causes().most_common(1)[0][0]
-        return next(one for one in self.runs if cause_of(one.verdict) == cause)
+        return next(one for one in self.runs if one.cause == cause)
 
     def balance(self) -> Mapping[str, Mapping[str, Any]]:
         return summed([one.balance for one in self.runs])
@@ -186,13 +208,15 @@ def axis_of(groups: Sequence[Group]) -> Axis:
 
 
 def summed(balances: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Seconds by worker, added up."""
+    """Seconds by worker and by the parts of its work, added up."""
     found: dict[str, dict[str, Any]] = {}
     for balance in balances:
         for name, one in balance.items():
-            into = found.setdefault(name, {**one, **dict.fromkeys(STATES, 0.0)})
+            into = found.setdefault(name, {**one, **dict.fromkeys(STATES, 0.0), "parts": {}})
             for state in STATES:
                 into[state] += max(one[state], 0.0)
+            for part, seconds in one.get("parts", {}).items():
+                into["parts"][part] = into["parts"].get(part, 0.0) + max(seconds, 0.0)
     return found
 
 

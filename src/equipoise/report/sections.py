@@ -50,7 +50,7 @@ def top(groups: Sequence[Group], now: float, version: str) -> Html:
 
 def _verdict(group: Group, *, alone: bool) -> Html:
     judged = group.judged
-    cause, colon, rest = clipped(judged.verdict, LONGEST_SENTENCE).partition(":")
+    cause, sentence = clipped(judged.cause), clipped(judged.verdict, LONGEST_SENTENCE)
     causes = group.causes()
     beside = None
     if len(group.runs) > 1:
@@ -58,7 +58,7 @@ def _verdict(group: Group, *, alone: bool) -> Html:
         beside = f"{agree} of {group.seeds} say so" + "".join(f"; {n} {clipped(name, 40)}" for name, n in others)
     return tag(
         "div", None if alone else tag("p", sample(group.style), tag("bdi", group.name), class_="of"),
-        tag("p", tag("strong", cause + colon), *_options_whole(rest), class_="sentence"),
+        tag("p", tag("strong", cause), *_options_whole(sentence.removeprefix(cause)), class_="sentence"),
         tag("p", beside, class_="note") if beside else None, _remedies(judged), class_="verdict",
     )  # fmt: skip
 

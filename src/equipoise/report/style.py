@@ -76,7 +76,10 @@ figure { margin: 0 0 18px } figcaption { font-size: 13px; color: var(--soft); ma
 .preempted-ground { fill: var(--preempted-ground) } .preempted-mark { fill: var(--preempted-mark) }
 .starved-ground { fill: var(--starved-ground) } .starved-mark { fill: var(--starved-mark) }
 .blocked-ground { fill: var(--blocked-ground) } .blocked-mark { fill: var(--blocked-mark) }
-.span { fill: var(--soft) }
+.span { fill: var(--soft) } .bar { fill: var(--worked) }
+.parts rect { stroke: var(--paper); stroke-width: 1 }
+.work { display: grid; grid-template-columns: 8.5rem minmax(0, 1fr); font-size: 13px; padding: 3px 0 }
+.work .legend { margin: 4px 0 8px; gap: 2px 16px }
 .row { display: grid; grid-template-columns: 8.5rem minmax(0, 1fr) repeat(4, 5.3rem); align-items: center;
   font-size: 13px; padding: 3px 0 }
 .row.head { color: var(--soft); text-align: right; padding-top: 8px } .row.head .note { text-align: left }
@@ -112,6 +115,7 @@ path.grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-str
   .row > svg, .row.axis > div { grid-column: 1 / -1; grid-row: 2 } .row.axis > div { grid-row: 1 }
   .row.head { font-size: 11.5px; letter-spacing: -.02em }
   .row.head > span:nth-child(2), .row.axis > span { display: none }
+  .work { grid-template-columns: minmax(0, 1fr) }
   .row .wide { grid-column: 2 / -1; text-align: right }
   .row:not(.head) .num:last-child { grid-column-end: -1 }
   .chart { grid-template-columns: 3rem minmax(0, 1fr); grid-template-rows: 200px 1.3rem auto }
@@ -132,7 +136,7 @@ path.grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-str
 def style() -> str:
     """The whole style sheet."""
     lines = [
-        f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .band.s{i} {{ fill: var(--s{i}) }}"
+        f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .band.s{i}, .part{i} {{ fill: var(--s{i}) }}"
         for i, dash in enumerate(DASHES)
     ]
     faint = ".faint { stroke-dasharray: none }"

@@ -8,7 +8,6 @@ from typing import Any
 
 from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock, short
-from equipoise.record.report import cause_of
 from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, clipped, tag
@@ -78,7 +77,7 @@ def _ring(group: Group) -> Html:
     return ring(
         *tracks, names=(_counted(left, balance) or "data set", _counted(right, balance)), over="experience ▸",
         under="◂ weights" + (f", lag {sum(lags) / len(lags):.1f}" if lags and group.first.lag_name == "lag" else ""),
-        middle=[clipped(cause_of(group.judged.verdict), 20), f"{rate} steps/s", f"{short(round(updates))} updates"],
+        middle=[clipped(group.judged.cause, 20), f"{rate} steps/s", f"{short(round(updates))} updates"],
     )  # fmt: skip
 
 
@@ -146,12 +145,12 @@ def _clock_axis(end: float) -> Html:
 
 
 def stretches(lines: Sequence[Mapping[str, Any]], end: float) -> dict[str, list[tuple[float, float]]]:
-    """When each verdict held, by its first word: from the report before to the one that says it, neighbours joined."""
+    """When each cause held: from the report before to the one that says it, neighbours joined."""
     found: dict[str, list[tuple[float, float]]] = {}
     begin = 0.0
     for line in lines:
         upto = min(max(line["wall_s"], begin), end)
-        there = found.setdefault(cause_of(line["verdict"]), [])
+        there = found.setdefault(line["cause"], [])
         if there and there[-1][1] == begin:
             there[-1] = (there[-1][0], upto)
         else:

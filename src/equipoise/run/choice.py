@@ -8,12 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from equipoise.actors.forward.choice import Acts, choose, is_compiled
 from equipoise.actors.forward.forward import FORWARDS, can_round
+from equipoise.files import LARGEST_JSON, parse_json, read_bounded
+from equipoise.record.schemas import RUN_SCHEMA
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.roles import network
+from equipoise.schema import check
 
 Known = Mapping[str, Any]  # choices as run.json has them
 KEY = "choices"  # of run.json: {name: a ``Choice`` as JSON}
@@ -40,6 +44,12 @@ class Choice:
 def record(found: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     """Choices as JSON."""
     return {name: dataclasses.asdict(choice) for name, choice in found.items()}
+
+
+def read_choices(file: Path) -> Known:
+    """A record from a file; ValueError that names the file and what is wrong in it."""
+    found: Known = check(parse_json(read_bounded(file, LARGEST_JSON), file), RUN_SCHEMA[f"{KEY}?"], str(file))
+    return found
 
 
 def kept(known: Known, changes: Collection[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import SECONDS, Shares
-from equipoise.balance.verdict import verdict
+from equipoise.balance.verdict import NOTHING_YET, STARTING, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.errors import not_finite
@@ -30,8 +30,6 @@ from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, 
 from equipoise.types import Program
 
 MOST_NOTES = 200  # of a run
-STARTING = "Starting: the workers are built, and the envs are reset for the first time."
-NOTHING_YET = "Too early to say: no env was stepped."
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
 ADVICE_S = 10.0  # how often the model is asked what would help, unless that took more than a hundredth of it
@@ -218,6 +216,7 @@ class Reporter:
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         wall = (self._ended or now) - self._began
+        judged = STARTING if stats.phases and not stats.taken and not final else self._verdict(balance)
         report = Report(
             wall_s=wall,
             env_steps=env_steps,
@@ -233,7 +232,8 @@ class Reporter:
             lag_max=r.lag_max,
             balance=balance,
             remedies=self._remedies or (),
-            verdict=STARTING if stats.phases and not stats.taken and not final else self._verdict(balance),
+            cause=judged.cause,
+            verdict=judged.sentence,
             remaining_s=left / rate if rate > 0 and not final else None,
             metrics=r.metrics,
             evaluating=evaluating,
@@ -291,7 +291,7 @@ class Reporter:
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=check)), remedies.cause(known)
 
-    def _verdict(self, balance: dict[str, Shares]) -> str:
+    def _verdict(self, balance: dict[str, Shares]) -> Verdict:
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
             max_lag=self._program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
@@ -319,6 +319,7 @@ class Reporter:
         if self._first is not None:
             self._ask_the_model(balance, self._first)
         e, stats = self._evaluations.last, self._stats()
+        judged = self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
         return {
@@ -338,7 +339,8 @@ class Reporter:
             "lag": {"mean": self._lag_sum / max(self._lag_updates, 1), "max": self._lag_max} | _lags(stats.lags, {}),
             "acting": self._acting(),
             "balance": {name: asdict(s) for name, s in balance.items()},
-            "verdict": self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET,
+            "cause": judged.cause,
+            "verdict": judged.sentence,
             "remedies": [one.to_json() for one in self._remedies or ()],
             "solved_at_s": self._solved_at,
             "rows": dict(stats.rows),

@@ -26,7 +26,7 @@ from equipoise.experience.replay.row_layout import Layout
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.programs import memory_needed as memory
-from equipoise.programs.limits import check_devices
+from equipoise.programs.limits import check_devices, check_nvtx
 from equipoise.programs.refusals import refuse
 from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
@@ -226,6 +226,7 @@ def blueprint(
 ) -> Blueprint:
     """Look at one stream of the env and at one action of each policy; ``weights``, ``learner``: as for ``begin.take``."""
     check_devices(program.placement)
+    check_nvtx(program.placement)
     dataset = _dataset(program)
     spec = _spec(program, dataset)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))

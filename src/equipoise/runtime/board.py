@@ -14,7 +14,7 @@ from equipoise.balance.shares import Shares
 from equipoise.clock import CLOSE_S, EVERY, Clock
 from equipoise.cores import run_delay_s
 from equipoise.histograms import EDGES
-from equipoise.tracing import TracedClock, ring_of
+from equipoise.tracing import NvtxClock, TracedClock, ring_of
 from equipoise.tree import ArraySpec
 from equipoise.types import Tick
 from equipoise.workers.kind import Measured
@@ -90,6 +90,10 @@ class Board:
     def clock(self, name: str) -> Clock:
         """The clock of the parts of a worker's work."""
         row, parts, (folder, for_s) = self._workers[name], self.rows[name].parts, self._traces
+        if self.rows[name].nvtx:
+            from torch.cuda import nvtx  # a process without torch has no such clock
+
+            return NvtxClock(parts, row["part_s"], row["part_n"], nvtx=nvtx, title=name)
         if not (folder and parts):
             return Clock(parts, row["part_s"], row["part_n"], samples=self.rows[name].steps)
         file = ring_of(Path(folder), name)

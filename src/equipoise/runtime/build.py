@@ -48,6 +48,9 @@ def lay_out(
     """
     program, plan = blue.program, queue_plan(blue)
     rows = {member.title: member.kind.measured for member in (crew(blue, kinds) if site is None else site)}
+    if program.placement.nvtx and site is None:
+        shown = {member.title for member in crew(blue, kinds) if member.kind.torch}
+        rows = {title: replace(row, nvtx=title in shown) for title, row in rows.items()}
     ranks = list(range(blue.learners)) if site is None else [one.index for one in site if one.kind.side == "learning"]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [sorted(groups.intersection(blue.groups_of(learner))) for learner in range(blue.learners) if site is not None]

@@ -269,6 +269,9 @@ class Placement:
     trace_s: Annotated[
         NonNegative, Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."), FREE
     ] = 0.0
+    nvtx: Annotated[
+        bool, Help("Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with CUDA."), FREE
+    ] = False
 
     @property
     def halves(self) -> int:

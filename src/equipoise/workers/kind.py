@@ -70,6 +70,7 @@ class Measured:
     parts: tuple[str, ...] = ()  # of its work (``clock.py``)
     lags: bool = False  # histograms of the age of the experience that it uses
     steps: bool = False  # its ticks are steps of envs: many, and alike
+    nvtx: bool = False  # profilers are shown its parts
 
 
 class Kind(ABC):

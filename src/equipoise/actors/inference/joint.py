@@ -60,7 +60,7 @@ class JointForward(Forward):
         obs = tree.map(lambda _: next(each), rows[0].obs)
         state = _joined([one.state for one in asked])
         explore = tree.to(_joined([one.explore for one in asked]), self.device)
-        clock.lap("gather")
+        clock.lap("gather", "act")
         with torch.inference_mode(), self._autocast:
             action, behaviour, state = self.algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
         said = tree.map(_array, rows[0].action, action), tree.map(_array, rows[0].behaviour, behaviour)

@@ -71,7 +71,7 @@ class Shard:
         store, batch = self.store, self._post.batches[buffer]
         places, probability = store.draw(n)
         batch["probability"][begin : begin + n] = probability
-        self._clock.lap("sample")
+        self._clock.lap("sample", "gather")
         for at in range(0, n, self._piece):
             piece = np.resize(places[at : at + self._piece], self._piece)  # fill the last piece by repeating some of it
             count = min(self._piece, n - at)
