@@ -159,5 +159,6 @@ def _keys(report: Report, shown: Shown, width: int) -> Text:
     while len("  ".join(found)) > width:
         found.pop()
     line = Text("  ".join(found), style="cyan", no_wrap=True)
-    line.highlight_words([f"{ALARMS} alarms{alarms}"] if alarms else [], "bold red")
+    if alarms:
+        line.highlight_words([f"{ALARMS} alarms{alarms}"], "bold red")
     return line

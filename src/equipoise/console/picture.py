@@ -266,9 +266,9 @@ def evaluation_lines(evaluation: Evaluation | None, report: Report, width: int) 
     parts += [f"{evaluation.episodes} episodes at {short(evaluation.step)} steps"]
     parts += [f"{name} {number(mean)}" for name, mean in evaluation.policies.items()]
     parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in evaluation.info.items() if name.endswith("/last")]
-    solved = [] if report.solved_at_s is None else [f"solved after {took(report.solved_at_s)}"]
-    lines = part_lines([*parts, *solved], width)
-    lines[-1].highlight_words(solved, "bold green")
+    parts += [] if report.solved_at_s is None else [f"solved after {took(report.solved_at_s)}"]
+    lines = part_lines(parts, width)
+    lines[-1].highlight_regex("solved after .*", "bold green")
     return lines
 
 
