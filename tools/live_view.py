@@ -28,7 +28,7 @@ def tmux(socket: str, *words: str) -> str:
 
 def shown(columns: int, lines: int, keys: str, place: Path) -> str:
     """What a terminal shows in the middle of a run, with the codes of its colours."""
-    words = [sys.executable, "-m", *shlex.split(COMMAND), "--steps", "100M", "--out", str(place / "run")]
+    words = [sys.executable, "-m", *shlex.split(COMMAND), "--steps", "3M", "--out", str(place / "run")]
     socket = f"equipoise-{place.name}"
     size = ["-x", str(columns), "-y", str(lines)]
     tmux(socket, "-f", "/dev/null", "new-session", "-d", *size, f"NO_COLOR= COLORTERM=truecolor {shlex.join(words)}")
@@ -37,8 +37,8 @@ def shown(columns: int, lines: int, keys: str, place: Path) -> str:
         while time.monotonic() - began < LONGEST_S:
             text = tmux(socket, "capture-pane", "-p", "-e")
             if time.monotonic() - began > DRAWN_AFTER_S and "Ctrl-C" in text:
-                if not keys:
-                    return text.rstrip("\n")
+                if not keys:  # what was printed before the picture stands above it
+                    return text[text.index("\x1b[1mequipoise") :].rstrip("\n")
                 tmux(socket, "send-keys", keys)
                 keys = ""
             time.sleep(1.0)

@@ -46,7 +46,9 @@ def past(now: Report = NOW) -> History:
     return made
 
 
-def drawn(width: int, *, colour: bool = False, now: Report = NOW, of: Program | None = None, encoding: str = "utf-8", **more: Any) -> str:
+def drawn(
+    width: int, *, colour: bool = False, now: Report = NOW, of: Program | None = None, encoding: str = "utf-8", **more: Any
+) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     console = Console(

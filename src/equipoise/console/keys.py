@@ -1,9 +1,9 @@
 """Keys of a terminal, each told at once while a run goes on, and the terminal as it was afterwards.
 
-The terminal gives lines and shows what is typed; meanwhile it gives single keys and shows none. Ctrl-C and Ctrl-Z stay signals.
-The mode is put back at the end, however it comes: an exception, Ctrl-C, SIGTERM, SIGHUP, SIGQUIT. It is also put back before this
-process is suspended, and taken again when it goes on. In the background nothing is read and no mode is set, since the terminal is
-then another job's. SIGKILL leaves it to the shell.
+The terminal usually gives lines and shows what is typed; meanwhile it gives single keys and shows none. Ctrl-C and Ctrl-Z stay
+signals. The mode is put back at the end, however it comes: an exception, Ctrl-C, SIGTERM, SIGHUP, SIGQUIT. It is also put back
+before this process is suspended, and taken again when it goes on. In the background nothing is read and no mode is set, since
+the terminal is then another job's. SIGKILL leaves it to the shell.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Keys:
             return False
 
     def _default(self, number: int, frame: FrameType | None) -> None:
-        """Do what the signal does by default, with the terminal as it was. Python's own streams may be in the middle of a line."""
+        """Do what the signal does by default, with the terminal as it was. Python's streams may be in the middle of a write."""
         self._put_back()
         os.write(self._out, SHOW + b"\n")
         signal.signal(number, signal.SIG_DFL)

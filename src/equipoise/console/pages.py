@@ -16,7 +16,6 @@ from equipoise.console.picture import (
     alarm_lines,
     also,
     balance_lines,
-    brief,
     clock,
     count,
     evaluating,
@@ -116,10 +115,8 @@ def _doing(report: Report) -> list[str]:
 
 def _usage(report: Report, history: History) -> dict[str, str]:
     """Cores and memory of each worker, where the system tells them."""
-    return {
-        name: f"{history.rate(lambda r: r.usage.get(name, {}).get('cpu_s', 0.0)):.2f} cores, {decimal(round(one['rss']))}"
-        for name, one in report.usage.items()
-    }
+    cores = {name: history.rate(lambda r, name=name: r.usage.get(name, {}), "cpu_s") for name in report.usage}
+    return {name: f"{cores[name]:.2f} cores, {decimal(round(one['rss']))}" for name, one in report.usage.items()}
 
 
 def _remedies(report: Report, width: int) -> list[Text]:

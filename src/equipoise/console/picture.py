@@ -57,11 +57,12 @@ class History:
         while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
             self.recent.popleft()
 
-    def rate(self, of: Callable[[Report], float]) -> float:
+    def rate(self, numbers: Callable[[Report], Mapping[str, float]], name: str) -> float:
         """How fast a number of the reports rises, a second; 0 where there is no telling."""
         if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
             return 0.0
-        return max(of(self.recent[-1]) - of(self.recent[0]), 0.0) / seconds
+        first, last = (numbers(report).get(name, 0.0) for report in (self.recent[0], self.recent[-1]))
+        return max(last - first, 0.0) / seconds
 
 
 def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:
@@ -132,7 +133,10 @@ def balance_lines(
     ``more``: below each worker stand the parts of its work, and these words of it.
     """
     shown = _fold(balance, rows)
-    of_parts = {name: sorted(one.parts, key=one.part, reverse=True) if more is not None else [] for name, one in shown}
+    of_parts = {
+        name: [] if more is None else sorted((part for part in one.parts if one.parts[part]), key=one.part, reverse=True)
+        for name, one in shown
+    }
     name_width = max([NAME - 1, *map(len, of_parts), *(len(part) + 2 for found in of_parts.values() for part in found)]) + 1
     bar = max(min(width - 2 - name_width - sum(COLUMNS), BAR), 4)
     lines = [Text(" " * (name_width + bar), no_wrap=True)]
