@@ -1,7 +1,7 @@
-"""The ring as text: the workers and stores that rows pass, with what flows between them and who waits for whom.
+"""The ring as text: the workers and stores that rows pass, with what flows between them and which workers wait.
 
 An arrow is the thicker the more bytes a second it carries, and dotted where nothing flows. ``▲`` marks back-pressure: workers
-who have no room to go on. What waits for rows is *starved*, and stands at the same arrow.
+that have no room to go on, which are *blocked*. Workers that wait for rows are *starved*; they stand at the same arrow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Station:
 
 
 def ring_lines(report: Report, program: Program, history: History, width: int) -> list[Text]:
-    """Draw the ring from top to bottom; its left edge is the way of the weights back to those who act."""
+    """Draw the ring from top to bottom; its left edge is the way of the weights back to the workers that act."""
     stations, arrows = _stations(report, program), _arrows(report, program, history)
     central = program.placement.inference == "central"
     name_width = max(len(station.name) for station in stations)
@@ -114,7 +114,7 @@ def _bytes(rate: float) -> list[str]:
 
 
 def _waits(above: Station, below: Station, *, both: bool) -> list[str]:
-    """Who waits at an arrow; ``both``: the upper ones wait for answers as well."""
+    """Workers that wait at an arrow; ``both``: the upper ones wait for answers as well."""
     said = []
     if above.shares is not None and (share := above.shares.share("blocked")) >= LEAST:
         said.append(f"▲ {above.noun} blocked {share * 100:.0f} %")

@@ -28,6 +28,7 @@ from equipoise.console.pages import RING, Shown, view
 from equipoise.console.picture import (
     AHEAD,
     ASCII,
+    WIDTH,
     History,
     acting_lines,
     at_the_ends,
@@ -233,7 +234,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
         lines.append(Text("\n".join(wrapped(f"  {name:<12}{value}", width, " " * 14))))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
-        console.print(safe(Group(*balance_lines(balance)), console))
+        console.print(safe(Group(*balance_lines(balance, width=width or WIDTH)), console))
     run = shlex.quote(str(directory))
     can_resume = status in ("alarmed", "interrupted", "failed") and any(
         directory.glob("checkpoints/step_*/learner.safetensors")
