@@ -154,6 +154,7 @@ def test_a_page_has_the_lines_of_the_terminal_and_moves(page: str, height: int) 
 def test_without_keys_the_workers_stand_below_the_ring_where_there_is_room() -> None:
     assert "actor 0  " in drawn(80, height=40, shown=Shown()) and "actor 0  " not in drawn(80, height=17, shown=Shown())
     assert "actor 0  " in drawn(100), "a notebook has room"
+    assert "actor 0 printed 3 lines" in drawn(80, height=40) and "printed" not in drawn(80, shown=Shown(page=RING))
 
 
 def test_keys_change_what_is_shown() -> None:
@@ -168,6 +169,8 @@ def test_keys_change_what_is_shown() -> None:
     assert (shown.page, shown.parts) == (WORKERS, True), "p goes to the workers"
     shown.press("page down")
     assert shown.top == 10
+    assert drawn(80, shown=shown) and shown.top == 0, "all of the page is shown"
+    shown.press("page down")
     shown.press("q")
     assert (shown.page, shown.top, shown.quits) == (WORKERS, 10, True)
     assert "q does not end a run" in drawn(60, shown=shown)

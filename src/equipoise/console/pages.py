@@ -21,6 +21,7 @@ from equipoise.console.picture import (
     evaluating,
     evaluation_lines,
     info_lines,
+    loudest,
     part_lines,
     progress_lines,
     return_lines,
@@ -70,8 +71,8 @@ def view(
     foot += [_keys(report, shown, width)] if shown.page else []
     room = 1000 if height is None else max(height - len(head) - len(foot), 1)
     body = _body(report, program, history, width, room, shown)
+    shown.top = min(shown.top, max(len(body) - room, 0))
     if len(body) > room:
-        shown.top = min(shown.top, len(body) - room)
         foot[0] = Text(f"lines {shown.top + 1} to {shown.top + room} of {len(body)}", style="bright_black", no_wrap=True)
         body = body[shown.top : shown.top + room]
     return Group(*head, *body, *foot)
@@ -84,33 +85,29 @@ def _body(report: Report, program: Program, history: History, width: int, room: 
         return _remedies(report, width)
     if shown.page == ALARMS:
         return _alarms(report, history, width)
-    ring, numbers = ring_lines(report, program, history, width), _numbers(report, program, history, width)
+    ring, numbers = ring_lines(report, program, history, width), _numbers(report, program, history, width, shown)
     left = room - len(ring) - len(numbers) - 3  # for workers, below two empty lines and a head
     workers = [] if shown.page or left < 2 else [Text(""), *balance_lines(report.balance, min(left, 8), width)]
     return [*ring, *workers, Text(""), *numbers]
 
 
-def _numbers(report: Report, program: Program, history: History, width: int) -> list[Text]:
+def _numbers(report: Report, program: Program, history: History, width: int, shown: Shown) -> list[Text]:
     """Speed, return, what a person should know of the moment, and the verdict."""
-    said = [f"acting {line}" for line in acting_lines(program.placement.acting_precision, report.metrics)]
-    exam = [] if report.evaluating is None else [evaluating(report.evaluating)]
+    moment = [f"acting {line}" for line in acting_lines(program.placement.acting_precision, report.metrics)]
+    moment += [starting(report.phases)] if report.phases else []
+    moment += [loudest(report)] if report.printed and not shown.page else []  # a page of its own has all of them
+    moment += [evaluating(report.evaluating)] if report.evaluating is not None else []
     return [
         *speed_lines(report, program, width),
         *return_lines(report, history, width),
         *info_lines(report, width),
-        *(line for one in said for line in text_lines(one, width)),
         *evaluation_lines(history.evaluation, report, width),
-        *(line for one in (*_doing(report), *exam) for line in text_lines(one, width)),
+        *(line for one in moment for line in text_lines(one, width)),
         Text(""),
         *text_lines(report.verdict, width, "bold", indent=""),
         *(text_lines(also(report.remedies), width) if len(report.remedies) > 1 else []),
         *alarm_lines(report.alarms, width),
     ]
-
-
-def _doing(report: Report) -> list[str]:
-    """What workers are at that do not work yet."""
-    return [starting(report.phases)] if report.phases else []
 
 
 def _usage(report: Report, history: History) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 The live picture redraws when a report comes, at most ten times a second and in the driver's own thread, which needs the time;
 and at once when a key is pressed, in the thread that waits for keys. A pipe, a log file, a dumb terminal and a build server
-(CI) get plain lines. With NO_COLOR nothing is coloured or bold. Lines are broken at the terminal's columns, or at those of COLUMNS;
-in a pipe a message is one line.
+(CI) get plain lines. With NO_COLOR nothing is coloured or bold. Lines are broken at the terminal's columns, or at those of
+COLUMNS; in a pipe a message is one line.
 """
 
 from __future__ import annotations
