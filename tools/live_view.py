@@ -33,7 +33,7 @@ def shown(columns: int, lines: int, keys: str, place: Path) -> str:
     size = ["-x", str(columns), "-y", str(lines)]
     tmux(socket, "-f", "/dev/null", "new-session", "-d", *size, f"NO_COLOR= COLORTERM=truecolor {shlex.join(words)}")
     try:
-        began = time.monotonic()
+        began, text = time.monotonic(), ""
         while time.monotonic() - began < LONGEST_S:
             text = tmux(socket, "capture-pane", "-p", "-e")
             if time.monotonic() - began > DRAWN_AFTER_S and "Ctrl-C" in text:

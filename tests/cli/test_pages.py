@@ -99,7 +99,7 @@ def test_who_acts_gets_the_weights_and_who_steps_waits_for_answers() -> None:
 
 
 def test_shards_and_replays_are_on_the_way() -> None:
-    settings = {"recipe": False, "actors": 2}
+    settings: dict[str, Any] = {"recipe": False, "actors": 2}
     shards = api.program("CartPole-v1", "apex_dqn", settings=["replay.shards=2"], **settings)
     stores = {"queue": 0.3, "shard 0": 0.5, "shard 1": 0.4}
     balance = BALANCE | {"shard 0": Shares(worked=1, starved=1, side="keeping")}
@@ -137,7 +137,7 @@ def test_remedies_have_gain_interval_and_cost_and_alarms_evidence_and_action() -
 def test_a_page_has_the_lines_of_the_terminal_and_moves(page: str, height: int) -> None:
     many = {f"actor {i}": ACTOR for i in range(30)} | {"learner": BALANCE["learner"]}
     now = replace(NOW, balance=many, alarms=(ALARM,) * 20, remedies=(REMEDY,) * 20)
-    shown, seen = Shown(page=page, parts=True), set()
+    shown, seen, lines, top = Shown(page=page, parts=True), set[str](), list[str](), 0
     for _ in range(200):
         lines = drawn(80, now=now, shown=shown, height=height).splitlines()
         assert len(lines) <= height and (page == "") == ("Ctrl-C ends" not in lines[-1])

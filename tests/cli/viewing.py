@@ -35,7 +35,7 @@ def report(wall_s: float) -> Report:
 
 if __name__ == "__main__":
     began = time.monotonic()
-    with View(PROGRAM, on=sys.argv[1]) as view:  # type: ignore[arg-type]
+    with View(PROGRAM, on=sys.argv[1]) as view:
         while view._shown.page != ALARMS:
             view.update(report(time.monotonic() - began))
             if view._shown.page == REMEDIES:

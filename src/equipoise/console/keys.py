@@ -17,7 +17,7 @@ import threading
 import tty
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import IO, Any, Self
 
 from equipoise.console.place import is_terminal
 
@@ -27,13 +27,13 @@ SIGNALS = (signal.SIGTSTP, signal.SIGHUP, signal.SIGQUIT)  # those whose default
 BACKGROUND_S = 0.2  # between two looks at a terminal that is another job's
 
 
-def can_read(out: TextIO) -> bool:
-    """Is somebody at stdin's terminal who sees ``out``, and may this thread set handlers of signals?"""
+def can_read(out: IO[str]) -> bool:
+    """Are stdin and ``out`` a terminal's, and may this thread set handlers of signals?"""
     here = threading.current_thread() is threading.main_thread()
     return here and is_terminal(sys.stdin) and is_terminal(out) and _has_descriptor(sys.stdin) and _has_descriptor(out)
 
 
-def _has_descriptor(stream: TextIO) -> bool:
+def _has_descriptor(stream: IO[str]) -> bool:
     try:
         return stream.fileno() >= 0
     except (OSError, ValueError, AttributeError):  # a stand-in
@@ -51,7 +51,7 @@ def names(text: str) -> Iterator[str]:
 class Keys:
     """A context manager in the main thread; a thread of its own calls ``pressed`` with each key."""
 
-    def __init__(self, pressed: Callable[[str], None], out: TextIO, height: Callable[[], int]) -> None:
+    def __init__(self, pressed: Callable[[str], None], out: IO[str], height: Callable[[], int]) -> None:
         """``height``: lines of the picture on ``out``, below which the shell writes when this process is suspended."""
         self._pressed, self._height = pressed, height
         self._in, self._out = sys.stdin.fileno(), out.fileno()

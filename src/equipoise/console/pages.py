@@ -112,8 +112,10 @@ def _numbers(report: Report, program: Program, history: History, width: int, sho
 
 def _usage(report: Report, history: History) -> dict[str, str]:
     """Cores and memory of each worker, where the system tells them."""
-    cores = {name: history.rate(lambda r, name=name: r.usage.get(name, {}), "cpu_s") for name in report.usage}
-    return {name: f"{cores[name]:.2f} cores, {decimal(round(one['rss']))}" for name, one in report.usage.items()}
+    return {
+        name: f"{history.rate('usage', name, 'cpu_s'):.2f} cores, {decimal(round(one['rss']))}"
+        for name, one in report.usage.items()
+    }
 
 
 def _remedies(report: Report, width: int) -> list[Text]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from rich.filesize import decimal
 from rich.text import Text
@@ -57,12 +58,19 @@ class History:
         while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
             self.recent.popleft()
 
-    def rate(self, numbers: Callable[[Report], Mapping[str, float]], name: str) -> float:
-        """How fast a number of the reports rises, a second; 0 where there is no telling."""
+    def rate(self, field: str, *names: str) -> float:
+        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where there is no telling."""
         if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
             return 0.0
-        first, last = (numbers(report).get(name, 0.0) for report in (self.recent[0], self.recent[-1]))
+        first, last = (_number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1]))
         return max(last - first, 0.0) / seconds
+
+
+def _number(found: Any, *names: str) -> float:
+    """The number that has these names in dicts in dicts; 0 where it has not come yet."""
+    for name in names:
+        found = found.get(name, {})
+    return found or 0.0
 
 
 def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:

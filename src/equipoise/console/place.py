@@ -43,6 +43,15 @@ def width_of(stream: Any) -> int | None:
         return USUAL
 
 
+def size_of(stream: Any) -> tuple[int, int] | None:
+    """Columns and lines of a stream's terminal; None where it has none."""
+    width = width_of(stream)
+    try:
+        return None if width is None else (width, os.get_terminal_size(stream.fileno()).lines)
+    except (OSError, ValueError):
+        return None
+
+
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     """The lines of a text, broken between words, with ``indent`` before all but the first of each.
 

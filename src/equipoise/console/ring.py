@@ -6,7 +6,6 @@ that have no room to go on, which are *blocked*. Workers that wait for rows are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.filesize import decimal
@@ -53,7 +52,7 @@ def ring_lines(report: Report, program: Program, history: History, width: int) -
             lines += _arrow([*said, *_waits(stations[i], stations[i + 1], both=central and not i)], flow, inside, width)
     if program.actors:
         bound = "none" if program.placement.max_lag is None else program.placement.max_lag
-        flow = history.rate(_moved, "weights")
+        flow = history.rate("moved", "weights")
         parts = [f"weights (max lag {bound})", *_bytes(flow)]
         lines.append(Text(f"└◀{'━' * _thickness(flow) or '─'} {'  '.join(parts)}", no_wrap=True))
     legend = Text(" " * GUTTER, no_wrap=True)
@@ -93,20 +92,16 @@ def _stations(report: Report, program: Program) -> list[Station]:
 def _arrows(report: Report, program: Program, history: History) -> list[tuple[list[str], float]]:
     """What flows from each station to the next: in words, and bytes a second (with an arrow's least where they are unknown)."""
     replay = any(one.replay is not None for one in learning(program).values())
-    written, learned = (history.rate(_moved, name) for name in ("written", "batches" if replay else "read"))
+    written, learned = (history.rate("moved", name) for name in ("written", "batches" if replay else "read"))
     last = ([f"{report.updates_per_s:,.1f} updates/s", *_bytes(learned)], learned)
     if not program.actors:
         return [last]
-    steps = history.rate(lambda r: {"taken": r.taken}, "taken")
+    steps = history.rate("taken")
     said = [f"{short(round(steps))} steps/s"] if steps else []
     waiting = [f"queue {report.occupancy['queue'] * 100:.0f} % full"] if replay and "queue" in report.occupancy else []
     if program.placement.inference == "central":
         return [(said, min(steps, 1.0)), ([*_bytes(written), *waiting], written), last]
     return [([*said, *_bytes(written), *waiting], written), last]
-
-
-def _moved(report: Report) -> Mapping[str, float]:
-    return report.moved
 
 
 def _bytes(rate: float) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -45,7 +45,7 @@ from equipoise.console.picture import (
     spread,
     took,
 )
-from equipoise.console.place import in_colour, is_live, joined, say, width_of, wrapped
+from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
 from equipoise.record.report import Evaluating, Report, SiteStats
 from equipoise.types import Program
 
@@ -140,6 +140,8 @@ class View:
         with self._drawing:
             if self._last is None:
                 return
+            if (size := size_of(self.console.file)) is not None:  # rich asks the descriptors 0 to 2, which may go elsewhere
+                self.console.size = ConsoleDimensions(*size)
             width, height = self.console.size
             drawn = view(
                 self._last, self._program, self._history, on=self._on, width=width, height=height - 1, shown=self._shown
