@@ -14,14 +14,12 @@ from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares
 from equipoise.console import pages, terminal
+from equipoise.console.bars import MARKS, balance_lines, cells_of
 from equipoise.console.pages import Shown
 from equipoise.console.picture import (
-    MARKS,
     MOST_ALARMS,
     History,
     also,
-    balance_lines,
-    cells_of,
     clock,
     line_parts,
     number,

@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 
+from equipoise.console.bars import balance_lines
 from equipoise.console.help import printable
 from equipoise.console.picture import (
     WIDTH,
@@ -15,7 +16,6 @@ from equipoise.console.picture import (
     acting_lines,
     alarm_lines,
     also,
-    balance_lines,
     clock,
     count,
     evaluating,

@@ -12,7 +12,8 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.balance.shares import STATES, Shares, add
-from equipoise.console.picture import BAR, MARKS, STYLES, History, bar_of, count, short, site_lines, text_lines
+from equipoise.console.bars import BAR, MARKS, STYLES, bar_of
+from equipoise.console.picture import History, count, short, site_lines, text_lines
 from equipoise.console.place import joined
 from equipoise.record.report import Report
 from equipoise.types import Program, learning
@@ -110,14 +111,12 @@ def _bytes(rate: float) -> list[str]:
 
 def _waits(above: Station, below: Station, *, both: bool) -> list[str]:
     """Workers that wait at an arrow; ``both``: the upper ones wait for answers as well."""
-    said = []
-    if above.shares is not None and (share := above.shares.share("blocked")) >= LEAST:
-        said.append(f"▲ {above.noun} blocked {share * 100:.0f} %")
-    if both and above.shares is not None and (share := above.shares.share("starved")) >= LEAST:
-        said.append(f"{above.noun} starved {share * 100:.0f} %")
-    if below.shares is not None and (share := below.shares.share("starved")) >= LEAST:
-        said.append(f"{below.noun} starved {share * 100:.0f} %")
-    return said
+    waits = [(above, "blocked"), *([(above, "starved")] if both else []), (below, "starved")]
+    return [
+        f"{'▲ ' * (state == 'blocked')}{one.noun} {state} {share * 100:.0f} %"
+        for one, state in waits
+        if one.shares is not None and (share := one.shares.share(state)) >= LEAST
+    ]
 
 
 def _station(station: Station, before: str, name_width: int, bar: int) -> Text:

@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
+from equipoise.console.bars import balance_lines
 from equipoise.console.help import printable
 from equipoise.console.keys import Keys, can_read
 from equipoise.console.pages import RING, Shown, view
@@ -32,7 +33,6 @@ from equipoise.console.picture import (
     History,
     acting_lines,
     at_the_ends,
-    balance_lines,
     by_policy,
     clock,
     evaluating,
