@@ -126,7 +126,9 @@ def _station(station: Station, before: str, name_width: int, bar: int) -> Text:
         said = f"{station.shares.share('worked') * 100:.0f} % worked" if station.shares.total > 0 else "—"
     else:
         cells = round((station.full or 0.0) * bar)
-        line.append("━" * cells, style="cyan").append(" " * (bar - cells))
+        line.append("━" * cells, style="cyan").append(
+            ("─" if station.full is not None else " ") * (bar - cells), "bright_black"
+        )
         said = "" if station.full is None else f"{station.full * 100:.0f} % full"
     return line.append(f"  {said}")
 
