@@ -173,8 +173,12 @@ def test_keys_change_what_is_shown() -> None:
     shown.press("page down")
     shown.press("q")
     assert (shown.page, shown.top, shown.quits) == (WORKERS, 10, True)
-    assert "q does not end a run" in drawn(60, shown=shown)
     shown.press("1")
     assert (shown.page, shown.top, shown.quits) == (RING, 0, False)
+    shown.press("q")
+    assert "q does not end a run" in drawn(60, shown=shown)
     shown.press("x")
     assert shown.page == RING
+    shown.press("1")
+    assert drawn(60, shown=shown).splitlines()[-1] == "[1 ring]  2 workers  3 remedies  4 alarms (1)  p parts"
+    assert drawn(80, shown=shown).splitlines()[-1].endswith("  4 alarms (1)  p parts  ↑↓ move  Ctrl-C ends")
