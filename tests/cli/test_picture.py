@@ -13,18 +13,16 @@ from equipoise import api
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares
-from equipoise.console import terminal
+from equipoise.console import pages, terminal
+from equipoise.console.bars import MARKS, balance_lines, cells_of
+from equipoise.console.pages import Shown
 from equipoise.console.picture import (
-    MARKS,
     MOST_ALARMS,
     History,
     also,
-    balance_lines,
-    cells_of,
     clock,
     line_parts,
     number,
-    picture,
     short,
     site_lines,
     sparkline,
@@ -56,11 +54,11 @@ def history(returns=(), evaluated=None):
 
 
 def test_the_picture_holds_the_whole_report():
-    text = rendered(picture(report(), program(), history([1, 5, 9], evaluation()), on="process"))
+    text = rendered(pages.view(report(), program(), history([1, 5, 9], evaluation()), on="process"))
     for part in (
-        "CartPole-v1 · toy · seed 0 · process", "▶ 2 actors × 64 envs ", "trajectories", "▶ learner", "weights (max lag 1)",
+        "CartPole-v1 · toy · seed 0 · process", "▶ 2 actors × 64 envs ", "queue", "learner", "weights (max lag 1)",
         "123,457 steps/s", "82.1 updates/s", "lag 0.4 (max 1)", "return 215.3 ▁▅█", "1,203 episodes", "length 215",
-        "evaluation 487.2 ± 20.1   20 episodes at 120k steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
+        "evaluation 487.2 ± 20.1  20 episodes at 120k steps", "42 %", "210k of 500k steps", "1:12 gone, 2:50 left",
     ):  # fmt: skip
         assert part in text, part
     assert VERDICT in " ".join(text.split())
@@ -76,17 +74,17 @@ def test_what_else_would_help_is_a_line():
         for change, gain in zip(names, (2.0, 1.5, 1.25), strict=True)
     )
     assert also(remedies) == "or: --max-lag 2 (1.5 times), --learners 2 (1.2 times)"
-    assert "or: --max-lag 2" in rendered(picture(report(remedies=remedies), program(), history(), on="process"))
-    assert "or: " not in rendered(picture(report(remedies=remedies[:1]), program(), history(), on="process"))
+    assert "or: --max-lag 2" in rendered(pages.view(report(remedies=remedies), program(), history(), on="process"))
+    assert "or: " not in rendered(pages.view(report(remedies=remedies[:1]), program(), history(), on="process"))
 
 
 def test_frames_are_shown_where_they_are_not_steps():
-    assert "493,827 frames/s" in rendered(picture(report(frames=840_000), program(), history(), on="process"))
+    assert "493,827 frames/s" in rendered(pages.view(report(frames=840_000), program(), history(), on="process"))
 
 
 def test_numbers_of_info_are_shown_everywhere():
     info = {"won/last": 0.75, "won/mean": 0.0125, "episode/r/last": None, "episode/r/mean": None}
-    text = rendered(picture(report(info=info), program(), history(), on="process"))
+    text = rendered(pages.view(report(info=info), program(), history(), on="process"))
     assert "won 0.750 at the end, 0.013 on average" in text and "episode/r — at the end, — on average" in text
     assert "won 0.750  episode/r —" in compact(report(info=info), program(), history())
     made = Console(file=io.StringIO(), width=80, highlight=False)
@@ -96,7 +94,7 @@ def test_numbers_of_info_are_shown_everywhere():
 
 def test_steps_that_nobody_has_learned_from_yet_are_shown():
     ahead = report(env_steps=0, frames=0, updates=0, taken=3_380, steps_per_s=25.8)
-    assert "0 of 500k steps (3.38k taken)" in rendered(picture(ahead, program(), history(), on="process"))
+    assert "0 of 500k steps (3.38k taken)" in rendered(pages.view(ahead, program(), history(), on="process"))
     assert "0 steps (3.38k taken)  26/s" in compact(ahead, program(), history())
     assert "taken" not in compact(report(), program(), history()), "not where it is a batch or two"
     made = Console(file=io.StringIO(), width=80, highlight=False)
@@ -105,12 +103,12 @@ def test_steps_that_nobody_has_learned_from_yet_are_shown():
 
 
 def test_the_moment_of_solving_is_shown():
-    text = rendered(picture(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
+    text = rendered(pages.view(report(solved_at_s=12.34), program(), history([], evaluation()), on="process"))
     assert "solved after 12.3 s" in text
 
 
 def test_each_worker_has_a_line_with_its_shares():
-    text = rendered(picture(report(), program(), history(), on="process"))
+    text = rendered(pages.view(report(), program(), history(), on="process", shown=Shown(page=pages.WORKERS)))
     lines = {line[:9].strip(): line for line in text.splitlines()}
     assert re.findall(r"\d+ %", lines["actor 0"]) == ["60 %", "5 %", "0 %", "35 %"]
     assert re.findall(r"\d+ %", lines["actor 1"]) == ["90 %", "0 %", "10 %", "0 %"]
@@ -158,7 +156,7 @@ def test_eighty_columns_hold_it(name, encoding):
     steps = 500_000_000_000 if name == "very much" else 500_000
     given = program(steps=steps, actors=1000, envs_per_actor=1024, max_lag=None, env=EnvFactory(target="x" * 70))
     past = history([float(i) for i in range(1000)], evaluation(mean=-123_456.7, std=12_345.6, env_steps=123_456_789))
-    text = rendered(picture(EXTREMES[name], given, past, on="process"), encoding=encoding)
+    text = rendered(pages.view(EXTREMES[name], given, past, on="process"), encoding=encoding)
     widths = {line: cell_len(line) for line in text.splitlines()}
     assert max(widths.values()) <= 80, max(widths, key=lambda line: widths[line])
     assert "999,999" not in text
@@ -172,20 +170,20 @@ def test_nothing_that_a_person_needs_is_cut_off():
         solved_at_s=1234.5,
     )  # fmt: skip
     past = history([float(i) for i in range(1000)], evaluation(mean=-12_345.6, std=1234.5, env_steps=123_456_789))
-    view = picture(large, program(steps=500_000_000, actors=128, envs_per_actor=1024, max_lag=None), past, on="process")
+    view = pages.view(large, program(steps=500_000_000, actors=128, envs_per_actor=1024, max_lag=None), past, on="process")
     lengths = {line.plain: cell_len(line.plain) for line in view.renderables if line.plain != VERDICT}
     assert max(lengths.values()) <= 80, max(lengths, key=lambda line: lengths[line])
 
 
 def test_an_encoding_without_the_signs_gets_plain_ones():
-    text = rendered(picture(report(), program(), history([1, 2], evaluation()), on="process"), encoding="ascii")
+    text = rendered(pages.view(report(), program(), history([1, 2], evaluation()), on="process"), encoding="ascii")
     assert "# worked" in text
     assert "487.2 ~ 20.1" in text
     assert "?" not in text
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch):
-    view = picture(report(), program(), history(), on="process")
+    view = pages.view(report(), program(), history(), on="process")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert f"\x1b[32m{MARKS['worked']}" in rendered(view, force_terminal=True, color_system="standard")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -229,7 +227,7 @@ def test_the_sparkline_goes_from_the_lowest_to_the_highest():
 def test_an_evaluation_says_how_far_it_is_also_where_only_the_summary_was_asked_for(monkeypatch):
     done, under_way = {"env_steps": 500_000}, Evaluating(episodes=3, of=20, steps=12_345, most=100_000)
     said = "evaluating 3 of 20 episodes, step 12,345 (at most 100,000)"
-    assert said in rendered(picture(report(evaluating=under_way), program(), history(), on="process"))
+    assert said in rendered(pages.view(report(evaluating=under_way), program(), history(), on="process"))
     assert compact(report(evaluating=under_way), program(), history()).endswith(f"  {said}")
     for quiet, every in ((True, "QUIET_S"), (False, "LINE_S")):
         monkeypatch.setattr(terminal, every, 0.0)
@@ -313,7 +311,7 @@ def test_a_terminal_gets_a_picture_that_goes_away(monkeypatch):
         assert written(console) == shown
         view.update(report(return_mean=777.7, final=True))
     text = written(console)
-    assert "trajectories" in shown
+    assert "└◀" in shown
     assert "777.7" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
     assert "\x1b[2K" in text[text.rindex("777.7") :]  # and the picture is erased
@@ -363,7 +361,7 @@ def test_a_summary_of_a_run_that_ended_at_once():
 
 def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
     made = api.program("CartPole-v1", "dqn")
-    assert "rows 0.4 versions old (at most 1)" in rendered(picture(report(), made, history(), on="process"))
+    assert "rows 0.4 versions old (at most 1)" in rendered(pages.view(report(), made, history(), on="process"))
     assert "rows 0.4 versions old (at most 1)" in compact(report(), made, history())
     console = plain_console()
     View(made, on="process", console=console).summarise(summary(), Path("runs/x"))
@@ -372,8 +370,8 @@ def test_the_lag_of_a_replay_is_called_the_age_of_its_rows():
 
 def test_the_ring_names_a_replays_shards():
     made = api.program("CartPole-v1", "apex_dqn", recipe=False, actors=2, settings=["replay.shards=2"])
-    text = rendered(picture(report(), made, history(), on="process"))
-    assert "trajectories ─▶ 2 shards ── batches" in text and max(map(cell_len, text.splitlines())) <= 80
+    text = rendered(pages.view(report(), made, history(), on="process"))
+    assert "\n│   2 shards " in text and max(map(cell_len, text.splitlines())) <= 80
 
 
 SITE = SiteStats(
@@ -389,10 +387,10 @@ SITE = SiteStats(
 
 def test_a_site_has_a_line_and_many_have_one() -> None:
     two = {"site 0": SITE, "site 1": replace(SITE, machine="", lost=2, moved=1, reached=False)}
-    view = picture(replace(report(), sites=two), program(), History(), on="ray")
-    lines = [line.strip() for line in rendered(view).splitlines() if line.startswith("site")]
+    view = pages.view(replace(report(), sites=two), program(), History(), on="ray")
+    lines = [line.strip("│ ") for line in rendered(view).splitlines() if "site " in line]
     assert lines[0] == "site 0 on 1a2b3c4d: 2 workers, 2.5 MB received, 40.0 kB sent"
-    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 2 times lost")
+    assert lines[1].startswith("site 1 on no machine: 2 workers, 2.5 MB received, 40.0 kB sent, 2 times")
     assert site_lines(two)[1].endswith("2 times lost, 1 times moved, out of reach")
     assert site_lines({f"site {n}": SITE for n in range(6)}) == [
         "6 sites: 12 workers, 15.0 MB received, 240.0 kB sent, 0 out of reach"
@@ -404,9 +402,9 @@ def alarm(name="memory grows", owner="actor 1", evidence="its memory grew by 30 
 
 
 def test_alarms_have_a_line_each_within_80_columns_and_the_newest_win():
-    assert "alarm" not in rendered(picture(report(), program(), history(), on="process"))
+    assert "alarm" not in rendered(pages.view(report(), program(), history(), on="process"))
     raised = tuple(alarm(owner=f"actor {i}", evidence="wide " * 30) for i in range(MOST_ALARMS + 2))
-    lines = rendered(picture(report(alarms=raised), program(), history(), on="process")).splitlines()
+    lines = rendered(pages.view(report(alarms=raised), program(), history(), on="process")).splitlines()
     shown = [line for line in lines if "alarm" in line]
     assert [re.findall(r"actor \d", line) for line in shown] == [[f"actor {i}"] for i in range(2, MOST_ALARMS + 2)] + [[]]
     assert shown[-1].strip() == "and 2 alarms before" and max(map(cell_len, shown)) <= 80

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -140,6 +143,18 @@ def test_a_terminal_has_colours_and_a_picture(terminal: Terminal) -> None:
     with redirect_stdout(terminal), View(program(), on="process") as view:
         view.update(report(notes=("warning: red",)))
     assert "\x1b[?25l" in terminal.getvalue() and re.search(r"\x1b\[[\d;]+m", terminal.getvalue())
+
+
+def test_the_picture_has_the_size_of_the_terminal_that_it_is_drawn_on(terminal: Terminal) -> None:
+    """What the process prints otherwise, to the descriptors 1 and 2, may go into a file meanwhile."""
+    outer, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
+    with os.fdopen(inner, "w") as file, redirect_stdout(file):
+        view = View(program(), on="serial")
+        with view:
+            view.update(report())
+    os.close(outer)
+    assert view.console.size == (60, 30)
 
 
 def test_no_color_is_no_bold_either(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from rich.console import Console, RenderableType
 
-from equipoise.console.picture import History, lag_name, picture
+from equipoise.console.pages import view
+from equipoise.console.picture import History, lag_name
 from equipoise.console.terminal import print_summary
 from equipoise.record.report import Report
 from equipoise.types import Program
@@ -51,7 +52,7 @@ class NotebookView:
         now = time.monotonic()
         if now >= self._next_draw or report.final:
             self._next_draw = now + REDRAW_S
-            self._show(*self._notes, picture(report, self._program, self._history, on=self._on))
+            self._show(*self._notes, view(report, self._program, self._history, on=self._on, width=WIDTH))
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Draw the result in place of the picture."""

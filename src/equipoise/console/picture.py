@@ -1,81 +1,80 @@
-"""The ring as text: a report in, lines of at most 80 columns out. Nothing here knows a terminal."""
+"""Pieces of the live view as text: a report in, lines of at most ``width`` columns out. Nothing here knows a terminal."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
-from equipoise.balance.shares import STATES, Shares, add
+from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats, cause_of
 from equipoise.types import Frozen, Program, learning
 
-WIDTH = 78
-BAR = 27  # columns of a worker's bar
+WIDTH = 80  # columns where nothing says how many
 PROGRESS, SPARKLINE = 20, 24
-NAME = 10  # columns of a worker's name
 MANY = 100  # versions, of which tenths say nothing
 AHEAD = 1.1  # so many times the steps that are learned from
+RATE_S = 5.0  # that a rate is of
 SITES = 4  # that have a line each
 MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
-COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
-MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}  # distinct without colour, too
-STYLES = {"worked": "green", "preempted": "red", "starved": "yellow", "blocked": "blue"}
 SPARKS = "▁▂▃▄▅▆▇█"
 # Replacements for encodings other than UTF-8: one character for one, so that styles stay in place.
 ASCII = str.maketrans({
-    "█": "#", "▒": "%", "░": "-", "·": ".", "▶": ">", "◀": "<", "─": "-", "┌": "+", "┐": "+", "└": "+", "┘": "+", "━": "=",
-    "±": "~", "×": "x", "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "—": "-",
+    "█": "#", "▒": "%", "░": "-", "·": ".", "▶": ">", "◀": "<", "▲": "^", "▼": "v", "─": "-", "┌": "+", "└": "+", "━": "=",
+    "│": "|", "┃": "|", "╎": ":", "↑": "^", "↓": "v", "±": "~", "×": "x", "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=",
+    "▆": "=", "▇": "#", "—": "-",
 })  # fmt: skip
 
 
 @dataclass(slots=True)
 class History:
-    """The facts that a single report does not hold: the returns so far and the last evaluation."""
+    """The facts that a single report does not hold: returns and notes so far, the last evaluation, and rates."""
 
     returns: list[float] = field(default_factory=list)
     evaluation: Evaluation | None = None
+    notes: list[tuple[float, str]] = field(default_factory=list)  # with the seconds since the run began
+    recent: deque[Report] = field(default_factory=deque)  # of the last ``RATE_S``
 
     def add(self, report: Report) -> None:
         if report.recorded and report.return_mean is not None:
             self.returns.append(report.return_mean)
         self.evaluation = report.evaluation or self.evaluation
+        self.notes += [(report.wall_s, note) for note in report.notes]
+        self.recent.append(report)
+        while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
+            self.recent.popleft()
+
+    def rate(self, field: str, *names: str) -> float:
+        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where there is no telling."""
+        if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
+            return 0.0
+        first, last = (_number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1]))
+        return max(last - first, 0.0) / seconds
 
 
-def picture(report: Report, program: Program, history: History, *, on: str, rows: int = 8) -> Group:
-    """Draw the whole view, with at most ``rows`` lines of workers."""
-    return Group(
-        _title(program, on),
-        Text(""),
-        *_ring(program),
-        Text(""),
-        *balance_lines(report.balance, rows),
-        Text(""),
-        _speed(report, program),
-        _returns(report, history),
-        *_info(report),
-        *(
-            Text(f"acting {line}", overflow="crop", no_wrap=True)
-            for line in acting_lines(program.placement.acting_precision, report.metrics)
-        ),
-        *_evaluation(history.evaluation, report),
-        *([Text(starting(report.phases), overflow="ellipsis", no_wrap=True)] if report.phases else []),
-        *(Text(line, overflow="ellipsis", no_wrap=True) for line in site_lines(report.sites)),
-        *([Text(loudest(report), overflow="ellipsis", no_wrap=True)] if report.printed else []),
-        *([Text(evaluating(report.evaluating), no_wrap=True)] if report.evaluating is not None else []),
-        Text(""),
-        Text(report.verdict, style="bold", overflow="fold"),
-        *([Text(also(report.remedies), overflow="ellipsis", no_wrap=True)] if len(report.remedies) > 1 else []),
-        *alarm_lines(report.alarms),
-        _progress(report, program),
-    )
+def _number(found: Any, *names: str) -> float:
+    """The number that has these names in dicts in dicts; 0 where it has not come yet."""
+    for name in names:
+        found = found.get(name, {})
+    return found or 0.0
+
+
+def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:
+    """A text in lines that are broken between words."""
+    return [Text(line, style=style, no_wrap=True, overflow="crop") for line in wrapped(said, width, indent)]
+
+
+def part_lines(parts: Sequence[str], width: int) -> list[Text]:
+    """Parts side by side, in lines that are broken between parts."""
+    return [Text(line, no_wrap=True, overflow="crop") for line in joined(parts, width, "  ")]
 
 
 def also(remedies: Sequence[Remedy]) -> str:
@@ -83,32 +82,17 @@ def also(remedies: Sequence[Remedy]) -> str:
     return "or: " + ", ".join(f"{one.change} ({one.gain:.1f} times)" for one in remedies[1:4])
 
 
-def _title(program: Program, on: str) -> Text:
-    line = Text("equipoise ", style="bold", overflow="crop", no_wrap=True)
+def title_lines(program: Program, on: str, width: int) -> list[Text]:
     several = len(program.policies) > 1
     names = [
         (f"{name} " if several else "")
         + (f"past of {policy.of}" if isinstance(policy, Frozen) else type(policy.algorithm).__name__.lower())
         for name, policy in program.policies.items()
     ]
-    return line.append(f"{program.name} · {', '.join(names)} · seed {program.schedule.seed} · {on}", style="not bold")
-
-
-def _ring(program: Program) -> list[Text]:
-    actors = f"┌─▶ {_count(program.actors, 'actor')} × {_count(program.placement.envs_per_actor, 'env')} "
-    if program.placement.inference == "central":
-        actors += f"─▶ {_count(program.placement.inference_workers, 'inference worker')} "
-    each = (one.replay.shards for one in learning(program).values() if one.replay is not None)
-    shards = sum(shards for shards in each if shards > 1)
-    middle = f" trajectories ─▶ {_count(shards, 'shard') if shards else 'queue'} ── batches "
-    learner = "▶ learner ─┐"
-    if not program.actors:
-        actors, middle = "┌── data set ", " batches "
-    weights = f"◀ weights (max lag {'none' if program.placement.max_lag is None else program.placement.max_lag}) "
-    dashes = max(WIDTH - len(actors) - len(middle) - len(learner), 2)
-    top = actors + "─" * (dashes // 2) + middle + "─" * (dashes - dashes // 2) + learner
-    under = "└" + weights.center(len(top) - 2, "─") + "┘"
-    return [Text(line, style="cyan", no_wrap=True) for line in (top, under)]
+    said = f"equipoise {program.name} · {', '.join(names)} · seed {program.schedule.seed} · {on}"
+    lines = text_lines(said, width)
+    lines[0].stylize("bold", 0, len("equipoise"))
+    return lines
 
 
 def site_lines(sites: Mapping[str, SiteStats]) -> list[str]:
@@ -130,57 +114,14 @@ def added(sites: Sequence[SiteStats]) -> SiteStats:
 
 
 def _site(site: SiteStats) -> str:
-    said = [_count(len(site.workers), "worker"), f"{decimal(site.received)} received, {decimal(site.sent)} sent"]
+    said = [count(len(site.workers), "worker"), f"{decimal(site.received)} received, {decimal(site.sent)} sent"]
     said += [f"{n:,} {what}" for n, what in ((site.lost, "times lost"), (site.moved, "times moved")) if n]
     said += ["out of reach"] * (not site.reached)
     return ", ".join(said)
 
 
-def _count(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
-# ------------------------------------------------------------------------------------------------------------------ shares
-
-
-def balance_lines(balance: Mapping[str, Shares], rows: int = 8) -> list[Text]:
-    """The legend as a head, and a line for each worker; beyond ``rows`` workers the actors share one line."""
-    head = Text(" " * (NAME + BAR), no_wrap=True)
-    for state, width in zip(STATES, COLUMNS, strict=True):
-        head.append(f"{MARKS[state]} {state}".rjust(width), style=STYLES[state])
-    return [head, *(_worker(name, shares) for name, shares in _fold(balance, rows))]
-
-
-def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
-    """Order the workers as in the ring, actors first."""
-    actors = [(name, shares) for name, shares in balance.items() if shares.side == "sampling" and not shares.serves]
-    others = [one for one in balance.items() if one not in actors]
-    if len(balance) > rows and len(actors) > 1:
-        actors = [(f"{len(actors)} actors", add(shares for _, shares in actors))]
-    return actors + others
-
-
-def _worker(name: str, shares: Shares) -> Text:
-    line = Text(f"{name[: NAME - 1]:<{NAME}}", no_wrap=True)
-    for state, cells in zip(STATES, cells_of([shares.share(state) for state in STATES], BAR), strict=True):
-        line.append(MARKS[state] * cells, style=STYLES[state])
-    line.append(" " * (NAME + BAR - len(line)))
-    for state, width in zip(STATES, COLUMNS, strict=True):
-        share = f"{shares.share(state) * 100:.0f} %" if shares.total > 0 else "—"
-        line.append(share.rjust(width))
-    return line
-
-
-def cells_of(shares: Sequence[float], width: int) -> list[int]:
-    """Whole cells for shares that sum to 1: they fill ``width``, each within one cell of its share."""
-    if sum(shares) <= 0:
-        return [0] * len(shares)
-    exact = [share * width for share in shares]
-    cells = [int(x) for x in exact]
-    by_rest = sorted(range(len(shares)), key=lambda i: cells[i] - exact[i])
-    for i in by_rest[: width - sum(cells)]:
-        cells[i] += 1
-    return cells
 
 
 # ----------------------------------------------------------------------------------------------------------------- numbers
@@ -198,20 +139,20 @@ def _lag(report: Report, program: Program) -> str:
     return f"rows {age} versions old (at most {short(report.lag_max)})"
 
 
-def _speed(report: Report, program: Program) -> Text:
+def speed_lines(report: Report, program: Program, width: int) -> list[Text]:
     frames = report.steps_per_s * report.frames / report.env_steps if report.env_steps else 0.0
     parts = [f"{report.steps_per_s:,.0f} steps/s"]
     if report.frames != report.env_steps:
         parts.append(f"{frames:,.0f} frames/s")
-    parts += [f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)]
-    return Text("   ".join(parts), no_wrap=True)
+    return part_lines([*parts, f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)], width)
 
 
-def _returns(report: Report, history: History) -> Text:
-    line = Text(f"return {number(report.return_mean)} ", no_wrap=True)
-    line.append(sparkline(history.returns, SPARKLINE), style="cyan")
-    length = "" if report.length_mean is None else f"   length {report.length_mean:.0f}"
-    return line.append(f"   {report.episodes:,} episodes{length}")
+def return_lines(report: Report, history: History, width: int) -> list[Text]:
+    parts = [f"return {number(report.return_mean)} {sparkline(history.returns, SPARKLINE)}".rstrip()]
+    parts += [f"{report.episodes:,} episodes", *([] if report.length_mean is None else [f"length {report.length_mean:.0f}"])]
+    lines = part_lines(parts, width)
+    lines[0].highlight_regex(f"[{SPARKS}]+", "cyan")
+    return lines
 
 
 def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
@@ -221,9 +162,9 @@ def info_rows(info: Mapping[str, float | None]) -> dict[str, str]:
     return {name: f"{x} at the end, {y} on average" for name, x, y in zip(names, last, mean, strict=True)}
 
 
-def _info(report: Report) -> list[Text]:
+def info_lines(report: Report, width: int) -> list[Text]:
     rows = list(info_rows(report.info).items())[:MOST_INFO]
-    return [Text(f"{name} {said}", overflow="crop", no_wrap=True) for name, said in rows]
+    return [line for name, said in rows for line in text_lines(f"{name} {said}", width)]
 
 
 ACTING = {  # the effect of rounded weights (actors/forward/rounding.py)
@@ -255,18 +196,20 @@ def loudest(report: Report) -> str:
     """The worker that printed most: how many lines, and the last of them."""
     name, (lines, last) = max(report.printed.items(), key=lambda one: one[1][0])
     said = "".join(c for c in last if c.isprintable())
-    return f"{name} printed {_count(lines, 'line')}, the last: {said}"
+    return f"{name} printed {count(lines, 'line')}, the last: {said}"
 
 
-def _evaluation(evaluation: Evaluation | None, report: Report) -> list[Text]:
+def evaluation_lines(evaluation: Evaluation | None, report: Report, width: int) -> list[Text]:
     if evaluation is None:
         return []
-    line = Text(f"evaluation {spread(evaluation.mean, evaluation.std)}", no_wrap=True)
-    more = by_policy(evaluation.policies) + at_the_ends(evaluation.info)
-    line.append(f"   {evaluation.episodes} episodes at {short(evaluation.step)} steps{more}")
-    if report.solved_at_s is not None:
-        line.append(f"   solved after {took(report.solved_at_s)}", style="bold green")
-    return [line]
+    parts = [f"evaluation {spread(evaluation.mean, evaluation.std)}"]
+    parts += [f"{evaluation.episodes} episodes at {short(evaluation.step)} steps"]
+    parts += [f"{name} {number(mean)}" for name, mean in evaluation.policies.items()]
+    parts += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in evaluation.info.items() if name.endswith("/last")]
+    parts += [] if report.solved_at_s is None else [f"solved after {took(report.solved_at_s)}"]
+    lines = part_lines(parts, width)
+    lines[-1].highlight_regex("solved after .*", "bold green")
+    return lines
 
 
 def evaluating(exam: Evaluating) -> str:
@@ -284,23 +227,26 @@ def at_the_ends(info: Mapping[str, float | None]) -> str:
     return "".join(f"   {name.removesuffix('/last')} {number(x, 3)}" for name, x in info.items() if name.endswith("/last"))
 
 
-def alarm_lines(alarms: Sequence[Alarm]) -> list[Text]:
-    """One line for each of the newest alarms."""
-    more = [] if len(alarms) <= MOST_ALARMS else [Text(f"and {_count(len(alarms) - MOST_ALARMS, 'alarm')} before", style="red")]
-    return [
-        Text(f"alarm: {one.name} ({one.owner}): {one.evidence}", style="bold red", overflow="ellipsis", no_wrap=True)
-        for one in alarms[-MOST_ALARMS:]
-    ] + more
+def alarm_lines(alarms: Sequence[Alarm], width: int) -> list[Text]:
+    """The newest alarms, and how many there were before."""
+    shown, before = alarms[-MOST_ALARMS:], len(alarms[:-MOST_ALARMS])
+    lines = [
+        line for one in shown for line in text_lines(f"alarm: {one.name} ({one.owner}): {one.evidence}", width, "bold red")
+    ]
+    return lines + ([Text(f"and {count(before, 'alarm')} before", style="red")] if before else [])
 
 
-def _progress(report: Report, program: Program) -> Text:
+def progress_lines(report: Report, program: Program, width: int) -> list[Text]:
     share = min(report.step / program.schedule.steps, 1.0)
-    cells = int(share * PROGRESS)
-    line = Text("━" * cells, style="green", no_wrap=True).append("─" * (PROGRESS - cells), style="bright_black")
-    done = f"{short(report.step)} of {short(program.schedule.steps)}"
     left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
-    text = f"  {share * 100:.0f} %  {done} steps{_ahead(report)}  {clock(report.wall_s)} gone{left}"
-    return line.append(text, style="default")
+    done = f"{short(report.step)} of {short(program.schedule.steps)} steps{_ahead(report)}"
+    parts = [f"{share * 100:.0f} %", done, f"{clock(report.wall_s)} gone{left}"]
+    columns = min(width - len("  ".join(["", *parts])), PROGRESS)
+    if columns < PROGRESS // 4:
+        return part_lines(parts, width)
+    cells = int(share * columns)
+    line = Text("━" * cells, style="green", no_wrap=True).append("─" * (columns - cells), style="bright_black")
+    return [line.append("  " + "  ".join(parts), style="default")]
 
 
 def _ahead(report: Report) -> str:
@@ -357,6 +303,14 @@ def short(count: int) -> str:
         if share >= 0.9995:  # a share that rounds to 1
             return f"{share:.3g}{suffix}" if share < 999.5 else f"{share:,.0f}{suffix}"
     return str(count)
+
+
+def brief(seconds: float) -> str:
+    """12.3 us, 4.56 ms, 1.2 s: of a piece of work."""
+    for scale, unit in ((1e-3, "us"), (1.0, "ms")):
+        if seconds < 0.9995 * scale:  # else it rounds to the next unit
+            return f"{seconds / scale * 1e3:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def took(seconds: float) -> str:

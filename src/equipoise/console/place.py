@@ -27,7 +27,7 @@ def in_colour() -> bool:
 
 def is_live(stream: Any) -> bool:
     """Can lines of this stream be drawn over, with somebody there to see it?"""
-    return _is_terminal(stream) and os.environ.get("TERM") != "dumb" and not in_ci()
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb" and not in_ci()
 
 
 def width_of(stream: Any) -> int | None:
@@ -35,12 +35,21 @@ def width_of(stream: Any) -> int | None:
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
-    if not _is_terminal(stream):
+    if not is_terminal(stream):
         return None
     try:  # of this stream: what is printed to descriptor 1 may go elsewhere meanwhile (``aside.py``)
         return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
         return USUAL
+
+
+def size_of(stream: Any) -> tuple[int, int] | None:
+    """Columns and lines of a stream's terminal; None where it has none."""
+    width = width_of(stream)
+    try:
+        return None if width is None else (width, os.get_terminal_size(stream.fileno()).lines)
+    except (OSError, ValueError):
+        return None
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
@@ -78,7 +87,8 @@ def is_descriptor(stream: Any, number: int) -> bool:
         return False
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Is this stream a terminal's?"""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # a stand-in, or closed

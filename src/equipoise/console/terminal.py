@@ -1,34 +1,38 @@
 """The view of a run at a terminal: a live picture, or a line now and then, and a summary at the end.
 
-The live picture redraws when a report comes, at most ten times a second and without a thread of its own, since the driver
-needs the time. A pipe, a log file, a dumb terminal and a build server (CI) get plain lines. With NO_COLOR nothing is coloured
-or bold. Lines are broken at the terminal's columns, or at those of COLUMNS; in a pipe a message is one line.
+The live picture redraws when a report comes, at most ten times a second and in the driver's own thread, which needs the time;
+and at once when a key is pressed, in the thread that waits for keys. A pipe, a log file, a dumb terminal and a build server
+(CI) get plain lines. With NO_COLOR nothing is coloured or bold. Lines are broken at the terminal's columns, or at those of
+COLUMNS; in a pipe a message is one line.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
+from equipoise.console.bars import balance_lines
 from equipoise.console.help import printable
+from equipoise.console.keys import Keys, can_read
+from equipoise.console.pages import RING, Shown, view
 from equipoise.console.picture import (
     AHEAD,
     ASCII,
+    WIDTH,
     History,
     acting_lines,
-    alarm_lines,
     at_the_ends,
-    balance_lines,
     by_policy,
     clock,
     evaluating,
@@ -36,13 +40,12 @@ from equipoise.console.picture import (
     lag_name,
     line_parts,
     number,
-    picture,
     short,
     site_lines,
     spread,
     took,
 )
-from equipoise.console.place import in_colour, is_live, joined, say, width_of, wrapped
+from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
 from equipoise.record.report import Evaluating, Report, SiteStats
 from equipoise.types import Program
 
@@ -51,7 +54,6 @@ LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
 QUIET_S = 15.0  # a quiet run whose last evaluation takes longer says what it waits for
 CONTINUED = " " * 6  # what is left of a line stands below, under what follows the time
-OTHER_LINES = 17  # lines of the picture besides the workers
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
@@ -72,7 +74,11 @@ class View:
         self.console = make_console() if console is None else console
         self._program, self._on = program, on
         self._history = History()
+        self._last: Report | None = None
+        self._lines = 0  # of the picture
         self._live: Live | None = None
+        self._keys: Keys | None = None
+        self._shown, self._drawing = Shown(), threading.Lock()
         self._quiet = quiet
         self._next_draw, self._next_line = 0.0, 0.0
         self._exam_from: float | None = None  # when the last evaluation began
@@ -89,11 +95,17 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
+        try:
+            if self._keys is not None:
+                self._keys.__exit__()
+        finally:
+            if self._live is not None:
+                self._live.stop()
 
     def update(self, report: Report) -> None:
-        self._history.add(report)
+        with self._drawing:
+            self._history.add(report)
+            self._last = report
         for note in report.notes:
             self._told.add(note)
             self._say(note)
@@ -104,11 +116,38 @@ class View:
         if self._live is None:
             self._print_line(report)
             return
+        self._read_keys()
         now = time.monotonic()
         if now >= self._next_draw or report.final:
             self._next_draw = now + REDRAW_S
-            rows = max(self.console.height - OTHER_LINES - len(alarm_lines(report.alarms)), 2)
-            self._live.update(self._safe(picture(report, self._program, self._history, on=self._on, rows=rows)), refresh=True)
+            self._draw(self._live)
+
+    def _read_keys(self) -> None:
+        """Begin with the first report: a start may take long, and Ctrl-C and Ctrl-Z are then the system's."""
+        if self._keys is not None:
+            self._keys.tend()
+        elif not self._shown.page and self._on != "serial" and can_read(self.console.file):  # a debugger reads keys, too
+            self._shown.page = RING
+            self._keys = Keys(self._press, self.console.file, lambda: self._lines).__enter__()
+
+    def _press(self, key: str) -> None:
+        """Answer a key; the thread of the keys calls this."""
+        self._shown.press(key)
+        if self._live is not None:
+            self._draw(self._live)
+
+    def _draw(self, live: Live) -> None:
+        with self._drawing:
+            if self._last is None:
+                return
+            if (size := size_of(self.console.file)) is not None:  # rich asks the descriptors 0 to 2, which may go elsewhere
+                self.console.size = ConsoleDimensions(*size)
+            width, height = self.console.size
+            drawn = view(
+                self._last, self._program, self._history, on=self._on, width=width, height=height - 1, shown=self._shown
+            )
+            self._lines = len(drawn.renderables)
+            live.update(self._safe(drawn), refresh=True)
 
     def _waits_long(self, report: Report) -> bool:
         """Is it time for a line on the last evaluation, in which the run's own clock stands still?"""
@@ -135,12 +174,13 @@ class View:
 
     def _print(self, text: str, style: str = "") -> None:
         lines = wrapped(text, width_of(self.console.file), "  ")
-        self.console.print(self._safe(Text("\n".join(lines), style=style)), soft_wrap=True)
+        with self._drawing:
+            self.console.print(self._safe(Text("\n".join(lines), style=style)), soft_wrap=True)
 
     def ending(self, text: str) -> None:
         """Print what the end of the run is at; another thread may call it."""
         if not self._quiet:
-            self.console.print(self._safe(Text(f"ending: {text}")), soft_wrap=True)
+            self._print(f"ending: {text}")
 
     def summarise(self, summary: Mapping[str, Any], directory: Path) -> None:
         """Print the notes that no report was left to bring, the result, its directory, and what to do next."""
@@ -196,7 +236,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
         lines.append(Text("\n".join(wrapped(f"  {name:<12}{value}", width, " " * 14))))
     console.print(safe(Group(*lines), console), soft_wrap=True)
     if balance := _shares(summary["balance"]):
-        console.print(safe(Group(*balance_lines(balance)), console))
+        console.print(safe(Group(*balance_lines(balance, width=width or WIDTH)), console))
     run = shlex.quote(str(directory))
     can_resume = status in ("alarmed", "interrupted", "failed") and any(
         directory.glob("checkpoints/step_*/learner.safetensors")
