@@ -29,7 +29,8 @@ def report(wall_s: float) -> Report:
     balance = {"actor 0": Shares(worked=6, blocked=4, side="sampling"), "learner": Shares(worked=4, starved=6, side="learning")}
     return Report(
         wall_s=wall_s, env_steps=1, frames=1, updates=1, steps_per_s=1.0, updates_per_s=1.0, episodes=0, return_mean=None,
-        length_mean=None, lag_mean=0.0, lag_max=0, balance=balance, verdict="Too early to say.", remaining_s=None,
+        length_mean=None, lag_mean=0.0, lag_max=0, balance=balance, cause="Too early to say", verdict="Too early to say.",
+        remaining_s=None,
     )  # fmt: skip
 
 
