@@ -420,3 +420,17 @@ def test_the_summary_lists_the_alarms_and_says_how_to_go_on(tmp_path):
     assert (
         text.startswith("Ended by an alarm") and "memory grows (actor 1) at step 1,000" in text and "equipoise resume" in text
     )
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_not_told_to_be_resumed(tmp_path: Path) -> None:
+    for status, made, said in [
+        ("interrupted", False, "it ended before its first checkpoint"), ("interrupted", True, f"equipoise resume {tmp_path}"),
+        ("completed", False, "Next:\n  equipoise evaluate"),
+    ]:  # fmt: skip
+        if made:
+            file = tmp_path / "checkpoints" / "step_10" / "learner.safetensors"
+            file.parent.mkdir(parents=True)
+            file.touch()
+        out = io.StringIO()
+        print_summary(Console(file=out, width=200), summary(status=status), tmp_path)
+        assert said in out.getvalue()

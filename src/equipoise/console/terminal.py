@@ -238,10 +238,10 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
     if balance := _shares(summary["balance"]):
         console.print(safe(Group(*balance_lines(balance, width=width or WIDTH)), console))
     run = shlex.quote(str(directory))
-    can_resume = status in ("alarmed", "interrupted", "failed") and any(
-        directory.glob("checkpoints/step_*/learner.safetensors")
-    )
-    after = [f"The run is in {run}. Next:", *([f"  equipoise resume {run}"] if can_resume else [])]
+    after = [f"The run is in {run}. Next:"]
+    if status in ("alarmed", "interrupted", "failed"):
+        can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
+        after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
     after += [f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
