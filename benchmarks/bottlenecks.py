@@ -26,6 +26,7 @@ from harness import Failed, host, markdown, ran, recorded
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
+SUMS = 2  # over learners, of a step of IMPALA
 WITHIN = 0.15  # of the measured gain
 
 
@@ -123,7 +124,27 @@ def limiter(draw: random.Random) -> Setup:
     )  # fmt: skip
 
 
-CAUSES: tuple[Callable[[random.Random], Setup], ...] = (sampling, learning, lockstep, straggler, inference, cores, limiter)
+def sums(draw: random.Random) -> Setup:
+    actors, envs, unroll = sizes(draw)
+    step_s = draw.uniform(0.002, 0.005)
+    rate = actors * envs / step_s * draw.uniform(0.2, 0.5)
+    sum_ms = actors * envs * unroll / rate * 1e3 / SUMS
+    options = impala(actors, envs, unroll, draw.choice([1, 2]), "--learners 2", sleep_s=step_s)
+    return Setup(
+        cause="sums", expected=("All-reduce-bound",), rate=rate, options=f"{options} --set algorithm.sum_ms={sum_ms:.5g}"
+    )  # fmt: skip
+
+
+CAUSES: tuple[Callable[[random.Random], Setup], ...] = (
+    sampling,
+    learning,
+    lockstep,
+    straggler,
+    inference,
+    cores,
+    limiter,
+    sums,
+)
 
 
 def setup(seed: int) -> Setup:

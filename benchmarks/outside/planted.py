@@ -11,6 +11,7 @@ from setproctitle import getproctitle
 
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.impala import IMPALA
+from equipoise.learners.pool import Group
 from equipoise.types import LossOutput
 
 
@@ -31,12 +32,27 @@ class Slow(CartPoleVectorEnv):
         return super().step(action)
 
 
+WAIT = Group._wait
+
+
+def _slower(seconds: float) -> Any:
+    """A wait for a sum over a slow network."""
+
+    def wait(self: Group, number: int) -> None:
+        time.sleep(seconds)
+        self._summed(seconds)
+        WAIT(self, number)
+
+    return wait
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlowIMPALA(IMPALA):
-    """A loss that sleeps for each of its rows, and acting that sleeps for each stream."""
+    """A loss that sleeps for each of its rows, acting that sleeps for each stream, and sums over learners that take longer."""
 
     learn_us: float = 0.0
     act_us: float = 0.0
+    sum_ms: float = 0.0
 
     def act(self, net: Any, obs: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
         if self.act_us:
@@ -44,6 +60,8 @@ class SlowIMPALA(IMPALA):
         return super().act(net, obs, first, *args, **kwargs)
 
     def loss(self, *args: Any, **kwargs: Any) -> LossOutput | None:
+        if self.sum_ms and Group._wait is WAIT:  # once in a process
+            Group._wait = _slower(self.sum_ms / 1e3)  # type: ignore[method-assign]
         time.sleep(self.learn_us * args[2].data.mask.numel() / 1e6)
         return super().loss(*args, **kwargs)
 
