@@ -52,6 +52,7 @@ class Unmetered(Clock):
     """A clock whose marks an agent may still make, once an unroll."""
 
     def lap(self, part: str, then: str = "") -> None: ...
+    def add(self, part: str, seconds: float) -> None: ...
 
 
 class Bare(ActorWorker):
