@@ -210,6 +210,7 @@ def train(
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             begin: dict[str, Any] = {"init_from": init_from, "init_what": init_what}
             begin |= {"or_resume": True, **vouched(trust)} if or_resume else {}
+            begin |= {} if choices is None else {"choices": read_choices(choices)}
             try:
                 run = api.train(
                     program,
@@ -220,7 +221,6 @@ def train(
                     wandb=wandb,
                     tell=tell,
                     asked=asked,
-                    choices={} if choices is None else read_choices(choices),
                     **begin,
                 )
             except api.NothingToDo as done:
