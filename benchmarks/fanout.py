@@ -17,6 +17,7 @@ import functools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -134,10 +135,22 @@ def by_ray(size: int, mbit: float) -> list[float]:
     mark = f"{MARK}={os.getpid()}.fanout"
     os.environ[MARK] = mark.partition("=")[2]
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # "ray start --head" would want a token of its nodes
+    place = tempfile.mkdtemp(prefix="eqp-")  # else every Ray of this machine would take this cluster for the current one
     room = ["--object-store-memory", str(5 * size + 100_000_000), "--num-cpus", "1", "--include-dashboard", "false"]
     try:
         slow(cables, mbit)
-        home = [program, "start", "--head", "--node-ip-address", cables.address, "--port", str(port), *room]
+        home = [
+            program,
+            "start",
+            "--head",
+            "--node-ip-address",
+            cables.address,
+            "--port",
+            str(port),
+            "--temp-dir",
+            place,
+            *room,
+        ]
         subprocess.run(home, check=True, capture_output=True)
         there = cables.address.rpartition(".")[0] + ".1"
         node = [program, "start", "--address", f"{cables.address}:{port}", "--node-ip-address", there, *room[:-2]]
@@ -161,6 +174,7 @@ def by_ray(size: int, mbit: float) -> list[float]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         del os.environ[MARK]
+        shutil.rmtree(place, ignore_errors=True)
         cables.close()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-EVERY = 7  # shares no factor with the unrolls and batches that people choose, so that nothing regular is always missed
+EVERY = 17  # shares no factor with the unrolls and batches that people choose, so that nothing regular is always missed
 CLOSE_S = 0.001  # ticks that begin within so much of each other, in the mean, are measured by samples
 
 

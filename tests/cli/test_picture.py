@@ -276,8 +276,8 @@ def test_a_pipe_gets_a_line_every_five_seconds_and_at_the_end():
     assert "123,457/s  return 215.3  evaluation 487.2 ± 20.1  lag 0.4 (max 1)" in lines[-1]
 
 
-def test_a_line_names_the_verdict_by_its_first_word():
-    line = compact(report(verdict="Too early to say."), program(), history())
+def test_a_line_names_the_cause():
+    line = compact(report(cause="Too early to say"), program(), history())
     assert line.endswith("  Too early to say")
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.console.place import joined, wrapped
-from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats, cause_of
+from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.types import Frozen, Program, learning
 
 WIDTH = 80  # columns where nothing says how many
@@ -263,7 +263,7 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
         _lag(report, program),
-        cause_of(report.verdict),
+        report.cause,
     ]
     found += [f"{name.removesuffix('/last')} {number(x, 3)}" for name, x in report.info.items() if name.endswith("/last")]
     if report.evaluating is not None:

@@ -49,11 +49,6 @@ def step_of(said: Mapping[str, Any]) -> int:
     return int(said["env_steps"] or said.get("updates", said.get("version")))
 
 
-def cause_of(verdict: str) -> str:
-    """The words of a verdict before its colon, such as "Sampling-bound"."""
-    return verdict.partition(":")[0].rstrip(".")
-
-
 NATURAL = Number(0, (1 << 63) - 1, whole=True)
 SCHEMA: Schema = {
     "env_steps": NATURAL,
