@@ -173,6 +173,7 @@ def test_a_cell_is_a_learner_with_the_actors_that_feed_it(tmp_path):
         ({"learners": 1}, "learners 2 or more, got one with 1"),
         ({"algorithm": "dqn", "batch": 32}, "a run without a replay"),
         ({"inference": "central"}, "inference_at=actors, got home"),
+        ({"balance": "auto", "max_lag": 1}, "--balance off"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, given, said):

@@ -22,7 +22,7 @@ def limit(blue: Blueprint, shared: Shared, actors: int, max_lag: int | None) -> 
     """Let so many actors begin unrolls from now on, the first of each learner's, and rows grow no older than ``max_lag``."""
     groups = actors * blue.program.placement.halves
     for queue in shared.queues.values():
-        queue.limit(-(-groups // len(shared.queues)), max_lag)
+        queue.limit(-(-groups // blue.learners), max_lag)
 
 
 def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
