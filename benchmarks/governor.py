@@ -26,7 +26,6 @@ PLANTED = "outside.planted:Slow --algorithm outside.planted:SlowIMPALA --set alg
 CASES = {  # the run, most actors, the largest lag
     "crowded": ("CartPole-v1 --algorithm impala --envs-per-actor 4 --unroll 20 --batch 32", 16, 4),
     "wide": ("CartPole-v1 --algorithm impala --envs-per-actor 32 --unroll 20 --batch 128", 8, 8),
-    "dqn": ("CartPole-v1 --algorithm dqn --envs-per-actor 4 --unroll 8 --batch 64", 8, 4),
     "halfcheetah": ("HalfCheetah-v5 --algorithm ppo --envs-per-actor 4 --unroll 64 --batch 32", 8, 4),
     "sleeping": (f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.02", 16, 4),
     "slow learner": (
@@ -96,8 +95,8 @@ def main() -> int:
         "best",
     ]
     said = (
-        "# The governor from bad starts\n\nWritten by `.venv/bin/python benchmarks/governor.py "
-        "--page docs/results/governor.md`. What the columns are: "
+        f"# The governor from bad starts\n\nWritten by `.venv/bin/python {shlex.join(sys.argv)}`. "
+        "What the columns are: "
         "[the benchmark](../../benchmarks/governor.py). "
         f"On {host()['cpu']}, {host()['cores']} cores.\n\n{markdown(head, rows)}\n"
     )

@@ -38,6 +38,7 @@ class Pair:
     options: str
     change: dict[str, int]
     rate: float  # steps/s, roughly
+    pinned: bool = False  # to one core
 
 
 PONG = "ALE/Pong-v5 --set env.repeat_action_probability=0 --precision fp32 --threads 1"
@@ -78,7 +79,9 @@ def planted(seed: int) -> Pair:
     changes = [{"actors": actors // 2}, {"actors": 2 * actors}]
     if lag in ("0", "1", "2"):
         changes.append({"max_lag": int(lag) + draw.choice([1, 2])})
-    return Pair(name=f"seed {seed}, {one.cause}", options=one.options, change=draw.choice(changes), rate=one.rate)
+    return Pair(
+        name=f"seed {seed}, {one.cause}", options=one.options, change=draw.choice(changes), rate=one.rate, pinned=one.pinned
+    )
 
 
 def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[float, float]:
@@ -86,10 +89,7 @@ def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[
     words = shlex.split(pair.options)
     for name, value in change.items():
         words[words.index(f"--{name.replace('_', '-')}") + 1] = str(value)
-    if pair in REAL or "cores" not in pair.name:
-        begin = [str(OURS), "train"]
-    else:
-        begin = ["taskset", "-c", "0", str(OURS), "train"]
+    begin = [*(["taskset", "-c", "0"] if pair.pinned else []), str(OURS), "train"]
     words = [*begin, *words, "--steps", str(max(int(pair.rate * seconds), 2000)), "--no-recipe", "--quiet", "--no-tensorboard"]
     words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", "--on", "process", "--out", str(out)]
     ran(words, out.parent / "log", limit_s=20 * seconds + 60, PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}")
@@ -134,7 +134,7 @@ def page(results: list[dict[str, Any]]) -> str:
     head = ["set-up", "change", "steps/s", "predicted", "measured", "error", "lag predicted", "lag", "drift"]
     return (
         "# What-if beside what happened\n\nWritten by "
-        "`.venv/bin/python benchmarks/whatif.py --real --page docs/results/whatif.md`. "
+        f"`.venv/bin/python {shlex.join(sys.argv)}`. "
         f"On {host()['cpu']}, {host()['cores']} cores.\n\n"
         f"Of {len(results)} gains the median error is {statistics.median(errors):.0%}, nine of ten are within "
         f"{errors[int(len(errors) * 0.9)]:.0%}, and {sum(one['covered'] for one in results)} are in their interval. "

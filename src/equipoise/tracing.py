@@ -40,7 +40,7 @@ class TracedClock(Clock):
     ) -> None:  # fmt: skip
         """``for_s``: how many seconds the ring has room for. A successor goes on in the ring of the one before it."""
         super().__init__(parts, seconds, counts)
-        self._size = min(round(for_s * PER_SECOND), LARGEST)
+        self._size = min(max(round(for_s * PER_SECOND), NEAR + 1), LARGEST)
         self._ring: Any = _mapped(file, {"title": title, "kind": kind, "parts": list(parts), "size": self._size})
         self._began = self._at
 

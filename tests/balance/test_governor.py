@@ -127,3 +127,22 @@ def test_a_learner_that_waits_is_given_more_first() -> None:
         one.look(at, int(20 * at), waited=0.4)
     assert one.decisions[0].after == 4
     assert "waited 40%" in one.decisions[0].reason
+
+
+def test_a_step_that_cannot_be_measured_for_long_is_undone() -> None:
+    one, at, version = Governor({"actors": Lever(1, 4)}, {"actors": 4}), 0.0, 0
+    while not one.decisions:
+        at, version = at + TICK_S, version + 1
+        one.look(at, version)
+    assert one.values == {"actors": 2}
+    until = at + 31.0
+    while at < until:
+        at, version = at + TICK_S, version + 1
+        one.look(at, version, disturbed=True)
+    assert one.values == {"actors": 4} and one.decisions[0].kept is False
+
+
+def test_values_are_multiples_of_the_unit() -> None:
+    lever = Lever(2, 8, unit=2)
+    assert [lever.stepped(8, up=False, fine=False), lever.stepped(8, up=False, fine=True)] == [4, 6]
+    assert [lever.stepped(2, up=False, fine=False), lever.stepped(2, up=True, fine=True)] == [2, 4]

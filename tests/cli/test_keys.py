@@ -133,6 +133,7 @@ def watched() -> Iterator[Watched]:
 def test_letters_and_arrows_have_names() -> None:
     assert [*names("1q\x1b[A\x1bOB\x1b[6~j")] == ["1", "q", "up", "down", "page down", "j"]
     assert [*names("\x1b")] == ["\x1b"] and [*names("")] == []
+    assert [*names("\x1b[1;5A\x1b[3~2\x1b[24~")] == ["2"], "Ctrl-Up, Delete and F12 press no digit"
 
 
 def test_keys_switch_pages_and_the_mode_is_put_back(watched: Watched) -> None:

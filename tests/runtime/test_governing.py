@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from equipoise import api
 from equipoise.balance.shares import Shares
 from equipoise.run.governing import Governing
-from equipoise.runtime import blueprint
+from equipoise.runtime import blueprint, flow
 from equipoise.workers.kinds import KINDS
 
 CARTPOLE: dict[str, Any] = {
@@ -61,9 +62,9 @@ def blue(**options: Any) -> Any:
     return blueprint.blueprint(api.program("CartPole-v1", "impala", **CARTPOLE | options))
 
 
-def looked(one: Governing, stand: Stand, times: int, *, per_look: float = 0.5) -> None:
+def looked(one: Governing, stand: Stand, times: int) -> None:
     for n in range(times):
-        stand.version += n % 2 if per_look == 0.5 else 1
+        stand.version += n % 2
         one.look(stand, disturbed=False)  # type: ignore[arg-type]
 
 
@@ -101,19 +102,19 @@ def test_a_run_without_it_is_left_alone(moments: Any, tmp_path: Path) -> None:
     assert not stand.limits and not list(tmp_path.iterdir())
 
 
-def test_central_inference_and_two_learners_have_limits_of_their_own() -> None:
-    """A queue a learner, and two groups of envs an actor."""
-    from equipoise.runtime import flow
-
+def test_each_of_two_learners_has_half_of_the_actors(moments: Any, tmp_path: Path) -> None:
+    """So each step changes as many actors as it says."""
+    one, stand = Governing(blue(learners=2, batch=64), KINDS, tmp_path), Stand()
+    looked(one, stand, 4000)
+    assert {actors % 2 for actors, _ in stand.limits} == {0} and stand.limits[-1][0] == 2
     given: list[tuple[int, int | None]] = []
 
     class Queue:
-        def limit(self, groups: int, max_lag: int | None) -> None:
-            given.append((groups, max_lag))
+        def limit(self, actors: int, max_lag: int | None) -> None:
+            given.append((actors, max_lag))
 
-    shared: Any = type("Shared", (), {"queues": {0: Queue(), 1: Queue()}})
-    flow.limit(blue(inference="central", learners=2), shared, 6, 2)
-    assert given == [(6, 2), (6, 2)]
+    flow.limit(blue(learners=2, batch=64), SimpleNamespace(queues={0: Queue(), 1: Queue()}), 6, 2)  # type: ignore[arg-type]
+    assert given == [(3, 2), (3, 2)]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,8 @@ def test_central_inference_and_two_learners_have_limits_of_their_own() -> None:
         ({"max_lag": 0}, "placement.balance: expected off in lockstep"),
         ({"balance": "on"}, "balance: expected one of 'off', 'auto', got 'on'"),
         ({"settings": ["placement.least_actors=9"]}, "placement.least_actors: expected at most actors=8, got 9"),
+        ({"inference": "central"}, "placement.balance: expected off with inference=central"),
+        ({"actors": 2, "learners": 2, "batch": 8, "max_lag": 1}, "expected something to change"),
         ({"actors": 1, "batch": 4, "max_lag": 1}, "placement.balance: expected something to change"),
         ({"actors": 1, "batch": 4, "max_lag": None}, "placement.balance: expected something to change"),
         ({"settings": ["placement.least_actors=2"], "balance": "off"}, "least_actors"),
@@ -139,18 +142,21 @@ def test_one_thread_has_no_balance(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_replay_keeps_a_ring_for_each_actor_so_none_may_pause(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="placement.balance: expected off with a replay"):
+        api.train("CartPole-v1", "dqn", out=tmp_path / "run", **CARTPOLE | {"batch": 64})
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("algorithm", "options"), [("impala", {}), ("dqn", {"batch": 64}), ("ppo", {"batch": 32, "inference": "central"})]
-)
+@pytest.mark.parametrize(("algorithm", "options"), [("impala", {}), ("ppo", {"learners": 2, "batch": 64})])
 def test_a_run_keeps_its_limits_and_all_rows(algorithm: str, options: dict[str, Any], tmp_path: Path) -> None:
-    steps = {"impala": 200_000, "dqn": 40_000, "ppo": 30_000}[algorithm]
-    with api.train("CartPole-v1", algorithm, out=tmp_path / "run", **CARTPOLE | options | {"steps": steps}) as run:
+    with api.train("CartPole-v1", algorithm, out=tmp_path / "run", **CARTPOLE | options | {"steps": 150_000}) as run:
         for _ in run:
             pass
     assert run.summary is not None
     assert run.summary["status"] == "completed"
     assert 1 <= run.summary["governor"]["actors"] <= 8 and 1 <= run.summary["governor"]["max_lag"] <= 4
-    assert algorithm == "dqn" or run.summary["lag"]["max"] <= 4  # else the lag is the age of a replay's rows
     rows = run.summary["rows"]
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+    with pytest.raises(ValueError, match="expected a run with --balance off"):
+        api.whatif(run.directory)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 WINDOW_S, SETTLE_S = 2.5, 0.5  # of a measurement, and before it, in which what was under way comes to its end
 VERSIONS, FLUSH = 4, 2  # versions of a measurement at least; versions besides the lag before it
 GAINS, KEEPS, AWAY = 1.05, 0.97, 0.25
+DISTURBED_S = 30.0  # a step whose measurement is disturbed for so long is undone
 WAITS = 0.1  # share of its time that a learner waits which has too little to learn from
 
 
@@ -27,11 +27,15 @@ WAITS = 0.1  # share of its time that a learner waits which has too little to le
 class Lever:
     low: int
     high: int
+    unit: int = 1  # of which all values are multiples
 
     def stepped(self, value: int, up: bool, fine: bool) -> int:
+        units, low, high = value // self.unit, -(-self.low // self.unit), self.high // self.unit
         if fine:
-            return min(value + max(value // 2, 1), self.high) if up else max(value - max(value // 3, 1), self.low)
-        return min(2 * value, self.high) if up else max(value // 2, self.low)
+            after = units + max(units // 2, 1) if up else units - max(units // 3, 1)
+        else:
+            after = 2 * units if up else units // 2
+        return min(max(after, low), high) * self.unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +50,6 @@ class Decision:
     rate_before: float  # versions a second
     rate_after: float | None = None  # None: it is being measured
     kept: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class Governor:
     _holds: bool = False  # is nothing tried any more
     _away: int = 0  # measurements in turn that left the band
     _first: float | None = None  # the speed at the beginning
+    _told: dict[str, int] | None = None
+    _disturbed_at: float | None = None
     _news: str = ""
 
     def look(self, at: float, version: int, *, waited: float = 0.0, disturbed: bool = False) -> bool:
@@ -94,7 +97,12 @@ class Governor:
         """
         if self._window is None or disturbed:
             self._window, self._version = _Window(at, version), version
+            self._disturbed_at = self._disturbed_at or at
+            if self._trying and at - self._disturbed_at >= DISTURBED_S:
+                self._undo()
+                return True
             return False
+        self._disturbed_at = None
         if version == self._version:
             return False
         self._version = version
@@ -139,15 +147,20 @@ class Governor:
         tried = self.decisions[-1]
         up = tried.after > tried.before
         kept = rate >= (GAINS * tried.rate_before if up else KEEPS * self._best)
-        self.decisions[-1] = replace(tried, rate_after=rate, kept=kept)
         if not kept:
-            self._tried.add((tried.lever, tried.after))
-            self.values[tried.lever] = tried.before
+            self._undo(rate)
             return
+        self.decisions[-1] = replace(tried, rate_after=rate, kept=True)
         self._rate, self._best = rate, max(self._best, rate)
         if up:  # what did not pay before may pay now
             self._tried.clear()
         self._tried.add((tried.lever, tried.before))
+
+    def _undo(self, rate: float | None = None) -> None:
+        tried = self.decisions[-1]
+        self.decisions[-1] = replace(tried, rate_after=rate, kept=False)
+        self._tried.add((tried.lever, tried.after))
+        self.values[tried.lever] = tried.before
 
     def _step(self, at: float, waited: float) -> None:
         """Try the next step that was not tried from here; else hold."""
@@ -167,7 +180,8 @@ class Governor:
         self._holds, self._rate = True, None  # it is measured again: the machine may have changed since
 
     def _tell(self, rate: float) -> None:
-        if self._holds and self._first:
+        if self._holds and self._first and self.values != self._told:  # else a run of days would tell it hundreds of times
+            self._told = dict(self.values)
             now = ", ".join(f"{name}={value} of {self.levers[name].high}" for name, value in self.values.items())
             self._news = (
                 f"balance: {now} after {len(self.decisions)} steps, {rate / self._first:.2f} times the updates/s of the "

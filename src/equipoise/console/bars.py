@@ -45,7 +45,7 @@ def balance_lines(
 def _fold(balance: Mapping[str, Shares], rows: int) -> list[tuple[str, Shares]]:
     """Order the workers as in the ring, actors first."""
     actors = [(name, shares) for name, shares in balance.items() if shares.side == "sampling" and not shares.serves]
-    others = [one for one in balance.items() if one not in actors]
+    others = [(name, shares) for name, shares in balance.items() if shares.side != "sampling" or shares.serves]
     if len(balance) > rows and len(actors) > 1:
         actors = [(f"{len(actors)} actors", add(shares for _, shares in actors))]
     return actors + others

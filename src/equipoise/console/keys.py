@@ -9,19 +9,21 @@ the terminal is then another job's. SIGKILL leaves it to the shell.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import IO, Any, Self
 
 from equipoise.console.place import is_terminal
 
-NAMES = {"[A": "up", "[B": "down", "OA": "up", "OB": "down", "[5~": "page up", "[6~": "page down"}  # after an escape
+NAMES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "page up", "\x1b[6~": "page down"}
+KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)  # a sequence of a terminal, or a letter
 SHOW, HIDE = b"\x1b[?25h", b"\x1b[?25l"  # the cursor
 SIGNALS = (signal.SIGTSTP, signal.SIGHUP, signal.SIGQUIT)  # those whose default Python leaves to the system
 BACKGROUND_S = 0.2  # between two looks at a terminal that is another job's
@@ -41,17 +43,16 @@ def _has_descriptor(stream: IO[str]) -> bool:
 
 
 def names(text: str) -> Iterator[str]:
-    """The keys in what a terminal sent: a letter each, or a name of ``NAMES``."""
-    while text:
-        found = next((code for code in NAMES if text.startswith(f"\x1b{code}")), None)
-        yield text[0] if found is None else NAMES[found]
-        text = text[1:] if found is None else text[1 + len(found) :]
+    """The keys in what a terminal sent: a letter each, or a name of ``NAMES``; other sequences are no key."""
+    for code in KEY.findall(text):
+        if len(code) == 1 or code in NAMES:
+            yield NAMES.get(code, code)
 
 
 class Keys:
-    """A context manager in the main thread; a thread of its own calls ``pressed`` with each key."""
+    """A context manager in the main thread; a thread of its own calls ``pressed`` with the keys."""
 
-    def __init__(self, pressed: Callable[[str], None], out: IO[str], height: Callable[[], int]) -> None:
+    def __init__(self, pressed: Callable[[Sequence[str]], None], out: IO[str], height: Callable[[], int]) -> None:
         """``height``: lines of the picture on ``out``, below which the shell writes when this process is suspended."""
         self._pressed, self._height = pressed, height
         self._in, self._out = sys.stdin.fileno(), out.fileno()
@@ -115,7 +116,7 @@ class Keys:
                 text = os.read(self._in, 64).decode(errors="ignore")
             except OSError:
                 text = ""
-            for key in names(text):
-                self._pressed(key)
+            if keys := list(names(text)):
+                self._pressed(keys)
             if not text and select.select([self._over], [], [], BACKGROUND_S)[0]:
                 return

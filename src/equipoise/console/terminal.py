@@ -12,7 +12,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -130,9 +130,10 @@ class View:
             self._shown.page = RING
             self._keys = Keys(self._press, self.console.file, lambda: self._lines).__enter__()
 
-    def _press(self, key: str) -> None:
-        """Answer a key; the thread of the keys calls this."""
-        self._shown.press(key)
+    def _press(self, keys: Sequence[str]) -> None:
+        """Answer keys that came together, by one picture; the thread of the keys calls this."""
+        for key in keys:
+            self._shown.press(key)
         if self._live is not None:
             self._draw(self._live)
 

@@ -111,12 +111,19 @@ def _balance_problems(program: Program) -> list[str]:
         return []
     if place.max_lag == 0:
         return [f"{key}: expected off in lockstep, whose runs are the same to the bit, or max_lag of at least 1, got 'auto'"]
+    if kept := [name for name, policy in learning(program).items() if policy.replay is not None]:
+        return [
+            f"{key}: expected off with a replay, in which the rows of actors that pause would grow old ({kept[0]}), got 'auto'"
+        ]
+    if place.inference == "central":
+        return [f"{key}: expected off with inference=central, whose workers wait for groups of envs, got 'auto'"]
+    least = max(place.least_actors, place.learners)
     if place.least_actors > place.actors:
         return [f"placement.least_actors: expected at most actors={place.actors}, got {place.least_actors}"]
-    if place.least_actors == place.actors and place.max_lag in (None, 1):
+    if least == place.actors and place.max_lag in (None, 1):
         lag = "none" if place.max_lag is None else place.max_lag
         return [
-            f"{key}: expected something to change, such as more actors than least_actors={place.least_actors} or "
+            f"{key}: expected something to change, such as more actors than {least}, which are the least here, or "
             f"max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
         ]
     return []

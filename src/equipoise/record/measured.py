@@ -31,6 +31,8 @@ def measured(run: RunDirectory) -> Calibrated:
         )
     if run.program.source.dataset:
         raise ValueError(f"{run.path}: expected a run with actors, got one that learns from recorded rows alone")
+    if run.program.placement.balance == "auto":
+        raise ValueError(f"{run.path}: expected a run with --balance off, got one whose actors and lag changed meanwhile")
     lines = [line for line in run.metrics() if not line.get("final") and "balance" in line]
     if not lines:
         raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 import gymnasium
@@ -76,13 +75,12 @@ def _filling(blue: Blueprint) -> dict[str, float]:
     return found
 
 
-def moment(report: Report, stats: RunStats, paused: Collection[str] = ()) -> Moment:
-    """A moment of a run. ``paused``: the titles of workers that do nothing, and so have old weights."""
-    acting = {title: one for title, one in stats.acting.items() if title.partition(",")[0] not in paused}
+def moment(report: Report, stats: RunStats) -> Moment:
+    """A moment of a run."""
     return Moment(
         wall_s=report.wall_s, step=report.step, published=stats.version, episodes=report.episodes,
         return_mean=report.return_mean, lag_mean=report.lag_mean, metrics=report.metrics,
         first=None if stats.first is None else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
-        acting=acting, balance=report.balance,
+        acting=stats.acting, balance=report.balance,
         memory={name: one.own for name, one in stats.usage.items() if name != DRIVER and one.own},
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from equipoise.balance.governor import Governor, Lever
@@ -17,6 +17,7 @@ from equipoise.runtime.blueprint import Blueprint
 from equipoise.types import On, Program
 from equipoise.workers.kind import Kind, crew
 
+LOOK_S = 2.0  # between two looks at what the learners waited
 FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
@@ -32,17 +33,17 @@ def governor(program: Program) -> Governor | None:
     if place.balance != "auto":
         return None
     if place.actors > (least := max(place.least_actors, place.learners)):
-        levers["actors"] = Lever(least, place.actors)
+        levers["actors"] = Lever(least, place.actors, unit=place.learners)
     if place.max_lag is not None and place.max_lag > 1:
         levers["max_lag"] = Lever(1, place.max_lag)
     return Governor(levers, {name: lever.high for name, lever in levers.items()})
 
 
 def governed(program: Program, values: dict[str, int]) -> Program:
-    """The Program as it runs at the moment."""
+    """The Program as it runs at the moment, as if that were for good."""
     place = program.placement
     lag = None if place.max_lag is None else values.get("max_lag", place.max_lag)
-    placed = replace(place, actors=values.get("actors", place.actors), max_lag=lag)
+    placed = replace(place, actors=values.get("actors", place.actors), max_lag=lag, balance="off")
     return replace(program, placement=placed)
 
 
@@ -51,43 +52,54 @@ class Governing:
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind], directory: Path) -> None:
         self._governor, self._program, self._file = governor(blue.program), blue.program, directory / FILE
+        self._updates = blue.pace.updates  # of a version that actors wait for
         self._steppers = {  # the workers that step envs, by their number
             one.title: one.index for one in crew(blue, kinds) if one.kind.side == "sampling" and not one.kind.serves
         }
         self._runtime: Runtime | None = None  # that has the values
-        self._written, self._since = 0, add(())
+        self._began = False  # have all its workers begun? One that is replaced later is part of what is measured
+        self._looked_at, self._since, self._waited = 0.0, add(()), 0.0
+        self._written = 0
 
     def look(self, attempt: Attempt, *, disturbed: bool) -> None:
         """``disturbed``: do workers save, or does an evaluation go on beside them?"""
         if (governor := self._governor) is None:
             return
-        stats, at = attempt.runtime.stats(), time.monotonic() - attempt.reporter.began
+        at = time.monotonic() - attempt.reporter.began
         if self._runtime is not attempt.runtime:  # new workers, who know no limits
-            self._runtime, disturbed = attempt.runtime, True
+            self._runtime, self._began, self._since = attempt.runtime, False, add(())
             self._apply(governor, attempt)
-        learners = add(one for one in stats.workers.values() if one.side == "learning")
-        total, waited = learners.total - self._since.total, learners.starved - self._since.starved
-        share = min(max(waited / total, 0.0), 1.0) if total > 0 else 0.0
-        if governor.look(at, stats.version, waited=share, disturbed=disturbed or bool(stats.phases)):
-            self._since = learners
+        if not self._began or at - self._looked_at >= LOOK_S:  # all numbers of a run cost more than its version
+            self._looked_at = at
+            self._measure(attempt)
+        version = attempt.runtime.version // self._updates
+        if governor.look(at, version, waited=self._waited, disturbed=disturbed or not self._began):
             self._apply(governor, attempt)
         if told := governor.told():
             attempt.reporter.note(told)
         self._write(governor, attempt.reporter)
 
+    def _measure(self, attempt: Attempt) -> None:
+        stats = attempt.runtime.stats()
+        self._began = self._began or not stats.phases
+        learners = add(one for one in stats.workers.values() if one.side == "learning")
+        seconds = learners.total - self._since.total
+        self._waited = min(max((learners.starved - self._since.starved) / seconds, 0.0), 1.0) if seconds > 0 else 0.0
+        self._since = learners
+
     def _apply(self, governor: Governor, attempt: Attempt) -> None:
-        place = governed(self._program, governor.values).placement
-        attempt.runtime.limit(place.actors, place.max_lag)
-        paused = [title for title, index in self._steppers.items() if index >= place.actors]
-        attempt.reporter.govern(governed(self._program, governor.values), paused)
+        program = governed(self._program, governor.values)
+        attempt.runtime.limit(program.placement.actors, program.placement.max_lag)
+        paused = [title for title, index in self._steppers.items() if index >= program.placement.actors]
+        attempt.reporter.govern(program, paused)
 
     def _write(self, governor: Governor, reporter: Reporter) -> None:
         """Append the steps whose outcome is known by now. A full disk costs the lines, not the run."""
-        known = [one for one in governor.decisions if one.kept is not None]
-        fresh, self._written = known[self._written :], len(known)
-        if fresh:
+        while self._written < len(governor.decisions) and governor.decisions[self._written].kept is not None:
+            line = json.dumps(asdict(governor.decisions[self._written])) + "\n"
+            self._written += 1
             try:
                 with self._file.open("a", encoding="utf-8") as out:
-                    out.writelines(json.dumps(one.to_json()) + "\n" for one in fresh)
+                    out.write(line)
             except OSError as error:
                 reporter.note(f"warning: {FILE} was not written: {error}")

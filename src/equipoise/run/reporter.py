@@ -84,6 +84,8 @@ class Reporter:
     def govern(self, program: Program, paused: Collection[str]) -> None:
         """From now on the run is like this Program, and these workers do nothing."""
         self._program, self._paused = program, frozenset(paused)
+        self._advised = time.monotonic(), self._shares()  # what was measured before says nothing of it
+        self._remedies = self._cause = None
 
     def failed(self, error: Exception) -> None:
         """Note what ends the run, where that is an alarm: an update that was not finite."""
@@ -254,7 +256,7 @@ class Reporter:
             usage={name: one._asdict() for name, one in stats.usage.items()},
             info=r.info,
         )
-        for alarm in self._alarms.look(alarming.moment(report, stats, self._paused)):
+        for alarm in self._alarms.look(alarming.moment(report, stats)):
             self.note(f"warning: {alarm.text}")
         return replace(report, alarms=tuple(self._alarms.raised))
 
@@ -284,12 +286,21 @@ class Reporter:
         """Look for what would help, by what was measured since ``then``."""
         if self._on != "process":  # one thread has no balance, and of several machines the model knows nothing
             return
-        if self._paused and self._blue.replays:  # a round still has a block of each of them, which the model does not know
-            return
         since = {name: _less(shares[name], then[name]) for name in shares if name not in self._paused}
         known = calibrate(self._program, since, cores=usable())
         if known is not None:
-            self._remedies, self._cause = tuple(remedies.remedies(known, allowed=check)), remedies.cause(known)
+            self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
+
+    def _allowed(self, program: Program) -> None:
+        """ValueError for a Program that cannot be, or that differs in what the governor sees to."""
+        check(program)
+        now, other = self._program.placement, program.placement
+        if self._governs and (now.actors, now.max_lag) != (other.actors, other.max_lag):
+            raise ValueError("the governor changes actors and max_lag itself")
+
+    @property
+    def _governs(self) -> bool:
+        return self._blue.program.placement.balance == "auto"
 
     def _verdict(self, balance: dict[str, Shares]) -> Verdict:
         return verdict(
@@ -303,7 +314,7 @@ class Reporter:
     def _governed(self) -> dict[str, Any] | None:
         """How many actors acted last, and the bound on lag of then; None where nothing is changed meanwhile."""
         place = self._program.placement
-        return {"actors": place.actors, "max_lag": place.max_lag} if place.balance == "auto" else None
+        return {"actors": place.actors, "max_lag": place.max_lag} if self._governs else None
 
     def _acting(self) -> dict[str, Any]:
         """How actors act, by policy, and what rounded weights change, as it was last measured."""
@@ -316,7 +327,7 @@ class Reporter:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
         balance, steps = self._shares(), self._blue.pace.env_steps(version)
-        if self._first is not None:
+        if self._first is not None and not self._governs:  # else the whole run was not one Program
             self._ask_the_model(balance, self._first)
         e, stats = self._evaluations.last, self._stats()
         judged = self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET

@@ -29,6 +29,8 @@ class Runtime(Protocol):
     def hold(self, *, last: bool = False) -> None: ...  # ask for a cut after the next version; ``last``: no other follows
     def release(self, cut: Cut) -> None: ...  # the run goes on
     def stats(self) -> RunStats: ...  # also after ``stop``
+    @property
+    def version(self) -> int: ...  # the newest, which costs less to ask for than ``stats``
     def limit(self, actors: int, max_lag: int | None) -> None: ...  # so many actors act on, and rows grow no older
     def weights(self, policy: str) -> WeightStore: ...
     def stop(self) -> None: ...  # end every worker

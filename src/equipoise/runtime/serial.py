@@ -173,6 +173,11 @@ class SerialRuntime:
         now = stats(self._blue, self._members, self._board, self._shared, alone=False)
         return replace(now, usage=self._usages({DRIVER: os.getpid()}), gpus=self._gpus())
 
+    @property
+    def version(self) -> int:
+        """The newest one."""
+        return self._shared.version
+
     def limit(self, actors: int, max_lag: int | None) -> None:
         """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
         flow.limit(self._blue, self._shared, actors, max_lag)

@@ -105,6 +105,11 @@ class ProcessRuntime:
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
         return replace(now, printed=self._crew.printed(), usage=self._crew.usage(), gpus=self._gpus())
 
+    @property
+    def version(self) -> int:
+        """The newest one."""
+        return self._shared.version
+
     def limit(self, actors: int, max_lag: int | None) -> None:
         """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
         flow.limit(self._blue, self._shared, actors, max_lag)
