@@ -169,6 +169,22 @@ def test_a_damaged_run_costs_no_other_its_line(made: Path, tmp_path: Path) -> No
     assert result.exit_code == 0 and names(result.stdout) == ["b", "c"] and "warning: " in result.stderr
 
 
+def test_a_damaged_report_costs_no_run_its_line(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "a", tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"env_steps": 10')
+    (found,) = listing.rows(tmp_path)
+    assert found.steps == 1024
+
+
+def test_where_no_run_can_be_read_nobody_is_told_to_make_one(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "a", tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text("{")
+    result = call("runs", str(tmp_path))
+    assert "makes one" not in result.stdout and "warning: " in result.stderr
+
+
 def test_runs_are_removed_after_a_question(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "runs")
     (tmp_path / "runs" / "notes.txt").write_text("mine")

@@ -30,6 +30,7 @@ class Stand:
         self.workers = {"learner": Shares(side="learning", worked=1.0)}
         self.limits: list[tuple[int, int | None]] = []
         self.paused: list[list[str]] = []
+        self.kept: list[Any] = []
         self.notes: list[str] = []
 
     def stats(self) -> Stand:
@@ -38,8 +39,9 @@ class Stand:
     def limit(self, actors: int, max_lag: int | None) -> None:
         self.limits.append((actors, max_lag))
 
-    def govern(self, program: Any, paused: list[str]) -> None:
+    def govern(self, program: Any, paused: list[str], kept: Any) -> None:
         self.paused.append(paused)
+        self.kept.append(kept)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -87,6 +89,14 @@ def test_new_workers_after_a_failure_get_the_values_of_before(moments: Any, tmp_
     looked(one, stand, 4000)
     looked(one, after, 1)
     assert after.limits == [(1, 1)]
+
+
+def test_a_run_that_ends_amid_a_step_has_what_was_before_it(moments: Any, tmp_path: Path) -> None:
+    one, stand = Governing(blue(), KINDS, tmp_path), Stand()
+    while len(stand.limits) < 2:
+        looked(one, stand, 2)
+    assert stand.limits[-1] == (4, 4), "it is tried"
+    assert stand.kept[-1].placement.actors == 8
 
 
 def test_a_full_disk_costs_the_lines_alone(moments: Any, tmp_path: Path) -> None:

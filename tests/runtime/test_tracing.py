@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from equipoise import api, cli, tracing
 from equipoise import clock as clocks
-from equipoise.tracing import NEAR, Trace, TracedClock, chrome, read
+from equipoise.tracing import FOLDER, NEAR, Trace, TracedClock, chrome, read, ring_of
 
 TINY: dict[str, Any] = {"actors": 1, "envs_per_actor": 4, "evaluate_episodes": 0, "recipe": False}
 PARTS = ("env", "reset", "act")
@@ -128,3 +128,16 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert code == 2 and "expected a run with --set placement.trace_s=10" in said and said.count("\n") == 1
     code, said = asked(tmp_path / "run", "--seconds", "-1")
     assert code == 2 and "--seconds: expected more than 0, got -1" in said
+    records = tmp_path / "run" / "metrics.jsonl"
+    (tmp_path / "run" / FOLDER).mkdir()
+    clock = TracedClock(
+        ("act",), np.zeros(1), np.zeros(1), file=ring_of(tmp_path / "run" / FOLDER, "a"), title="a", kind="a", for_s=1e-6
+    )
+    clock.begin()
+    clock.lap("act")
+    before = records.read_bytes()
+    code, said = asked(tmp_path / "run", "--out", str(records))
+    assert code == 2 and "expected a new file or an earlier trace, got another, which stays" in said
+    assert records.read_bytes() == before
+    for _ in range(2):  # the second replaces the first
+        assert asked(tmp_path / "run", "--out", str(tmp_path / "trace.json"))[0] == 0

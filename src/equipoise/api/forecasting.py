@@ -64,7 +64,7 @@ def _described(
         data = tomllib.loads(Path(cluster).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{cluster}: expected a cluster file, got none that can be read ({error.strerror})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{cluster}: expected TOML, got a file with an error: {error}") from None
     described, ring, sizes = read(data, str(cluster))
     if (run is None) == (ring is None):

@@ -129,6 +129,11 @@ class Governor:
         return said
 
     @property
+    def kept(self) -> dict[str, int]:
+        """The values without what is being tried."""
+        return self.values | ({self.decisions[-1].lever: self.decisions[-1].before} if self._trying else {})
+
+    @property
     def _trying(self) -> bool:
         """Is the last step being measured?"""
         return bool(self.decisions) and self.decisions[-1].kept is None

@@ -57,7 +57,7 @@ def runs(
         found = listing.chosen(rows, where or (), sort)
         if as_json:
             print(json_bytes([row.plain() for row in found]).decode(), end="")
-        else:
+        elif found or not damaged:
             console = make_console()
             for line in runs_table(found, width=width_of(sys.stdout)):
                 console.print(safe(line, console), soft_wrap=True)

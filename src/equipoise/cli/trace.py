@@ -49,5 +49,15 @@ def trace(
                 f"'equipoise resume {directory} --set placement.trace_s=10' goes on with one"
             )
         file = directory / "trace.json" if out is None else out
+        if out is not None and out.exists() and not _is_trace(out):
+            raise ValueError(f"--out {out}: expected a new file or an earlier trace, got another, which stays")
         write_atomic(file, json.dumps(made, separators=(",", ":")).encode())
         print(f"wrote {file}; https://ui.perfetto.dev shows it (it stays in the browser)")
+
+
+def _is_trace(file: Path) -> bool:
+    begin = b'{"traceEvents":'
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(begin)) == begin

@@ -51,7 +51,7 @@ class Shown:
     quits: bool = False  # was the last key one that ends other programs?
 
     def press(self, key: str) -> None:
-        self.quits = key in ("q", "Q")
+        self.quits = key in ("q", "Q", "?")
         if key in PAGES:
             self.page, self.top = key, 0
         elif key == "p":
@@ -122,7 +122,7 @@ def _remedies(report: Report, width: int) -> list[Text]:
     """The verdict, and each change with its gain, the interval of that, and its cost."""
     lines = [*text_lines(report.verdict, width, "bold", indent=""), Text("")]
     if not report.remedies:
-        none = "No change is known to help. They are looked for every ten seconds, not with --on serial or --on ray."
+        none = "No change is known to help so far. The model is asked every ten seconds, not with --on serial or --on ray."
         return lines + text_lines(none, width, indent="")
     for one in report.remedies:
         gain = f"{one.gain:.2f} times the steps/s ({one.low:.2f} to {one.high:.2f}): about {one.steps_per_s:,.0f}"
@@ -151,7 +151,7 @@ def _keys(report: Report, shown: Shown, width: int) -> Text:
         return Text(QUITS, style="bold", no_wrap=True)
     alarms = f" ({len(report.alarms)})" if report.alarms else ""
     found = [f"{key} {name}{alarms if key == ALARMS else ''}" for key, name in NAMES.items()]
-    found = [f"[{one}]" if one[0] == shown.page else one for one in found] + ["p parts", "↑↓ move", "Ctrl-C ends"]
+    found = [f"[{one}]" if one[0] == shown.page else one for one in found] + ["Ctrl-C ends", "p parts", "↑↓ move"]
     while len("  ".join(found)) > width:
         found.pop()
     line = Text("  ".join(found), style="cyan", no_wrap=True)

@@ -52,7 +52,9 @@ def ring_lines(report: Report, program: Program, history: History, width: int) -
             said, flow = arrows[i]
             lines += _arrow([*said, *_waits(stations[i], stations[i + 1], both=central and not i)], flow, inside, width)
     if program.actors:
-        bound = "none" if program.placement.max_lag is None else program.placement.max_lag
+        bound = "none" if program.placement.max_lag is None else str(program.placement.max_lag)
+        if report.governor is not None and report.governor["max_lag"] is not None:
+            bound = f"{report.governor['max_lag']} of {bound}"
         flow = history.rate("moved", "weights")
         parts = [f"weights (max lag {bound})", *_bytes(flow)]
         lines.append(Text(f"└◀{'━' * _thickness(flow) or '─'} {'  '.join(parts)}", no_wrap=True))
@@ -66,11 +68,9 @@ def _stations(report: Report, program: Program) -> list[Station]:
     """What rows pass, in their order."""
     workers, place, stores = report.balance.values(), program.placement, report.occupancy
     actors = add(one for one in workers if one.side == "sampling" and not one.serves)
-    found = [
-        Station(name=f"{count(program.actors, 'actor')} × {count(place.envs_per_actor, 'env')}", noun="actors", shares=actors)
-        if program.actors
-        else Station(name="data set")
-    ]
+    acting = "" if report.governor is None else f"{report.governor['actors']} of "
+    named = f"{acting}{count(program.actors, 'actor')} × {count(place.envs_per_actor, 'env')}"
+    found = [Station(name=named, noun="actors", shares=actors) if program.actors else Station(name="data set")]
     if place.inference == "central":
         servers = add(one for one in workers if one.serves)
         found.append(Station(name=count(place.inference_workers, "inference worker"), noun="inference", shares=servers))

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.hints import hint
-from equipoise.record.directory import RunDirectory
+from equipoise.record.directory import METRICS, RunDirectory
 from equipoise.record.paths import RUN
+from equipoise.record.report import read_reports
 
 try:
     import fcntl
@@ -96,7 +97,9 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
-    told: Mapping[str, Any] = summary or next(reversed(run.metrics() if lines is None else lines), {})
+    if summary is None and lines is None:
+        lines = read_reports(directory / METRICS, damaged=[])  # of which the last one will do that can be read
+    told: Mapping[str, Any] = summary or next(reversed(lines or ()), {})
     evaluation = told.get("evaluation")
     metrics = directory / "metrics.jsonl"
     return RunRow(

@@ -131,6 +131,7 @@ class Report:
     verdict: str  # the sentence that begins with it
     remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
+    governor: Mapping[str, int | None] | None = None  # how many actors act and the bound on lag, where they change meanwhile
     metrics: Mapping[str, float] = field(default_factory=dict)  # the algorithm's, means over valid rows
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report

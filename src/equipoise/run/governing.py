@@ -91,7 +91,7 @@ class Governing:
         program = governed(self._program, governor.values)
         attempt.runtime.limit(program.placement.actors, program.placement.max_lag)
         paused = [title for title, index in self._steppers.items() if index >= program.placement.actors]
-        attempt.reporter.govern(program, paused)
+        attempt.reporter.govern(program, paused, governed(self._program, governor.kept))
 
     def _write(self, governor: Governor, reporter: Reporter) -> None:
         """Append the steps whose outcome is known by now. A full disk costs the lines, not the run."""

@@ -60,7 +60,8 @@ class Reporter:
         self._advice_s = ADVICE_S
         self._first: dict[str, Shares] | None = None  # when all were at work: until then actors load what they had counted
         self._advised: tuple[float, dict[str, Shares]] = (began, {})  # the moment of the last advice, and the shares of then
-        self._program, self._paused = blue.program, frozenset[str]()  # as it runs at the moment; the workers that do not
+        self._program = self._kept = blue.program  # as it runs at the moment, and without what the governor tries
+        self._paused, self._changed = frozenset[str](), self._balance  # workers that do nothing; shares of the last change
         self._alarms = Alarms(alarming.limits(blue))
         self._alarms_before: list[dict[str, Any]] = []  # raised before the checkpoint that this goes on from
         self._notes: list[str] = []
@@ -81,10 +82,11 @@ class Reporter:
         """Does an alarm end the run? An alarm before the checkpoint that it goes on from does not count."""
         return self._blue.program.evaluation.on_alarm == "stop" and bool(self._alarms.raised)
 
-    def govern(self, program: Program, paused: Collection[str]) -> None:
-        """From now on the run is like this Program, and these workers do nothing."""
-        self._program, self._paused = program, frozenset(paused)
-        self._advised = time.monotonic(), self._shares()  # what was measured before says nothing of it
+    def govern(self, program: Program, paused: Collection[str], kept: Program) -> None:
+        """From now on the run is like this Program, and these workers do nothing. ``kept``: as it is without what is tried."""
+        self._program, self._paused, self._kept = program, frozenset(paused), kept
+        self._changed = self._shares()  # what was measured before says nothing of it
+        self._advised = time.monotonic(), self._changed
         self._remedies = self._cause = None
 
     def failed(self, error: Exception) -> None:
@@ -237,6 +239,7 @@ class Reporter:
             cause=judged.cause,
             verdict=judged.sentence,
             remaining_s=left / rate if rate > 0 and not final else None,
+            governor=self._governed(self._program),
             metrics=r.metrics,
             evaluating=evaluating,
             evaluation=fresh if not final else self._evaluations.last,
@@ -303,6 +306,8 @@ class Reporter:
         return self._blue.program.placement.balance == "auto"
 
     def _verdict(self, balance: dict[str, Shares]) -> Verdict:
+        if self._governs:  # what was before the last change says nothing of now
+            balance = {name: _less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
             max_lag=self._program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
@@ -311,9 +316,9 @@ class Reporter:
             advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
         )  # fmt: skip
 
-    def _governed(self) -> dict[str, Any] | None:
-        """How many actors acted last, and the bound on lag of then; None where nothing is changed meanwhile."""
-        place = self._program.placement
+    def _governed(self, program: Program) -> dict[str, Any] | None:
+        """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
+        place = program.placement
         return {"actors": place.actors, "max_lag": place.max_lag} if self._governs else None
 
     def _acting(self) -> dict[str, Any]:
@@ -357,7 +362,7 @@ class Reporter:
             "rows": dict(stats.rows),
             "notes": self._notes,
             "alarms": self._all_alarms(),
-            "governor": self._governed(),
+            "governor": self._governed(self._kept),
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},
