@@ -85,8 +85,8 @@ class Reporter:
     def govern(self, program: Program, paused: Collection[str], kept: Program) -> None:
         """From now on the run is like this Program, and these workers do nothing. ``kept``: as it is without what is tried."""
         self._program, self._paused, self._kept = program, frozenset(paused), kept
-        self._changed = self._shares()  # what was measured before says nothing of it
-        self._advised = time.monotonic(), self._changed
+        self._advised = time.monotonic(), self._shares()  # what was measured before says nothing of it
+        self._changed = self._advised[1]
         self._remedies = self._cause = None
 
     def failed(self, error: Exception) -> None:
@@ -318,8 +318,7 @@ class Reporter:
 
     def _governed(self, program: Program) -> dict[str, Any] | None:
         """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
-        place = program.placement
-        return {"actors": place.actors, "max_lag": place.max_lag} if self._governs else None
+        return {"actors": program.placement.actors, "max_lag": program.placement.max_lag} if self._governs else None
 
     def _acting(self) -> dict[str, Any]:
         """How actors act, by policy, and what rounded weights change, as it was last measured."""
