@@ -400,3 +400,11 @@ def test_sums_are_not_named_where_they_hold_nobody_up():
     assert verdict({"actor 0": BUSY, "learner": starved, "learner 1": starved}).startswith("Sampling-bound")
     preempted = shares(worked=60, preempted=40, all_reduce=40)
     assert verdict(ring | {"learner": preempted, "learner 1": preempted}).startswith("CPU-bound")
+
+
+def test_what_the_model_found_some_seconds_ago_has_to_be_seen_now():
+    """It said that the learner is the limit; since then an env has become slow."""
+    now = {"actor 0": BUSY, "learner": shares(worked=3, starved=7)}
+    assert verdict(now, cause="learners", advice="x").startswith("Sampling-bound: the learner waits 70 %")
+    still = {"actor 0": shares(worked=8, blocked=2), "learner": shares(worked=9, starved=1)}
+    assert verdict(still, cause="learners", advice="x").startswith("Learning-bound: the actors wait 20 %")

@@ -11,6 +11,7 @@ from equipoise.balance.shares import BEHIND, Shares, add
 
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 OURS = 0.75  # workers that wait for cores, and have less than this share of them, wait for other processes
+SEEN = 0.05  # of a side's time: what the model names has to be seen at least so much
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 
 Cause = Literal[
@@ -96,7 +97,8 @@ def _finding(
     busy = max((one.share("worked") for one in (*shards, *servers)), default=0.0)
     behind = _behind(balance) if max_lag is not None and waits >= WAIT else None
     resets = add(actors)
-    if cause is None:
+    seen = {"learners": max(held, learning.part("all-reduce")), "actors": waits, "servers": waits, "shards": waits}
+    if cause is None or seen.get(cause, 1.0) < SEEN:  # the model was asked some seconds ago, and of now it is not true
         cause = _cause(waits, held, resets, busy=busy >= 1 - WAIT, keeps=bool(shards), serves=bool(servers), behind=behind)
     if cause == "shards":
         evidence = f"a shard is at work {_percent(busy)} of the time and the learner waits"
