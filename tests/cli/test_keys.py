@@ -28,6 +28,8 @@ import fcntl, os, signal, sys, termios
 go, told = int(sys.argv[1]), int(sys.argv[2])
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):  # a command of nohup or "&" has them ignored
+    signal.signal(number, signal.SIG_DFL)
 job = os.fork()
 if not job:
     os.setpgid(0, 0)

@@ -224,7 +224,6 @@ def test_a_cell_is_a_shard_with_the_actors_that_feed_it(tmp_path):
         ({"learners": 2, "settings": ["replay.shards=4"]}, "learners 1, got one with 2"),
         ({"settings": ["replay.file=ROWS"]}, "a replay in memory, got one with replay.file"),
         ({"inference": "central"}, "inference_at=actors, got home"),
-        ({"balance": "auto", "max_lag": 1}, "--balance off"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, given, said):

@@ -53,8 +53,9 @@ class Governing:
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind], directory: Path) -> None:
         self._governor, self._program, self._file = governor(blue.program), blue.program, directory / FILE
         self._updates = blue.pace.updates  # of a version that actors wait for
+        members = crew(blue, kinds) if self._governor is not None else ()
         self._steppers = {  # the workers that step envs, by their number
-            one.title: one.index for one in crew(blue, kinds) if one.kind.side == "sampling" and not one.kind.serves
+            one.title: one.index for one in members if one.kind.side == "sampling" and not one.kind.serves
         }
         self._runtime: Runtime | None = None  # that has the values
         self._began = False  # have all its workers begun? One that is replaced later is part of what is measured

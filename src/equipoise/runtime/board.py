@@ -132,11 +132,15 @@ class Board:
             w = {k: float(row[k][0]) for k in _WORKER}
             if alone and not w["waits"]:
                 w["worked_s"] += max(now - w["touched_s"], 0.0)
-            preempted = min(w["delay_s"], w["worked_s"])
+            preempted, seconds = min(w["delay_s"], w["worked_s"]), row["part_s"]
+            if (
+                measured.steps and seconds.sum() > w["worked_s"]
+            ):  # of a sample of the ticks (``clock.py``): no more than there was
+                seconds = seconds * (w["worked_s"] / seconds.sum())
             out[name] = Shares(
                 worked=w["worked_s"] - preempted, preempted=preempted, starved=w["starved_s"], blocked=w["blocked_s"],
                 asleep=min(w["asleep_s"], w["worked_s"] - preempted),
-                parts=dict(zip(parts, row["part_s"].tolist(), strict=True)),
+                parts=dict(zip(parts, seconds.tolist(), strict=True)),
                 counts=dict(zip(parts, row["part_n"].tolist(), strict=True)),
             )  # fmt: skip
         return out

@@ -144,9 +144,6 @@ def check_inference(blue: Blueprint) -> None:
         raise ValueError(f"cluster.inference_at=home: expected a run with --inference central, got one with {got}")
 
 
-GOVERNED = "--balance off, since it is home that lets actors act, got auto"
-
-
 def check_learners(blue: Blueprint, inference_at: At) -> None:
     """ValueError where no learner can be on another machine."""
     wrong = ""
@@ -159,7 +156,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     elif blue.inferences and inference_at == "home":
         wrong = "inference_at=actors, got home"
     elif blue.program.placement.balance == "auto":
-        wrong = GOVERNED
+        wrong = "--balance off, since it is home that lets actors act, got auto"
     elif blue.weights is not None:
         wrong = "a run that begins anew or is resumed, got one that begins with the weights of another"
     if wrong:
@@ -180,8 +177,6 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
         wrong = "a replay in memory, got one with replay.file, a directory of this machine"
     elif blue.inferences and inference_at == "home":
         wrong = "inference_at=actors, got home, where all rows are made"
-    elif blue.program.placement.balance == "auto":
-        wrong = GOVERNED
     if wrong:
         raise ValueError(f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are here")
 
