@@ -17,7 +17,7 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,6 +234,21 @@ def page(results: list[dict[str, Any]]) -> str:
     return f"{head}\n\n{said}\n\n{confusion}\n\n{every}\n"
 
 
+def told(
+    each: Iterable[dict[str, Any]], page: Callable[[list[dict[str, Any]]], str], file: Path | None, place: Path | None
+) -> None:  # fmt: skip
+    """Print each result as it comes and keep all in a JSON ``file``; then print their page, and write it to ``place``."""
+    results = []
+    for found in each:
+        results.append(found)
+        print({key: round(x, 2) if isinstance(x, float) else x for key, x in found.items()}, flush=True)
+        if file:
+            file.write_text(json.dumps(results, indent=1))
+    print(page(results))
+    if place:
+        place.write_text(page(results), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1-40", metavar="A-B")
@@ -242,22 +257,16 @@ def main() -> int:
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     first, _, last = a.seeds.partition("-")
-    results = []
     print(host(), flush=True)
-    for seed in range(int(first), int(last or first) + 1):
+
+    def one(seed: int) -> dict[str, Any]:
         try:
-            results.append(judged(seed, a.seconds))
+            return judged(seed, a.seconds)
         except Failed as error:
             print(f"seed {seed}: {error}", flush=True)
-            results.append(
-                {"seed": seed, "cause": setup(seed).cause, "named": "failed", "right": False, "rate": 0.0, "change": None}
-            )
-        print({key: round(x, 2) if isinstance(x, float) else x for key, x in results[-1].items()}, flush=True)
-        if a.json:
-            a.json.write_text(json.dumps(results, indent=1))
-    print(page(results))
-    if a.page:
-        a.page.write_text(page(results), encoding="utf-8")
+            return {"seed": seed, "cause": setup(seed).cause, "named": "failed", "right": False, "rate": 0.0, "change": None}
+
+    told(map(one, range(int(first), int(last or first) + 1)), page, a.json, a.page)
     return 0
 
 

@@ -17,6 +17,7 @@ import shlex
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,19 +155,15 @@ def main() -> int:
     first, _, last = a.seeds.partition("-")
     pairs = [*(REAL if a.real else ()), *map(planted, range(int(first), int(last or first) + 1))]
     print(host(), flush=True)
-    results = []
-    for pair in pairs:
-        try:
-            results.append(judged(pair, a.seconds))
-        except (Failed, ValueError) as error:
-            print(f"{pair.name}: {error}", flush=True)
-            continue
-        print({key: round(x, 2) if isinstance(x, float) else x for key, x in results[-1].items()}, flush=True)
-        if a.json:
-            a.json.write_text(json.dumps(results, indent=1))
-    print(page(results))
-    if a.page:
-        a.page.write_text(page(results), encoding="utf-8")
+
+    def made() -> Iterator[dict[str, Any]]:
+        for pair in pairs:
+            try:
+                yield judged(pair, a.seconds)
+            except (Failed, ValueError) as error:
+                print(f"{pair.name}: {error}", flush=True)
+
+    bottlenecks.told(made(), page, a.json, a.page)
     return 0
 
 
