@@ -1,17 +1,23 @@
 """``--balance auto`` from bad starts, beside the best of a grid of settings that stay.
 
     .venv/bin/python benchmarks/governor.py [--cases crowded,sleeping] [--page docs/results/governor.md]
+    .venv/bin/python benchmarks/governor.py --returns 5
 
 A case has limits at which a run is slow, or wastes actors and lag. It is run with ``--balance auto`` for two minutes: steps/s
 are those of the second minute, in which changes are counted as well. The grid is of the same run with other numbers of actors
-and bounds on lag, for some seconds each.
+and bounds on lag, for some seconds each. In "slower" a step begins to take four times as long after
+45 s; the grid is of the slow env.
+
+``--returns``: so many seeds of CartPole by IMPALA with ``--balance auto`` and without, and their last evaluations.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +36,9 @@ CASES = {  # the run, most actors, the largest lag
     "sleeping": (f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.02", 16, 4),
     "slow learner": (
         f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set algorithm.learn_us=800", 16, 8
+    ),
+    "slower": (
+        f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set algorithm.learn_us=400", 16, 8
     ),
 }  # fmt: skip
 
@@ -64,7 +73,10 @@ def grid(options: str, actors: int, lag: int) -> dict[tuple[int, int], float]:
 
 def judged(case: str) -> list[str]:
     options, actors, lag = CASES[case]
-    governed, summary, steps = rate(f"{options} --actors {actors} --max-lag {lag} --balance auto", SECONDS, SECONDS)
+    later = " --set env.later=45" if case == "slower" else ""
+    governed, summary, steps = rate(f"{options}{later} --actors {actors} --max-lag {lag} --balance auto", SECONDS, SECONDS)
+    if later:
+        options = options.replace("env.sleep_s=0.005", "env.sleep_s=0.02")
     came = [one for one in steps if one["wall_s"] > SECONDS]
     print(case, f"{governed:,.0f}", summary["governor"], f"{len(steps)} steps, {len(came)} of them late", flush=True)
     still = grid(options, actors, lag)
@@ -76,12 +88,29 @@ def judged(case: str) -> list[str]:
     ]  # fmt: skip
 
 
+def returns(seeds: int) -> None:
+    """The last evaluation of each seed, governed and not."""
+    for balance in ("off", "auto"):
+        found = list[float]()
+        for seed in range(1, seeds + 1):
+            with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
+                words = [str(OURS), "train", "CartPole-v1", "--algorithm", "impala", "--actors", "4", "--seed", str(seed)]
+                words += ["--quiet", "--no-tensorboard", "--balance", balance, "--out", f"{folder}/run"]
+                subprocess.run(words, check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent / "src")})
+                found.append(json.loads(Path(folder, "run/summary.json").read_text())["evaluation"]["mean"])
+        print(f"--balance {balance}: last evaluations {found}, mean {sum(found) / len(found):.1f}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), metavar="A,B")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--returns", type=int, default=0, metavar="SEEDS")
     a = parser.parse_args()
     print(host(), flush=True)
+    if a.returns:
+        returns(a.returns)
+        return 0
     rows = [judged(case) for case in a.cases.split(",")]
     head = [
         "case",
