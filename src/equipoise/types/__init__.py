@@ -2,6 +2,7 @@
 
 from equipoise.facts import Count, Fraction, NonNegative, Positive, Range, Rate, Share, Whole
 from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
+from equipoise.types.packed import PACKED_SAMPLES, PACKED_TOKENS, Example, Packed, Stop, Task, TextSpec, Tokenizer
 from equipoise.types.program import (
     LONG,
     OUT,
@@ -68,6 +69,8 @@ from equipoise.types.rows import (
 __all__ = [
     "LONG",
     "OUT",
+    "PACKED_SAMPLES",
+    "PACKED_TOKENS",
     "TRAJECTORY_EDGES",
     "TRAJECTORY_ROWS",
     "TRAJECTORY_STREAMS",
@@ -89,6 +92,7 @@ __all__ = [
     "EnvSource",
     "EnvSpec",
     "EvaluationSettings",
+    "Example",
     "Experience",
     "Fraction",
     "Frozen",
@@ -103,6 +107,7 @@ __all__ = [
     "OnNonfinite",
     "Optimizer",
     "Overlapping",
+    "Packed",
     "Placement",
     "Places",
     "Policy",
@@ -127,8 +132,12 @@ __all__ = [
     "Stack",
     "StateReader",
     "StateWriter",
+    "Stop",
+    "Task",
+    "TextSpec",
     "Tick",
     "TimeStep",
+    "Tokenizer",
     "Trajectory",
     "Tree",
     "WeightStore",

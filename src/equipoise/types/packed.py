@@ -1,0 +1,90 @@
+"""Text as rows: tokens of samples without padding, what a network for text must fit, and what a task gives.
+
+Letters used here and wherever text is learned from: ``N`` tokens, ``M`` samples, ``G`` groups. A sample is a completion of a
+prompt; a group is the samples of one prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+from equipoise.types.rows import Array
+
+
+class Stop(IntEnum):
+    """How a sample ended."""
+
+    OPEN = 0  # it has not
+    EOS = 1  # the model said so
+    LENGTH = 2  # the limit of tokens cut it
+    TEXT = 3  # a stop string
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Groups of samples, one behind the other. A group's prompt stands once, before the group's samples.
+
+    Token n was drawn after the tokens before it in its sample, and its group's prompt, had been seen; ``logp``, ``version`` and
+    ``reward`` are about the drawing of token n itself.
+    """
+
+    token: Array  # [N] int64
+    position: Array  # [N] int64, its place in the text: the first token of a prompt is at 0, that of a sample at len(prompt)
+    sample: Array  # [N] int64, the sample that it is part of; -1: part of the prompt before the group's samples
+    chosen: Array  # [N] bool, drawn by the model; False: of the prompt, or written by a tool
+    logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 where not chosen
+    version: Array  # [N] int64, the weights that drew it; -1 where not chosen
+    reward: Array  # [N] float32, a sample's reward at its last token, 0 elsewhere
+    prompt: Array  # [M] int64, tokens of its prompt
+    group: Array  # [M] int64, 0..G-1, ascending
+    stop: Array  # [M] int64, a Stop
+    task: Array  # [M] int64, the number of its prompt in the task
+
+
+PACKED_TOKENS = ("token", "position", "sample", "chosen", "logp", "version", "reward")  # [N]
+PACKED_SAMPLES = ("prompt", "group", "stop", "task")  # [M]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpec:
+    """The facts about a task and a model that a network for text needs; the counterpart of an ``EnvSpec``."""
+
+    model: Mapping[str, Any]  # the fields of a DecoderConfig
+    weights: str = ""  # a directory whose safetensors the network begins with; "": it begins at random
+    eos: tuple[int, ...]  # the tokens that end a sample
+    prompt: int  # tokens of a prompt at most
+    completion: int  # tokens of a sample at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A prompt of a task, as text or as messages ``{"role", "content"}``, and what its rewards are told besides."""
+
+    prompt: str | Sequence[Mapping[str, str]]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back."""
+
+    size: int  # tokens that there are
+    eos: tuple[int, ...]
+    pad: int
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, token: Sequence[int]) -> str: ...  # without those of ``eos`` and ``pad``
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...  # with the turn of the assistant begun
+
+
+class Task(Protocol):
+    """Prompts to learn from, prompts that are held out, and the task's own reward if it has one."""
+
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    tokenizer: Tokenizer | None  # None: that of the model
+
+    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]) -> list[float]: ...
