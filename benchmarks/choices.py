@@ -76,7 +76,8 @@ def line(case: str, a: argparse.Namespace) -> dict[str, Any]:
     grid = {str(way): way.of(choices.usual(made)) for way in ways}
     with Interrupt() as interrupt:
         race = measure.raced(
-            grid, interrupt, until=time.monotonic() + LONGEST_S, turn_s=a.seconds * LONG.get(case, 1.0), turns=a.turns, far=math.inf,
+            grid, interrupt, until=time.monotonic() + LONGEST_S, turn_s=a.seconds * LONG.get(case, 1.0), turns=a.turns,
+            far=math.inf,
         )  # fmt: skip
     best, mine = race.best, starts[0]["taken"]
     return {
