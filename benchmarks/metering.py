@@ -1,6 +1,6 @@
 """What metering costs an actor: its ticks with meters and without, in turns within one process.
 
-    .venv/bin/python benchmarks/metering.py [--cases cartpole pong] [--windows 480] [--seconds 0.25] [--envs N]
+    .venv/bin/python benchmarks/metering.py [--cases cartpole pong] [--windows 480] [--seconds 0.25] [--envs N] [--null]
     .venv/bin/python benchmarks/metering.py --rows
 
 An actor as a run builds it, in this process, whose unrolls are taken from the queue and dropped at once: its ticks are the
@@ -129,7 +129,7 @@ class Actor:
             self.queue.finish(keys)
 
 
-def measure(case: str, envs: int | None, windows: int, seconds: float) -> dict[str, Any]:
+def measure(case: str, envs: int | None, windows: int, seconds: float, *, null: bool) -> dict[str, Any]:
     env, usual = CASES[case]
     actor = Actor(env, envs or usual)
     for on in (True, False):
@@ -138,7 +138,7 @@ def measure(case: str, envs: int | None, windows: int, seconds: float) -> dict[s
     for number in range(windows):
         # The order within a pair alternates as well, so that a drift of the machine cancels out.
         on = (number % 2 == 0) != (number // 2 % 2 == 0)
-        rates[on].append(actor.window(on, seconds))
+        rates[on].append(actor.window(on and not null, seconds))
     slower = [math.log(bare / metered) for bare, metered in zip(rates[False], rates[True], strict=True)]
     mean, error = statistics.fmean(slower), statistics.stdev(slower) / math.sqrt(len(slower))
     actor.metered.close()
@@ -179,13 +179,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--envs", type=int)
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--null", action="store_true", help="without meters in all windows: what the machine alone makes of it")
     a = parser.parse_args()
     if a.rows:
         rows()
         return 0
     print(host(), flush=True)
     torch.set_num_threads(1)
-    found = [measure(case, a.envs, a.windows, a.seconds) for case in a.cases]
+    found = [measure(case, a.envs, a.windows, a.seconds, null=a.null) for case in a.cases]
     for one in found:
         verdict = "ok" if one["upper"] <= MOST else f"above {MOST:.1%}"
         slower = f"slower by {one['slowdown']:.2%}, at most {one['upper']:.2%}"
