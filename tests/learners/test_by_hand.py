@@ -13,7 +13,7 @@ import torch
 from equipoise import tree
 from equipoise.learners.learner import Learner, NonFiniteUpdate
 from equipoise.learners.pool import ALONE
-from equipoise.rewards import RewardStep
+from equipoise.rewards.step import RewardStep
 from equipoise.types import Batch, LossOutput, Pool, Rewards, Trajectory
 from tests.learners.several import SEED, share, together
 from tests.learners.test_learner import Quadratic, batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,17 +14,20 @@ from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.learners.buckets import MORE, Buckets
 from equipoise.learners.flat import flatten
-from equipoise.learners.minibatch import minibatches
+from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import descent
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.learners.target import Target
 from equipoise.nets.precision import autocast, backward
-from equipoise.rewards import RewardStep
+from equipoise.rewards.step import RewardStep
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
 
 # The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the wait for them.
 PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look")
+
+
+_Part = tuple[Tensor, Tensor]  # the sums of losses and counts of the parts of a step so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
 
     Rows can be torn from their windows only where all sums along time are done in ``targets``.
     """
-    if type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1)):
+    if algorithm.needs_task or (type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1))):
         return True
     if algorithm.minibatches > windows:
         raise ValueError(
@@ -137,18 +140,21 @@ class Learner:
             )
         self.clock.lap("copy", "targets")
         with torch.no_grad(), self._autocast:
-            raw, data = batch.data, replace(batch.data, reward=self._rewards(batch.data))
+            raw, data = batch.data, algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
             targets = algorithm.targets(self.net, target_net, data, rng=self._rng, pool=self.pool)
-        batch = replace(batch, data=data, targets=targets)
+        batch = replace(batch, data=data, targets=targets, version=self.version)
         if self._weighted:  # weights only ever make a step smaller; a learner alone has them like that
             largest = self.pool.max(batch.weight.max())
             batch = replace(batch, weight=batch.weight / torch.where(largest > 0, largest, 1.0))
         going = _Going()
         self.clock.lap("targets", "copy")
+        fresh = True  # are the weights those of the version still?
         for _ in range(algorithm.epochs):
             for part in minibatches(batch, algorithm.minibatches, by_rows=self.by_rows, rng=self._rng):
                 self.clock.lap("copy", "loss")
-                self._learn(part, target_net, going)
+                part = part if fresh else replace(part, version=-1)
+                self._learn(micro_batches(part, algorithm.part_tokens), target_net, going)
+                fresh = False
                 self.pulse()
                 if self._ended(going):
                     break
@@ -166,21 +172,31 @@ class Learner:
         self.clock.lap("optimiser", "record")
         return Step(metrics=going.metrics, priority=going.priority)
 
-    def _learn(self, part: Batch, target_net: Any, going: _Going) -> None:
-        """One optimiser step for each group that is due, until an algorithm has had enough of the batch."""
+    def _learn(self, parts: Sequence[Batch], target_net: Any, going: _Going) -> None:
+        """One optimiser step for each group that is due, until an algorithm has had enough of the batch.
+
+        The gradients of all parts but the last are added up first; the last one's backward ends the step.
+        """
         for group in self._flat:
             if not self.algorithm.due(group, self.updates):
                 continue
-            with self._autocast:
-                out = self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+            out, before = None, None
+            for number, part in enumerate(parts):
+                with self._autocast:
+                    out = self.algorithm.loss(self.net, target_net, part, group=group, step=self.progress, rng=self._rng)
+                if out is None:
+                    break
+                going.add(out.metrics)  # also those of a minibatch that turns out to be the last
+                if number < len(parts) - 1:
+                    before = self._add(group, out, before)
+                    self.pulse()
             if out is None:
                 continue
-            going.add(out.metrics)  # also those of a minibatch that turns out to be the last
             if out.excess is not None:
                 going.ends(self.pool.sum(out.excess) > 0)
             if self._ended(going):
                 return
-            norm = self._descend(group, out, going)
+            norm = self._descend(group, out, before, going)
             going.add({f"grad_norm/{group}": (norm, torch.ones_like(norm))})
             going.priority = going.priority if out.priority is None else out.priority
 
@@ -240,18 +256,39 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates, 0
 
-    def _backward_of(self, group: str, out: LossOutput) -> Tensor:
-        """Fill the group's gradient with that of the mean loss over the items of all learners -> that loss."""
+    def _add(self, group: str, out: LossOutput, before: _Part | None) -> _Part:
+        """Add the gradient of a part's sum to those of the parts before -> the sums so far."""
         flat = self._flat[group]
         assert flat.grad is not None
-        flat.grad.zero_()
+        self.clock.lap("loss", "backward")
+        if before is None:
+            flat.grad.zero_()
+        with self._backward:
+            out.loss.backward()  # type: ignore[no-untyped-call]
+        self.clock.lap("backward", "loss")
+        loss = out.loss.detach()
+        return (loss, out.count) if before is None else (before[0] + loss, before[1] + out.count)
+
+    def _backward_of(self, group: str, out: LossOutput, before: _Part | None) -> Tensor:
+        """Fill the group's gradient with that of the mean loss over the items of all learners -> that loss.
+
+        ``before``: what ``_add`` found of the parts before this one.
+        """
+        flat = self._flat[group]
+        assert flat.grad is not None
+        if before is None:
+            flat.grad.zero_()
         if self.pool.size == 1:
-            loss = out.loss / out.count.clamp(min=1)
+            total, count = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
+            loss = total / count.clamp(min=1)
             with self._backward:
-                loss.backward()  # type: ignore[no-untyped-call]
+                (loss if before is None else out.loss).backward()  # type: ignore[no-untyped-call]
+            if before is not None:
+                flat.grad.div_(count.clamp(min=1))
             return loss
         buckets = self._buckets[group]
-        buckets.begin(out.loss, out.count)
+        mine = (out.loss, out.count) if before is None else (out.loss + before[0], out.count + before[1])
+        buckets.begin(*mine)
         with self._backward:
             out.loss.backward()  # type: ignore[no-untyped-call]
         buckets.finish()
@@ -259,7 +296,7 @@ class Learner:
         flat.grad.div_(count)
         return loss / count
 
-    def _descend(self, group: str, out: LossOutput, going: _Going) -> Tensor:
+    def _descend(self, group: str, out: LossOutput, before: _Part | None, going: _Going) -> Tensor:
         """One clipped optimiser step; the gradient's norm before the clip.
 
         A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised here; on a device, where to look
@@ -268,7 +305,7 @@ class Learner:
         flat, bound = self._flat[group], self.optimizer.max_grad_norm
         assert flat.grad is not None
         self.clock.lap("loss", "backward")
-        loss = self._backward_of(group, out)
+        loss = self._backward_of(group, out, before)
         self.clock.lap("backward", "optimiser")
         norm: Tensor = torch.linalg.vector_norm(flat.grad)
         if bound > 0:

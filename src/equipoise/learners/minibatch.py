@@ -7,23 +7,32 @@ from collections.abc import Iterator
 import torch
 
 from equipoise import tree
-from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory, Tree
+from equipoise.nets.packing import shuffled, under_budget
+from equipoise.types import TRAJECTORY_STREAMS, Batch, Packed, Trajectory, Tree
 
 
 def minibatches(batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator) -> Iterator[Batch]:
     """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is 1.
 
-    By rows, a part has T = 1 and no bootstrap observation (obs [1, N, ...]): what needs the next row is for
-    ``Algorithm.targets``, which saw the whole batch.
+    A part of text has whole groups. By rows, a part has T = 1 and no bootstrap observation (obs [1, N, ...]): what needs the
+    next row is for ``Algorithm.targets``, which saw the whole batch.
     """
     if count == 1:
         yield batch
+        return
+    if isinstance(batch.data, Packed):
+        yield from shuffled(batch, count, rng)
         return
     rows, streams = batch.data.shape
     total = rows * streams if by_rows else streams
     order = torch.randperm(total, generator=rng, device=rng.device)
     for part in order.tensor_split(count):
         yield _rows(batch, part) if by_rows else _streams(batch, part)
+
+
+def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
+    """What a minibatch is gone over in, one after the other: text in parts of ``tokens`` at most, 0 for all at once."""
+    return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
 
 
 def _rows(batch: Batch, part: torch.Tensor) -> Batch:

@@ -65,7 +65,7 @@ class Sums:
                 sums = {name: sums.get(name, (0.0, 0.0)) for name in _of_all(list(sums), pool)}
             *totals, lag = pool.sum(torch.tensor([*sums.values(), lag], dtype=torch.float64)).tolist()
             sums = dict(zip(sums, totals, strict=True))
-        metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items()}
+        metrics = {name: total / max(count, 1.0) for name, (total, count) in sums.items() if count}  # 0: there is no mean
         return {"metrics": metrics, "lag_mean": lag[0] / lag[1], "lag_max": lag_max}
 
     def state(self) -> dict[str, Tree]:

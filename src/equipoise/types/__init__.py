@@ -2,27 +2,18 @@
 
 from equipoise.facts import Count, Fraction, NonNegative, Positive, Range, Rate, Share, Whole
 from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
-from equipoise.types.packed import PACKED_SAMPLES, PACKED_TOKENS, Example, Packed, Stop, Task, TextSpec, Tokenizer
+from equipoise.types.packed import PACKED_SAMPLES, PACKED_TOKENS, Example, Packed, Prompt, Stop, Task, TextSpec, Tokenizer
 from equipoise.types.program import (
-    LONG,
-    OUT,
-    WHAT,
-    WHERE,
     Central,
-    EnvFactory,
-    EnvSource,
     EvaluationSettings,
     Frozen,
-    Live,
     Overlapping,
     Placement,
     Policy,
     Prioritized,
     Program,
-    RecordedSource,
     ReplaySettings,
     Schedule,
-    Source,
     learning,
 )
 from equipoise.types.protocols import (
@@ -64,6 +55,18 @@ from equipoise.types.rows import (
     Tree,
     agent_streams,
     stream_ids,
+)
+from equipoise.types.sources import (
+    LONG,
+    OUT,
+    WHAT,
+    WHERE,
+    EnvFactory,
+    EnvSource,
+    Live,
+    RecordedSource,
+    Source,
+    TaskSource,
 )
 
 __all__ = [
@@ -116,6 +119,7 @@ __all__ = [
     "Precision",
     "Prioritized",
     "Program",
+    "Prompt",
     "Range",
     "Rate",
     "RecordedSource",
@@ -125,7 +129,6 @@ __all__ = [
     "RunSpec",
     "SaveEnd",
     "Schedule",
-    "Sequence",
     "Share",
     "Slot",
     "Source",
@@ -134,6 +137,7 @@ __all__ = [
     "StateWriter",
     "Stop",
     "Task",
+    "TaskSource",
     "TextSpec",
     "Tick",
     "TimeStep",

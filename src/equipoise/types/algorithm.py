@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from equipoise.facts import KEPT, Count, Fraction, Help, NonNegative, Positive, Rate, Read, Share, Whole
 from equipoise.types.protocols import Pool
-from equipoise.types.rows import Array, Batch, EnvSpec, Trajectory, Tree
+from equipoise.types.rows import Array, Batch, Trajectory, Tree
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,9 @@ class Learns(ABC):
     has_target: ClassVar[bool] = False  # does it read ``target_net``
     needs_replay: ClassVar[bool] = False  # does it learn from the experience of other policies than the newest
     needs_dataset: ClassVar[bool] = False  # does it learn from recorded rows alone
+    needs_task: ClassVar[bool] = False  # does it learn from text that a model writes
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
+    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
     bears_lag: ClassVar[float | None] = None  # mean lag in versions that its correction bears; None: any (docs/lag.md)
     minibatch_rows: ClassVar[int] = 0  # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
@@ -113,13 +115,27 @@ class Learns(ABC):
     ] = 1.0
 
     @property
+    def part_tokens(self) -> int:
+        """Text: tokens of the parts that a step is gone over in, at most; 0: all at once."""
+        return 0
+
+    @property
     def item_rows(self) -> int | None:
         """Rows of an item that the loss learns from, where a replay cuts them; None: whole unrolls."""
         return None
 
+    @property
+    def group_size(self) -> int | None:
+        """Text: the samples of a prompt that are learned from together; None: whatever the run says."""
+        return None
+
+    def refused(self, max_lag: int | None) -> str | None:
+        """What cannot work where experience is up to so many versions old (None: any number), and the nearest that does."""
+        return None
+
     @abstractmethod
-    def network(self, spec: EnvSpec) -> nn.Module:
-        """A fresh network; it satisfies ``Network``. The caller has seeded torch."""
+    def network(self, spec: Any) -> nn.Module:
+        """A fresh network for an EnvSpec, which satisfies ``Network``, or for a TextSpec. The caller has seeded torch."""
 
     def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
         """One optimiser each; a step is taken for each group in this order."""
@@ -133,15 +149,21 @@ class Learns(ABC):
         """What the target network is a copy of: the network, or a part of it where that is all it is asked for (SAC)."""
         return net  # type: ignore[no-any-return]
 
-    def targets(self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool) -> Tree:
-        """[T, B], once per batch, without gradient (PPO's GAE). ``target_net`` is None unless ``target_every``.
+    def prepare(self, data: Trajectory) -> Any:
+        """The rows as the other methods are given them: as they lie in the queue, or text as ``Packed`` tokens."""
+        return data
+
+    def targets(self, net: Any, target_net: Any, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
+        """[T, B] of a Trajectory, [N] of a Packed, once per batch, without gradient (PPO's GAE).
+
+        ``target_net`` is None unless ``target_every``.
 
         The rewards are those to learn from: scaled, normalised and clipped (``Rewards``). What is a statistic of the whole
         batch goes through ``pool``, since ``data`` may be one learner's part of it.
         """
         return {}
 
-    def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:  # noqa: B027  # most keep no statistics
+    def absorb(self, net: Any, data: Any, *, pool: Pool) -> None:  # noqa: B027  # most keep no statistics
         """Let a batch enter the statistics that the network keeps in its buffers; once, after the batch's last optimiser step.
 
         So the statistics that a batch was acted and judged with are those of its version, and the next version has new ones.
@@ -190,5 +212,3 @@ class Acts(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Learns, Acts):
     """Hyper-parameters and pure functions; stateless, picklable, one readable file each."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run with this algorithm, by their --set keys

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from equipoise.types.rows import Array
+from equipoise.types.rows import Array, Resume
 
 
 class Stop(IntEnum):
@@ -57,34 +58,56 @@ class TextSpec:
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # tokens of a prompt at most
     completion: int  # tokens of a sample at most
+    notes: tuple[str, ...] = ()
+    settings: str = ""
+    # What it has in common with an env: one agent, whose samples begin anew after a resume and are the same.
+    agents: ClassVar[tuple[str, ...]] = ("",)
+    places: ClassVar[tuple[int, ...]] = (0,)
+    frame_skip: ClassVar[int] = 1
+    resume: ClassVar[Resume] = "exact"
+
+
+Prompt = str | Sequence[Mapping[str, str]]  # a text, or messages {"role", "content"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt of a task, as text or as messages ``{"role", "content"}``, and what its rewards are told besides."""
+    """A prompt of a task, and what its rewards are told besides."""
 
-    prompt: str | Sequence[Mapping[str, str]]
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    prompt: Prompt
+    columns: Mapping[str, Any] = field(default_factory=dict)  # what JSON has, by name
     completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
 
 
 class Tokenizer(Protocol):
     """Text to tokens and back."""
 
-    size: int  # tokens that there are
-    eos: tuple[int, ...]
-    pad: int
-
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, token: Sequence[int]) -> str: ...  # without those of ``eos`` and ``pad``
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...  # with the turn of the assistant begun
+    @property
+    def size(self) -> int: ...  # tokens that there are
+    @property
+    def eos(self) -> tuple[int, ...]: ...  # the tokens that end a sample
+    @property
+    def pad(self) -> int: ...  # none of ``eos``
+    def encode(self, text: str) -> list[int]: ...  # what a completion is: nothing is put before or behind it
+    def decode(self, token: Sequence[int]) -> str: ...  # without the end
+    def save(self, directory: Path) -> None: ...  # as files that transformers reads
+    def prompt(self, prompt: Prompt) -> list[int]: ...  # with what begins a text; of messages, with the assistant's turn begun
 
 
 class Task(Protocol):
     """Prompts to learn from, prompts that are held out, and the task's own reward if it has one."""
 
-    train: Sequence[Example]
-    held_out: Sequence[Example]
-    tokenizer: Tokenizer | None  # None: that of the model
-
-    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]) -> list[float]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def train(self) -> Sequence[Example]: ...
+    @property
+    def held_out(self) -> Sequence[Example]: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...  # None: that of the model
+    @property
+    def reward(self) -> str: ...  # its own reward as module:function; "": it has none
+    @property
+    def quick(self) -> bool: ...  # that reward takes microseconds and is ours: no process, no deadline
+    @property
+    def completion(self) -> int: ...  # tokens of a sample at most, where nobody says otherwise; 0: it does not know

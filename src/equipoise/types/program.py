@@ -4,72 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 from equipoise.facts import AUTO, FREE, Count, Flag, Help, NonNegative, Positive, Read, Share, Whole
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
-from equipoise.types.rows import ActingPrecision, Balance, Inference, OnNonfinite, Precision
+from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision
+from equipoise.types.sources import LONG, OUT, WHAT, WHERE, EnvFactory, EnvSource, Live, RecordedSource, TaskSource
 
-if TYPE_CHECKING:
-    pass
-
-WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvFactory:
-    """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
-
-    target: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    action_mask: Annotated[
-        str,
-        Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
-        Flag(WHAT, "CHOICE"),
-    ] = "auto"
-
-
-Live = Read("source.dataset", "", why="there is no live experience")
 Prioritized = Read("selector", "prioritized", why="nothing is prioritized")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where experience comes from: what the two kinds have in common."""
-
-    on_nonfinite: Annotated[
-        OnNonfinite,
-        Help(
-            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
-        ),
-        Flag(WHERE, "stop|drop|clamp"),
-    ] = "stop"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvSource(Source):
-    """Live experience: envs that actors step."""
-
-    dataset: ClassVar[str] = ""  # no recorded rows alone
-
-    env: EnvFactory
-    metrics: Annotated[
-        tuple[str, ...],
-        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
-        Flag(OUT, "NAME[,NAME]"),
-    ] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSource(Source):
-    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
-
-    metrics: ClassVar[tuple[str, ...]] = ()  # no env is stepped
-
-    dataset: Annotated[
-        str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
-    ]
-    env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +283,7 @@ class Program:
     ``FREE`` is what a saved state is of: a run that goes on keeps it.
     """
 
-    source: EnvSource | RecordedSource
+    source: EnvSource | RecordedSource | TaskSource
     policies: Mapping[str, Policy | Frozen]  # usually one, "main"
     route: Mapping[str, str] = field(default_factory=dict)  # agent, or a pattern like "archer_*" -> policy; else it is "main"
     placement: Placement = Placement()
@@ -357,7 +299,9 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The env's target, or the data set where there is no env."""
+        """The env's target, or the task or the data set where there is no env."""
+        if isinstance(self.source, TaskSource):
+            return self.source.task
         return self.source.dataset if self.source.env is None else self.source.env.target
 
     @property

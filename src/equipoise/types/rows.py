@@ -80,8 +80,8 @@ class EnvSpec:
 class RunSpec:
     """The spec of an env, and the spec of each policy that acts in it."""
 
-    env: EnvSpec  # what the policies have in common: agents, resume, frame_skip, notes, settings
-    policies: Mapping[str, EnvSpec]
+    env: Any  # EnvSpec or TextSpec: what the policies have in common (agents, resume, frame_skip, notes, settings)
+    policies: Mapping[str, Any]  # the same kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +118,11 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 class Batch:
     """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the bootstrap row: [1, N, ...]."""
 
-    data: Trajectory
+    data: Any  # a Trajectory; a Packed where text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
-    targets: Tree  # [T, B] what Algorithm.targets computed once, else {}
+    targets: Tree  # [T, B], or [N] of a Packed: what Learns.targets computed once, else {}
+    version: int = -1  # of the weights, until the batch's first optimiser step changes them; then -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,127 @@
+"""Text in a queue's slots as ``Packed`` tokens, and packed tokens cut into parts.
+
+A slot has a row for each sample of a group, since what a run counts are samples; the tokens of a sample lie along an axis of
+its leaves, as many as a sample may have at most. ``pack`` leaves out what is not there, and keeps a group's prompt once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Batch, Packed, Trajectory
+
+
+def pack(data: Trajectory) -> Packed:
+    """The samples of a batch of slots, T = 1. A sample with ``mask`` False is left out: its group was lost.
+
+    ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop [1, B]; ``context``: prompt
+    [B, P], prompt_length, task and group [B].
+    """
+    there = data.mask[0]
+    if not there.any():  # one sample without a chosen token, so that a step has something to go over
+        there = torch.zeros_like(there)
+        there[0] = True
+    which = there.nonzero().squeeze(-1)
+    behaviour = {name: x[0, which] for name, x in data.behaviour.items()}
+    context = {name: x[which] for name, x in data.context.items()}
+    token, prompt = data.action["token"][0, which], context["prompt"]
+    samples, most_prompt, most = len(which), prompt.shape[1], token.shape[1]
+    group = torch.unique_consecutive(context["group"], return_inverse=True)[1]
+    first = torch.ones(samples, dtype=torch.bool, device=group.device)
+    first[1:] = group[1:] != group[:-1]
+    place = torch.arange(most_prompt + most, device=group.device)
+    asked, length = context["prompt_length"], behaviour["length"]
+    in_prompt = (place < asked[:, None]) & first[:, None]
+    after = place - most_prompt  # of the sample
+    in_sample = (after >= 0) & (after < length[:, None])
+    kept = in_prompt | in_sample
+
+    def laid(x: Tensor, fill: float = 0) -> Tensor:
+        """Numbers [M, C] of samples, with ``fill`` for the prompts' tokens."""
+        return torch.cat([x.new_full((samples, most_prompt), fill), x], 1)[kept]
+
+    number = torch.arange(samples, device=group.device)
+    last = torch.zeros_like(token, dtype=torch.float32)
+    last[number, (length - 1).clamp(min=0)] = data.reward[0, which]
+    chosen = behaviour["chosen"] & data.mask[0, which][:, None]
+    return Packed(
+        token=torch.cat([prompt, token], 1)[kept],
+        position=torch.where(in_sample, after + asked[:, None], place)[kept],
+        sample=torch.where(in_sample, number[:, None], -1)[kept],
+        chosen=laid(chosen),
+        logp=laid(behaviour["logp"]),
+        version=laid(behaviour["version"], -1),
+        reward=laid(last),
+        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"],
+    )  # fmt: skip
+
+
+def groups_of(data: Packed) -> Tensor:
+    """[N] int64, the group of each token, that of a prompt's included."""
+    begins = (data.sample < 0) & (data.position == 0)  # a prompt has a token at least
+    group: Tensor = begins.cumsum(0) - 1
+    return group
+
+
+def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
+    """The samples of these pieces as a batch: each piece [m] int64 is of one group, whose prompt stands before them.
+
+    The leaves of ``targets`` are [N].
+    """
+    data: Packed = batch.data
+    of = groups_of(data)
+    parts, numbers = list[Tensor](), list[Tensor]()
+    for piece in pieces:
+        mine = of == data.group[piece[0]]
+        parts.append((mine & ((data.sample < 0) | torch.isin(data.sample, piece))).nonzero().squeeze(-1))
+        numbers.append(piece)
+    token, sample = torch.cat(parts), torch.cat(numbers)
+    new = torch.full((len(data.group) + 1,), -1, dtype=torch.int64, device=token.device)  # the last one: a prompt
+    new[sample] = torch.arange(len(sample), device=token.device)
+    made = {name: getattr(data, name)[token] for name in PACKED_TOKENS} | {
+        name: getattr(data, name)[sample] for name in PACKED_SAMPLES
+    }
+    counts = torch.tensor([len(piece) for piece in pieces], device=token.device)
+    made |= {
+        "sample": new[made["sample"]],
+        "group": torch.repeat_interleave(torch.arange(len(pieces), device=token.device), counts),
+    }
+    return replace(batch, data=Packed(**made), targets=tree.map(lambda x: x[token], batch.targets))
+
+
+def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
+    """``count`` random, disjoint parts of whole groups."""
+    groups = int(batch.data.group[-1]) + 1
+    order = torch.randperm(groups, generator=rng, device=rng.device)
+    for part in order.tensor_split(count):
+        yield take(batch, [(batch.data.group == group).nonzero().squeeze(-1) for group in part.tolist()])
+
+
+def under_budget(batch: Batch, tokens: int) -> list[Batch]:
+    """The batch in parts of at most so many tokens, in order; a sample with its prompt is never cut, however long.
+
+    The batch itself where it fits, or where ``tokens`` is 0.
+    """
+    data: Packed = batch.data
+    if tokens == 0 or len(data.token) <= tokens:
+        return [batch]
+    length = torch.bincount(data.sample[data.sample >= 0], minlength=len(data.group)).tolist()
+    asked, group = data.prompt.tolist(), data.group.tolist()
+    parts, pieces, size = list[list[list[int]]](), list[list[int]](), 0
+    for sample in range(len(group)):
+        opens = not pieces or group[pieces[-1][-1]] != group[sample]
+        if pieces and size + length[sample] + asked[sample] * opens > tokens:
+            parts.append(pieces)
+            pieces, size, opens = [], 0, True
+        if opens:
+            pieces.append([])
+        pieces[-1].append(sample)
+        size += length[sample] + asked[sample] * opens
+    parts.append(pieces)
+    device = data.token.device
+    return [take(batch, [torch.tensor(piece, device=device) for piece in part]) for part in parts]

@@ -1,0 +1,105 @@
+"""Sources: where the experience of a run comes from (envs, recorded rows, or a task for a model that writes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from equipoise.facts import FREE, Count, Flag, Help, Positive, Read, Whole
+from equipoise.types.rows import OnNonfinite
+
+WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvFactory:
+    """An env as data: a Gymnasium id, ``module:id`` or ``module:callable``, and its JSON arguments."""
+
+    target: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    action_mask: Annotated[
+        str,
+        Help("Where the allowed actions stand: auto (the observation's key action_mask, if any), info, obs/KEY or none."),
+        Flag(WHAT, "CHOICE"),
+    ] = "auto"
+
+
+Live = Read("source.dataset", "", why="there is no live experience")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where experience comes from: what the kinds have in common."""
+
+    on_nonfinite: Annotated[
+        OnNonfinite,
+        Help(
+            "What nan or an infinity from an env ends: the run (stop), its episode (drop), or nothing (clamp makes it finite)."
+        ),
+        Flag(WHERE, "stop|drop|clamp"),
+    ] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSource(Source):
+    """Live experience: envs that actors step."""
+
+    dataset: ClassVar[str] = ""  # no recorded rows alone
+
+    env: EnvFactory
+    metrics: Annotated[
+        tuple[str, ...],
+        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
+        Flag(OUT, "NAME[,NAME]"),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSource(Source):
+    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and steps are updates."""
+
+    metrics: ClassVar[tuple[str, ...]] = ()  # no env is stepped
+
+    dataset: Annotated[
+        str, Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."), Flag(WHAT, "ID|DIR")
+    ]
+    env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource(Source):
+    """Text that a model writes: prompts of a task, answered by generators and judged by rewards. Steps are samples."""
+
+    dataset: ClassVar[str] = ""
+    env: ClassVar[EnvFactory | None] = None
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    task: Annotated[str, Help("Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or module:callable.")]
+    model: Annotated[
+        str,
+        Help("The language model: tiny, llama:hidden_size=48,..., a directory with config.json and safetensors, or a hub id."),
+        Flag(WHAT, "MODEL"),
+    ] = "tiny"
+    reward: Annotated[
+        str,
+        Help("Functions that judge completions, as module:function[,...]. Empty: the task's own."),
+        Flag(WHAT, "MODULE:FUNCTION"),
+    ] = ""
+    reward_weights: Annotated[tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")] = ()
+    reward_deadline_s: Annotated[Positive, Help("Seconds in which a reward has to judge a group."), FREE] = 60.0
+    prompt_tokens: Annotated[Count, Help("Tokens of a prompt at most; longer ones are left out, and counted.")] = 512
+    completion_tokens: Annotated[
+        Whole,
+        Help("Tokens of a completion at most. 0: as the task says, else 256."),
+        Flag(WHAT, "N", name="max-completion-length"),
+    ] = 0
+    samples_at_once: Annotated[Count, Help("Completions that a generator writes side by side."), FREE] = 256
+    on_update: Annotated[
+        Literal["keep", "recompute", "finish"],
+        Help(
+            "What a generator does with running completions when new weights come: keep what it knows of them (the KV cache), "
+            "compute that anew, or finish them first."
+        ),
+        FREE,
+    ] = "keep"
