@@ -12,7 +12,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "equipoise"
-EXTRAS = ("ale_py", "av", "envpool", "jax", "mujoco", "pygame", "ray", "tensorboard", "transformers", "wandb")
+EXTRAS = (
+    "ale_py",
+    "av",
+    "envpool",
+    "jax",
+    "mujoco",
+    "pygame",
+    "pyarrow",
+    "ray",
+    "reasoning_gym",
+    "tensorboard",
+    "tokenizers",
+    "transformers",
+    "wandb",
+)
 
 
 NEEDS_EXTRA = re.compile(rf"^(?:import|from) (?:{'|'.join(EXTRAS)})\b", re.MULTILINE)

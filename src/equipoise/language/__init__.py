@@ -1,0 +1,1 @@
+"""Text: model files, tokenizers and tasks, named as data as envs are."""

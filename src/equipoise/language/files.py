@@ -1,0 +1,150 @@
+"""Model files: ``config.json`` and safetensors of Llama, Qwen2 and Qwen3, as Hugging Face's transformers reads and writes them.
+
+Numbers are read into float32, whatever the file has. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from equipoise.files import json_bytes, read_json, write_atomic
+from equipoise.hints import hint
+from equipoise.nets.decoder import FAMILIES, Decoder, DecoderConfig
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}  # what the decoder is
+IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
+
+
+def read_config(directory: Path) -> DecoderConfig:
+    """The shape of the model in a directory; ValueError where it is no decoder of this family."""
+    path = directory / CONFIG
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: expected an object, got {type(data).__name__}")
+    family = str(data.get("model_type"))
+    if family not in FAMILIES:
+        raise ValueError(f"{path}: model_type: expected a decoder's family, got {family!r}{hint(family, FAMILIES)}")
+    for name, value in UNLIKE.items():
+        if data.get(name, value) != value:
+            raise ValueError(f"{path}: {name}: expected {value!r}, got {data[name]!r}; the decoder has no other")
+    sizes = {name: _size(data, name, path) for name in SIZES}
+    heads = sizes["num_attention_heads"]
+    head_dim = 128 if family == "qwen3" else sizes["hidden_size"] // heads
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    scaling = {("rope_type" if name == "type" else name): value for name, value in rope.items() if name != "rope_theta"}
+    try:
+        return DecoderConfig(
+            family=family,  # type: ignore[arg-type]
+            num_key_value_heads=_size(data, "num_key_value_heads", path, heads),
+            head_dim=_size(data, "head_dim", path, head_dim),
+            max_position_embeddings=_size(data, "max_position_embeddings", path, 2048),
+            rope_theta=float(rope.get("rope_theta") or data.get("rope_theta") or 10_000.0),
+            rope_scaling=None if scaling.get("rope_type", "default") == "default" else scaling,
+            rms_norm_eps=float(data.get("rms_norm_eps", 1e-6)),
+            tie_word_embeddings=bool(data.get("tie_word_embeddings", False)),
+            attention_bias=family == "qwen2" or bool(data.get("attention_bias", False)),
+            initializer_range=float(data.get("initializer_range", 0.02)),
+            **sizes,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _size(data: Mapping[str, Any], name: str, path: Path, default: int | None = None) -> int:
+    value = data.get(name)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int):
+        got = f"{value!r}" if name in data else f"none{hint(name, data)}"
+        raise ValueError(f"{path}: {name}: expected a whole number, got {got}")
+    return value
+
+
+def load(net: Decoder, directory: Path) -> None:
+    """Fill a decoder's parameters with those in a directory; ValueError where one is missing, too many or of another shape."""
+    params = dict(net.named_parameters())
+    missing = set(params)
+    for file in _weight_files(directory):
+        try:
+            with safe_open(file, "pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  it is no dict
+                    if _unneeded(name, net.config):
+                        continue
+                    _check(name, tensors.get_slice(name), params, file)
+                    with torch.no_grad():
+                        params[name].copy_(tensors.get_tensor(name))
+                    missing.discard(name)
+        except SafetensorError as error:
+            raise ValueError(f"{file}: expected whole safetensors, got a torn or foreign file ({error})") from None
+    if missing:
+        raise ValueError(f"{directory}: expected {len(params)} tensors, got all but {len(missing)}, such as {min(missing)!r}")
+
+
+def _unneeded(name: str, config: DecoderConfig) -> bool:
+    return name.endswith(IGNORED) or (name == "lm_head.weight" and config.tie_word_embeddings)
+
+
+def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> None:
+    if name not in params:
+        raise ValueError(f"{file}: expected the tensors of {CONFIG}, got {name!r} besides{hint(name, params)}")
+    shape, wanted = list(tensor.get_shape()), list(params[name].shape)
+    if shape != wanted:
+        raise ValueError(f"{file}: {name}: expected the shape {wanted} that {CONFIG} gives, got {shape}")
+    if tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(
+            f"{file}: {name}: expected F64, F32, F16 or BF16, got {tensor.get_dtype()}; quantised files are not read"
+        )
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """The safetensors of a model: one file, or those that an index names."""
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    index = directory / INDEX
+    if index.is_file():
+        data = read_json(index)
+        names = data.get("weight_map") if isinstance(data, dict) else None
+        if not isinstance(names, dict) or not names:
+            raise ValueError(f"{index}: expected a weight_map from tensors to files, got none")
+        files = [directory / str(name) for name in sorted(set(map(str, names.values())))]
+        for file in files:
+            if file.parent != directory or not file.is_file():
+                raise ValueError(f"{index}: expected files beside it, got {file.name!r}, which is not there")
+        return files
+    pickles = sorted(file.name for ending in ("*.bin", "*.pt", "*.pth") for file in directory.glob(ending))
+    if pickles:
+        raise ValueError(
+            f"{directory}: expected {WEIGHTS}, got {pickles[0]}, a pickle, which may run any code when it is read; convert it "
+            "with transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
+        )
+    raise ValueError(f"{directory}: expected {WEIGHTS} or {INDEX}, got neither")
+
+
+def write(directory: Path, config: DecoderConfig, params: Mapping[str, Tensor], *, eos: tuple[int, ...] = ()) -> None:
+    """A directory that ``transformers`` and ``load`` read: ``config.json`` and ``model.safetensors``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / CONFIG, json_bytes(config_json(config, eos)))
+    tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in params.items()}
+    write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+
+
+def config_json(config: DecoderConfig, eos: tuple[int, ...] = ()) -> dict[str, Any]:
+    """The fields of ``config.json``; ``eos``: the tokens that end a text."""
+    fields = asdict(config)
+    family = fields.pop("family")
+    ends = {"eos_token_id": eos[0] if len(eos) == 1 else list(eos)} if eos else {}
+    return (
+        {"architectures": [ARCHITECTURES[family]], "model_type": family, "hidden_act": "silu", "dtype": "float32"}
+        | fields
+        | ends
+    )

@@ -1,0 +1,118 @@
+"""Models by name, as ``--model`` gives them: a directory, an id of Hugging Face's hub, or a shape to begin at random.
+
+=================================================  ==============================================================
+``path/to/model``                                  a directory with ``config.json`` and safetensors
+``Qwen/Qwen3-0.6B``                                the hub's files, kept in its cache on this machine
+``llama:hidden_size=48,num_hidden_layers=3``       from scratch; other fields of ``DecoderConfig`` may follow
+``tiny``                                           from scratch, 0.09M parameters
+=================================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from equipoise.hints import hint, install
+from equipoise.language.files import CONFIG, read_config
+from equipoise.nets.decoder import FAMILIES, DecoderConfig
+
+TINY = (
+    "llama:hidden_size=48,num_hidden_layers=3,num_attention_heads=4,num_key_value_heads=2,intermediate_size=160,"
+    "max_position_embeddings=512"
+)
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # and no pickle
+FIELDS = {one.name: one for one in fields(DecoderConfig) if one.name not in ("family", "rope_scaling")}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A shape, and where the weights and the tokenizer are."""
+
+    config: DecoderConfig
+    directory: Path | None  # None: from scratch
+
+
+def find(name: str, vocabulary: int | None = None) -> Model:
+    """The model of this name; ``vocabulary``: how many tokens its tokenizer has, which a model from scratch takes.
+
+    ValueError where there is none, or where the tokenizer has more tokens than the model.
+    """
+    family, colon, _ = name.partition(":")
+    directory = Path(name).expanduser()
+    if name == "tiny":
+        found = Model(from_scratch(TINY, vocabulary), None)
+    elif colon and "/" not in family:
+        found = Model(from_scratch(name, vocabulary), None)
+    elif directory.is_dir():
+        found = Model(read_config(directory), directory)
+    elif HUB_ID.fullmatch(name) and not name.startswith("."):
+        directory = from_hub(name)
+        found = Model(read_config(directory), directory)
+    else:
+        raise ValueError(
+            f"--model: expected a directory with {CONFIG}, a hub id such as Qwen/Qwen3-0.6B, or a shape such as "
+            f"llama:hidden_size=48,num_hidden_layers=3, got {name!r}{hint(name, ('tiny', *FAMILIES))}"
+        )
+    if vocabulary is not None and vocabulary > found.config.vocab_size:
+        raise ValueError(
+            f"--model {name}: expected a vocab_size of at least the tokenizer's {vocabulary} tokens, got "
+            f"{found.config.vocab_size}"
+        )
+    return found
+
+
+def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
+    """The shape that ``family:field=value,...`` says; fields that it leaves out follow from the others."""
+    family, _, rest = text.partition(":")
+    if family not in FAMILIES:
+        raise ValueError(f"--model: expected a family before ':', got {family!r}{hint(family, FAMILIES)}")
+    given: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in FIELDS:
+            raise ValueError(f"--model {family}: expected a field of the model, got {name!r}{hint(name, FIELDS)}")
+        given[name] = _value(name, value if equals else "")
+    for name, instead in (("hidden_size", 48), ("num_hidden_layers", 3)):
+        if name not in given:
+            raise ValueError(f"--model {text}: expected {name}, got none; for example {name}={instead}")
+    if vocabulary is not None:
+        given.setdefault("vocab_size", vocabulary)
+    if "vocab_size" not in given:
+        raise ValueError(f"--model {text}: expected vocab_size where no tokenizer says it, got none")
+    hidden = given["hidden_size"]
+    heads = given.setdefault("num_attention_heads", max(1, hidden // 64))
+    given.setdefault("num_key_value_heads", heads)
+    given.setdefault("head_dim", max(2, hidden // max(1, heads) // 2 * 2))
+    given.setdefault("intermediate_size", -(-hidden * 8 // 3 // 16) * 16)  # SwiGLU's usual width, a multiple of 16
+    given.setdefault("attention_bias", family == "qwen2")
+    return DecoderConfig(family=family, **given)  # type: ignore[arg-type]
+
+
+def _value(name: str, text: str) -> Any:
+    default = FIELDS[name].default
+    kind = int if default is MISSING else type(default)
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"--model: {name}: expected {wanted}, got {text!r}") from None
+
+
+def from_hub(name: str) -> Path:
+    """The directory of a hub's model, fetched where it is not in the cache; ValueError where it cannot be had."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(f"--model {name}: expected huggingface_hub, got none; {install('language')}") from None
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES)))
+    except OSError as error:  # all that it raises without the model or without network
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"--model {name}: expected a model of the hub or of its cache here, got {type(error).__name__}: {said[:200]}; "
+            "without network, name a directory"
+        ) from None

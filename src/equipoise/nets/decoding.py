@@ -1,0 +1,128 @@
+"""One token of many texts at a time: the layers of a ``Decoder`` as few operations, on keys and values that it has room for.
+
+A step of a small model costs what its operations cost to call. Here weights that take the same input lie side by side, so that
+one product computes queries, keys and values; they lie by input, since a product with few rows reads them so in half the time
+on a CPU; keys and values lie by place, so that one copy stores both; and texts are the first rows of the cache, so that
+attention reads it where it lies. ``Decoder.decode`` says the same at length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from equipoise.nets.decoder import Decoder, Layer
+
+
+class ByPlace:
+    """Keys and values side by side [layers, slots, length, 2 K, D], for ``Decoder.prefill`` to write into."""
+
+    def __init__(self, store: Tensor, heads: int) -> None:
+        by_head = store.transpose(2, 3)
+        # [layers, slots, K, length, D], as a ``Cache`` has them
+        self.key, self.value = by_head[:, :, :heads], by_head[:, :, heads:]
+        self._flat, self._length = store.flatten(1, 2), store.shape[2]
+
+    def places(self, slots: Tensor, position: Tensor) -> Tensor:
+        """Where ``write`` puts the tokens at ``position`` [B] of ``slots`` [B]."""
+        return slots * self._length + position
+
+    def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
+        """Keys and values [B, K, D] of new tokens."""
+        self._flat[layer].index_copy_(0, places, torch.cat([key, value], 1))
+
+
+class Decoding:
+    """``net``, and room for the keys and values of ``slots`` texts of at most ``length`` tokens.
+
+    The parameters of ``net`` become views of the joined ones: what is written into them in place is used from then on.
+    """
+
+    def __init__(self, net: Decoder, slots: int, length: int) -> None:
+        c, weight = net.config, net.head
+        self._net, self._length = net, length
+        self._heads, self._kv, self._size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
+        shape = (c.num_hidden_layers, slots, length, 2 * self._kv, self._size)
+        self._store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.cache = ByPlace(self._store, self._kv)
+        self._first = torch.arange(slots, device=weight.device) * length  # the place of each text in a layer's store
+        self._cos, self._sin = net._rotation(torch.arange(length, device=weight.device))
+        # On a CPU torch's own norm is a dozen operations; the one here is half as many, and right in float32.
+        plain = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
+        self._eps = torch.tensor(c.rms_norm_eps, dtype=weight.dtype) if plain else None
+        self._places = torch.arange(length, device=weight.device)
+        self._layers = [_Joined(cast(Layer, layer), store) for layer, store in zip(net.model.layers, self._store, strict=True)]
+
+    def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
+        """token [B], the next one of texts 0 to B - 1, at ``position`` [B] -> its hidden state [B, hidden].
+
+        ``shortest``, ``longest``: the lowest and the highest of the positions.
+        """
+        n, heads, kv, size = len(token), self._heads, self._kv, self._size
+        cos, sin = self._cos.index_select(0, position), self._sin.index_select(0, position)
+        where = self._first[:n] + position
+        x = F.embedding(token, self._net.model.embed_tokens.weight)
+        mask = None
+        if shortest < longest:
+            hidden = self._places[: longest + 1] > position.unsqueeze(1)
+            mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill_(hidden, -torch.inf)
+            mask = mask[:, None, None].expand(-1, -1, heads // kv, -1)
+        for layer in self._layers:
+            y = self._norm(x, layer.before)
+            qkv = y @ layer.qkv if layer.bias is None else torch.addmm(layer.bias, y, layer.qkv)
+            qkv = qkv.view(n, heads + 2 * kv, size)
+            turned = qkv[:, : heads + kv]
+            if layer.norms is not None:
+                for part, weight in zip(torch.split(turned, [heads, kv], 1), layer.norms, strict=True):
+                    part.copy_(self._norm(part, weight))
+            torch.addcmul(turned * cos, turned.roll(size // 2, -1), sin, out=turned)
+            layer.flat.index_copy_(0, where, qkv[:, heads:])
+            past = layer.store[:n, : longest + 1].transpose(1, 2)
+            q = qkv[:, :heads].view(n, kv, -1, size)  # the queries that share a key head are queries of one head
+            out = F.scaled_dot_product_attention(q, past[:, :kv], past[:, kv:], mask).reshape(n, -1)
+            x = torch.addmm(x, out, layer.out)
+            if layer.out_bias is not None:
+                x += layer.out_bias
+            gate, up = (self._norm(x, layer.after) @ layer.gate_up).chunk(2, 1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        return self._norm(x, self._net.model.norm.weight)
+
+    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+        """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
+        self._store[:, target, :length] = self._store[:, source, :length]
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self._eps is None:
+            return F.rms_norm(x, weight.shape, weight, self._net.config.rms_norm_eps)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x * torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
+
+
+class _Joined:
+    """What a step needs of a layer: its weights [in, out], some joined, and its keys and values by place."""
+
+    def __init__(self, layer: Layer, store: Tensor) -> None:
+        a, m = layer.self_attn, layer.mlp
+        self.store, self.flat = store, store.flatten(0, 1)  # [slots, length, 2 K, D] and [slots * length, 2 K, D]
+        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        projections = (a.q_proj, a.k_proj, a.v_proj)
+        self.qkv, self.out = _joined([one.weight for one in projections]), _joined([a.o_proj.weight])
+        bias: Tensor | None = a.q_proj.bias
+        self.bias = None if bias is None else _joined([one.bias for one in projections])
+        self.out_bias: Tensor | None = a.o_proj.bias
+        self.norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else None
+        self.gate_up, self.down = _joined([m.gate_proj.weight, m.up_proj.weight]), _joined([m.down_proj.weight])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Weights [out, in] or biases [out] as one [in, all outs] or [all outs]; each parameter becomes a view of its part."""
+    whole = torch.cat([part.data for part in parts])
+    if whole.ndim == 2:
+        whole = whole.T.contiguous()
+    for part, view in zip(parts, torch.split(whole, [len(part) for part in parts], -1), strict=True):
+        part.data = view.T if part.ndim == 2 else view
+    return whole
