@@ -1,9 +1,9 @@
 """Trust: which code that a file names may be imported and called.
 
-A run directory and a capsule name their env, algorithm and torso as ``module:callable``, and people send each other both. What
-a file names is imported or called only where
+A run directory and a capsule name their env, algorithm, torso, task and rewards as ``module:callable``, and people send each
+other both. What a file names is imported or called only where
 
-- it is ours: a built-in algorithm or torso, an env of ``equipoise.envs``,
+- it is ours: a built-in algorithm, torso or reward, an env of ``equipoise.envs``,
 - it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
 - the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``), or
 - this user's own run wrote the file: it is signed with a key in the user's state directory, together with the places where the
@@ -31,9 +31,10 @@ from typing import Any
 
 OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
-    r"|equipoise\.chaos\.ruling:\w+"
+    r"|equipoise\.chaos\.ruling:\w+|equipoise\.rewards\.(own|reasoning):\w+"
 )
 FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+")  # ids of packages, which name no module of their own
+DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 KEY_BYTES = 32
 Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
@@ -49,6 +50,8 @@ def of_program(program: Any) -> tuple[Names, Any]:
         return [], None
     source, policies = program.get("source"), program.get("policies")
     names, signed = of_env(source.get("env") if isinstance(source, Mapping) else None)
+    texts = of_task(source)
+    names = [*names, *texts]
     algorithms: dict[str, Any] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
@@ -59,7 +62,18 @@ def of_program(program: Any) -> tuple[Names, Any]:
         torso = fields.get("torso") if isinstance(fields, Mapping) else None
         given_names = (("algorithm", algorithm.get("name")), ("torso", torso))
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
-    return names, {"env": signed, "algorithms": algorithms}
+    return names, {"env": signed, "algorithms": algorithms} | ({"texts": texts} if texts else {})
+
+
+def of_task(source: Any) -> Names:
+    """The code that the source of a run on text names, and the files that it would open."""
+    if not isinstance(source, Mapping) or "task" not in source:
+        return []
+    task, model = source["task"], str(source.get("model", ""))
+    rewards = [name.strip() for name in str(source.get("reward", "")).split(",") if name.strip()]
+    paths = [("task", str(task))] if re.search(r"[/\\]|\.(jsonl|json|parquet)$", str(task)) else []
+    paths += [("model", model)] if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model) else []
+    return [*of_text(task, rewards), *paths]
 
 
 def of_env(env: Any) -> tuple[Names, Any]:
@@ -67,6 +81,13 @@ def of_env(env: Any) -> tuple[Names, Any]:
     target = env.get("target") if isinstance(env, Mapping) else None
     outside = _outside(target) or (isinstance(target, str) and HANDS_ON.fullmatch(target))
     return [("env", str(target))] if outside else [], env
+
+
+def of_text(task: Any, rewards: Sequence[Any]) -> Names:
+    """The code that the name of a task and those of reward functions name."""
+    outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
+    names = [("task", str(task))] if outside else []
+    return [*names, *(("reward", str(name)) for name in rewards if _outside(name))]
 
 
 def _outside(name: Any) -> bool:

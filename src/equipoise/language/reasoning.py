@@ -1,0 +1,54 @@
+"""Tasks of reasoning-gym: its questions, made from a seed; ``equipoise.rewards.reasoning:scored`` has their reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise import phases
+from equipoise.hints import hint, install
+from equipoise.language.tasks import TextTask
+from equipoise.seeds import derive_seed
+from equipoise.types.packed import Example
+
+SCORED = "equipoise.rewards.reasoning:scored"
+SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
+
+
+def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
+    """The task of a data set; no question that is held out is learned from. ``given``: settings, and the two counts."""
+    target = f"reasoning_gym:{name}"
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError as error:
+        if error.name != "reasoning_gym":
+            raise
+        raise ImportError(f"task {target!r} needs reasoning-gym: {install('reasoning')}") from error
+    if name not in DATASETS:
+        raise ValueError(f"unknown task {target!r}{hint(name, DATASETS)}")
+    settings = {"seed": derive_seed(seed, "reasoning_gym") & 0x3FFFFFFF, **given}
+    held_out, learned = int(settings.pop("held_out", HELD_OUT)), int(settings.pop("size", SIZE))
+    for what, count in (("size", learned), ("held_out", held_out)):
+        if count < 1:
+            raise ValueError(f"task {target!r}: {what}: expected at least 1 question, got {count}")
+    known = {field for field in DATASETS[name][1].__dataclass_fields__ if field != "size"}
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"task {target!r}: unknown argument {key!r}{hint(key, {*known, 'size', 'held_out'})}")
+    phases.say(f"making {learned + held_out:,} questions of {target}")
+    try:
+        made = reasoning_gym.create_dataset(name, size=learned + held_out, **settings)
+    except (AssertionError, TypeError, ValueError) as error:  # how its settings are checked
+        raise ValueError(f"task {target!r}: expected other settings than {settings}, got {error}") from error
+    about = {"dataset": name, "settings": {**settings, "size": learned + held_out}}
+    examples = [
+        Example(prompt=made[i]["question"], columns={**about, "index": i, "answer": str(made[i]["answer"])},
+                completion=str(made[i]["answer"] or ""))
+        for i in range(learned + held_out)
+    ]  # fmt: skip
+    kept = {one.prompt for one in examples[learned:]}
+    train = [one for one in examples[:learned] if one.prompt not in kept]
+    if not train:
+        raise ValueError(f"task {target!r}: expected more questions than the {len(kept)} that are held out, got no other")
+    return TextTask(name=target, train=train, held_out=examples[learned:], reward=SCORED)

@@ -1,0 +1,146 @@
+"""Tasks: prompts to learn from and prompts that are held out, by name.
+
+Three are built in, small enough to be learned from scratch in minutes. A seeded three quarters of their inputs are trained, the
+others are held out. The reward of each is ``equipoise.rewards.own:answered``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.hints import hint
+from equipoise.language import task_files
+from equipoise.language.tokenizers import CharTokenizer
+from equipoise.naming import called
+from equipoise.seeds import derive_seed
+from equipoise.types.packed import Example, Tokenizer
+
+ANSWERED = "equipoise.rewards.own:answered"
+REASONING = "reasoning_gym:"
+HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
+TRAINED = 0.75  # of the inputs of a built-in task
+SPARE = 2  # tokens of a sample beyond the longest answer: the end, and one that shows that it was not said in time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTask:
+    """A ``Task`` (``types/packed.py``) as plain data."""
+
+    name: str
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    tokenizer: Tokenizer | None = None
+    reward: str = ""
+    quick: bool = False
+    completion: int = 0
+
+
+def built_in(name: str, seed: int) -> TextTask:
+    """The built-in task of this name; ``seed`` decides which inputs are held out."""
+    if name not in BUILT_IN:
+        raise ValueError(
+            f"unknown task {name!r}{hint(name, BUILT_IN)}; others are FILE.jsonl, FILE.parquet, reasoning_gym:NAME and "
+            "module:callable"
+        )
+    alphabet, make = BUILT_IN[name]
+    examples = [Example(prompt=prompt, columns={"answer": answer}, completion=answer) for prompt, answer in make()]
+    train, held_out = split(examples, TRAINED, seed)
+    longest = max(len(one.completion) for one in examples)
+    return TextTask(
+        name=name, train=train, held_out=held_out, tokenizer=CharTokenizer(alphabet), reward=ANSWERED, quick=True,
+        completion=longest + SPARE,
+    )  # fmt: skip
+
+
+def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) -> TextTask:
+    """The task that ``target`` names; ValueError names the nearest.
+
+    ::
+
+        sort, reverse_add, copy   a built-in task, which takes no arguments
+        FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has those that are held out, else a seeded part of it is
+        reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
+        module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
+                                  ``TextTask``, or rows as in a file
+    """
+    given = dict(arguments or {})
+    if target.endswith(task_files.SUFFIXES):
+        return _of_rows(target, _only(target, given, "held_out"), seed)
+    if target.startswith(REASONING):
+        from equipoise.language.reasoning import read
+
+        return read(target.removeprefix(REASONING), given, seed)
+    if ":" in target:
+        return _called(target, given, seed)
+    if target not in BUILT_IN and Path(target).exists():
+        raise ValueError(f"task {target!r}: expected a file that ends in {' or '.join(task_files.SUFFIXES)}, got another")
+    task = built_in(target, seed)
+    _only(target, given)
+    return task
+
+
+def _only(target: str, given: dict[str, Any], *known: str) -> dict[str, Any]:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"task {target!r}: unknown argument {name!r}{hint(name, known)}")
+    return given
+
+
+def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
+    examples = task_files.read(Path(target))
+    if "held_out" in given:
+        return TextTask(name=target, train=examples, held_out=task_files.read(Path(given["held_out"])))
+    return _parted(target, examples, seed)
+
+
+def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
+    if len(examples) < 2:
+        raise ValueError(f"task {name!r}: expected at least 2 prompts, one to be held out, got {len(examples)}")
+    most = min(len(examples) // 10, HELD_OUT) or 1
+    train, held_out = split(examples, 1 - most / len(examples), seed)
+    return TextTask(name=name, train=train, held_out=held_out)
+
+
+def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
+    function = called(target, "task")
+    if "seed" in inspect.signature(function).parameters:
+        given.setdefault("seed", seed)
+    made = function(**given)
+    if isinstance(made, TextTask):
+        return made
+    if not isinstance(made, Iterable):
+        raise ValueError(f"task {target!r}: expected a TextTask or rows with a prompt, got {type(made).__name__} {made!r}")
+    return _parted(target, task_files.examples(enumerate(made, 1), f"task {target!r}", "row"), seed)
+
+
+def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
+    """A seeded ``share`` of the examples, and the others; both in the order of ``examples``."""
+    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(examples))
+    first = round(share * len(examples))
+    return tuple([examples[i] for i in sorted(part)] for part in (order[:first], order[first:]))  # type: ignore[return-value]
+
+
+def _sort() -> list[tuple[str, str]]:
+    return [(f"{''.join(one)}>", "".join(sorted(one))) for one in product("012", repeat=6)]
+
+
+def _reverse_add() -> list[tuple[str, str]]:
+    return [(f"{a:02}+{b:02}=", f"{a + b:03}"[::-1]) for a in range(100) for b in range(100)]
+
+
+def _copy() -> list[tuple[str, str]]:
+    return [(f"{''.join(one)}>", "".join(one)) for length in range(1, 7) for one in product("abc", repeat=length)]
+
+
+BUILT_IN: dict[str, tuple[str, Callable[[], list[tuple[str, str]]]]] = {
+    "sort": ("012>", _sort),  # 201102> 001122: 729 inputs
+    "reverse_add": ("0123456789+=", _reverse_add),  # 58+64= 221, the sum's last digit first: 10,000 inputs
+    "copy": ("abc>", _copy),  # abca> abca, of 1 to 6 letters: 1,092 inputs
+}

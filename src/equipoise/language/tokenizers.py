@@ -1,0 +1,195 @@
+"""Tokenizers: one of characters, which is plain data, and that of a Hugging Face model, read from a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from equipoise import schema
+from equipoise.files import json_bytes, read_json, write_atomic
+from equipoise.hints import install
+from equipoise.types.packed import Prompt, Tokenizer
+
+TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # the files of a Hugging Face tokenizer
+END, PAD = "<eos>", "<pad>"  # names of the two in those files
+UNKNOWN = "<unk>"  # in no vocabulary, so that a character that is not in the alphabet is an error there, too
+STRANGE = "\N{REPLACEMENT CHARACTER}"  # what a token is shown as that no text has
+
+
+@dataclass(frozen=True, slots=True)
+class CharTokenizer:
+    """One token for each character of ``alphabet``, then the end, then the pad."""
+
+    alphabet: str
+    _number: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        twice = [one for i, one in enumerate(self.alphabet) if one in self.alphabet[:i]]
+        if not self.alphabet or twice:
+            got = f"{twice[0]!r} twice" if twice else "none"
+            raise ValueError(f"alphabet: expected at least one character, and each once, got {got}")
+        object.__setattr__(self, "_number", {one: i for i, one in enumerate(self.alphabet)})
+
+    @property
+    def size(self) -> int:
+        return len(self.alphabet) + 2
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        return (len(self.alphabet),)
+
+    @property
+    def pad(self) -> int:
+        return len(self.alphabet) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """The token of each character; ValueError for one that is not in the alphabet."""
+        try:
+            return [self._number[one] for one in text]
+        except KeyError as error:
+            at = text.index(error.args[0])
+            raise ValueError(
+                f"{text!r}, character {at + 1}: expected one of {self.alphabet!r}, got {error.args[0]!r}; a text of other "
+                "characters needs a model with a tokenizer of its own (--model DIR)"
+            ) from None
+
+    def decode(self, token: Sequence[int]) -> str:
+        """The text, without an end at its end. A pad, or an end elsewhere, was no text: it is shown as ``STRANGE``."""
+        last = len(token) - (len(token) > 0 and token[-1] in self.eos)
+        return "".join(self.alphabet[one] if 0 <= one < len(self.alphabet) else STRANGE for one in token[:last])
+
+    def prompt(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        raise no_template("the tokenizer of characters")
+
+    def save(self, directory: Path) -> None:
+        """Write it as files that transformers' AutoTokenizer reads."""
+        special = {END: self.eos[0], PAD: self.pad}
+        added = [
+            {
+                "id": number, "content": name, "special": True,
+                "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+            }
+            for name, number in special.items()
+        ]  # fmt: skip
+        data = {
+            "version": "1.0",
+            "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+            "added_tokens": added,
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": {**self._number, **special}, "unk_token": UNKNOWN},
+        }  # fmt: skip
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": PAD,
+            "clean_up_tokenization_spaces": False,
+        }  # fmt: skip
+        write_atomic(directory / TOKENIZER, json_bytes(data))
+        write_atomic(directory / CONFIG, json_bytes(config))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"alphabet": self.alphabet}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "tokenizer") -> CharTokenizer:
+        """The tokenizer that ``to_json`` described; ValueError names the place in ``where`` that is wrong."""
+        schema.check(data, {"alphabet": schema.Text()}, where)
+        return cls(data["alphabet"])
+
+
+class HubTokenizer:
+    """The tokenizer of a Hugging Face model, as transformers' AutoTokenizer reads it from a directory. No code of it is run."""
+
+    def __init__(self, directory: Path) -> None:
+        """ValueError where the directory has none, or none with an end; ImportError says what to install."""
+        if not any((directory / name).is_file() for name in (TOKENIZER, CONFIG)):
+            got = "another kind of file" if directory.is_file() else "no such directory"
+            got = "one with neither" if directory.is_dir() else got
+            raise ValueError(f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}")
+        self._directory, self._read = directory, _auto(directory)
+        own = self._read.eos_token_id
+        self.eos: tuple[int, ...] = tuple(dict.fromkeys([*([] if own is None else [own]), *_ends(directory)]))
+        if not self.eos:
+            raise ValueError(
+                f"{directory}: expected a tokenizer with a token that ends a text, got one without; name it as eos_token in "
+                f"{CONFIG}"
+            )
+        self.size = max(self._read.get_vocab().values()) + 1
+        # An end must not be a pad: whatever reads pads as "nothing" would read it so. Many models have one token for both.
+        others = [self._read.pad_token_id, self._read.unk_token_id, *self._read.all_special_ids, *range(self.size)]
+        self.pad: int = next(one for one in others if one is not None and one not in self.eos)
+
+    def save(self, directory: Path) -> None:
+        """Write it as it was read."""
+        self._read.save_pretrained(str(directory))
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._read.encode(text, add_special_tokens=False))
+
+    def decode(self, token: Sequence[int]) -> str:
+        """The text without special tokens, as TRL gives it to rewards."""
+        return str(self._read.decode(list(token), skip_special_tokens=True))
+
+    def prompt(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            found = list(self._read.encode(prompt))  # with what the model's texts begin with
+            return found[:-1] if found[-1:] and found[-1] in self.eos and self.encode(prompt)[-1:] != found[-1:] else found
+        if not self._read.chat_template:
+            raise no_template(f"the tokenizer in {self._directory}")
+        messages = [dict(one) for one in prompt]
+        from jinja2 import TemplateError
+
+        try:
+            return list(self._read.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        except TemplateError as error:
+            roles = ", ".join(one["role"] for one in messages)
+            raise ValueError(
+                f"prompt: expected messages that the chat template in {self._directory} takes, got {roles}: {error}"
+            ) from None
+
+
+def _auto(directory: Path) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{directory}: its tokenizer needs transformers: {install('language')}") from error
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library of its fast tokenizers raises a plain Exception
+        said = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{directory}: expected a tokenizer that transformers reads, got {said}") from error
+
+
+def _ends(directory: Path) -> list[int]:
+    """The ends that the model's settings of generation name besides the tokenizer's own."""
+    file = directory / "generation_config.json"
+    if not file.is_file():
+        return []
+    number = schema.Number(0, whole=True)
+    data = read_json(file)
+    wanted = {"eos_token_id?": schema.Maybe(schema.Either((number, schema.Items(number)))), "*": schema.Anything()}
+    schema.check(data, wanted, str(file))
+    ends = data.get("eos_token_id")
+    return [] if ends is None else [ends] if isinstance(ends, int) else ends
+
+
+def no_template(which: str) -> ValueError:
+    """The error of messages that a tokenizer cannot make a text of."""
+    return ValueError(
+        f"prompt: expected a text, since {which} has no chat template, got messages; take prompts that are texts, or the "
+        "tokenizer of a chat model"
+    )
+
+
+def check_fits(tokenizer: Tokenizer, vocabulary: int, where: str = "model") -> None:
+    """ValueError unless the tokenizer has an end, and a model with an embedding of ``vocabulary`` rows knows all its tokens."""
+    if not tokenizer.eos:
+        raise ValueError(f"{where}: expected a tokenizer with a token that ends a text (eos_token), got one without")
+    if tokenizer.size > vocabulary:
+        raise ValueError(
+            f"{where}: expected an embedding with a row for each of the tokenizer's {tokenizer.size:,} tokens, "
+            f"got {vocabulary:,}; the nearest that fits is vocab_size={tokenizer.size}"
+        )

@@ -1,0 +1,97 @@
+"""Capsules of rewards: the samples with which a function failed, as one JSON file, so that it can be called again.
+
+At most ``LIMIT`` of one function in a run. A capsule is there whole or not at all, and nothing in it is a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise import schema, trust
+from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, write_synced
+from equipoise.rewards.functions import Samples
+
+FORMAT = 1
+LIMIT = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCapsule:
+    """One failure of a reward function."""
+
+    reward: str  # module:function
+    error: str
+    deadline_s: float | None  # None: it had none
+    samples: Samples
+
+
+def write(directory: Path, capsule: RewardCapsule) -> Path | None:
+    """Write the capsule -> its file; None where the function has ``LIMIT``, or the disk is full (with a warning)."""
+    names = trust.of_text(None, [capsule.reward])
+    data = {
+        "format": FORMAT,
+        "reward": capsule.reward,
+        "signature": trust.sign(names, capsule.reward, make=True) if names else None,
+        "error": capsule.error,
+        "deadline_s": capsule.deadline_s,
+        "samples": capsule.samples.to_json(),
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    stem = f"reward-{re.sub(r'[^A-Za-z0-9_.-]+', '_', capsule.reward)[:80]}"
+    aside = directory / f".{stem}.{secrets.token_hex(4)}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_synced(aside, (json.dumps(data, indent=1, default=plain) + "\n").encode())
+        for n in range(1, LIMIT + 1):
+            try:
+                os.link(aside, target := directory / f"{stem}-{n:02d}.json")
+            except FileExistsError:  # other workers write here, too
+                continue
+            return target
+    except OSError as error:  # a full disk costs the capsule, not the run
+        warnings.warn(f"no capsule of reward {capsule.reward!r}: {error}", RuntimeWarning, stacklevel=2)
+    finally:
+        aside.unlink(missing_ok=True)
+    return None
+
+
+ITEMS = schema.Items(schema.Anything())
+SCHEMA: dict[str, schema.Schema] = {
+    "format": schema.Number(FORMAT, FORMAT, whole=True),
+    "reward": schema.Text(1000),
+    "signature?": schema.Maybe(schema.Text(64)),
+    "error": schema.Text(),
+    "deadline_s": schema.Maybe(schema.Number(0)),
+    "samples": {
+        "prompts": ITEMS, "completions": ITEMS, "completion_ids": ITEMS, "ended": schema.Items(schema.Flag()),
+        "columns": schema.Each(ITEMS),
+    },
+    "written": schema.Text(),
+}  # fmt: skip
+
+
+def read(path: Path, trusted: tuple[str, ...] = ()) -> RewardCapsule:
+    """A capsule, also one from elsewhere; ValueError says what is wrong, or that nobody vouched for what it names.
+
+    ``trusted``: modules and ``module:function`` that the user vouches for (``trust.py``).
+    """
+    data: Any = parse_json(read_bounded(path, LARGEST_JSON), path, finite=False)
+    schema.check(data, SCHEMA, str(path))
+    module, _, function = data["reward"].partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module) or not re.fullmatch(r"\w+(\.\w+)*", function):
+        raise ValueError(f"{path}: reward: expected module:function, got {data['reward']!r}")
+    trust.check(trust.of_text(None, [data["reward"]]), data["reward"], data.get("signature"), trusted, path)
+    samples = Samples(**data["samples"])
+    count = len(samples.completions)
+    for name, column in {**data["samples"], **samples.columns}.items():
+        if name != "columns" and len(column) != count:
+            raise ValueError(f"{path}: samples.{name}: expected {count} items, one for each completion, got {len(column)}")
+    return RewardCapsule(reward=data["reward"], error=data["error"], deadline_s=data["deadline_s"], samples=samples)

@@ -1,0 +1,38 @@
+"""The replay of a reward's capsule: the function is called again with the samples of then."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from equipoise.rewards import capsules
+from equipoise.rewards.functions import Part, RewardFunction
+from equipoise.rewards.scorer_pool import ProcessScorer
+
+DEADLINE_S = 60.0  # of a function that had none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a function did then and does now."""
+
+    reward: str
+    then: str  # the error
+    now: str  # the error; "": there is none
+    given: Part | None  # what it gives each sample now
+
+
+def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:
+    """Call the function of a capsule again, in a process with the same deadline; ``Untrusted`` unless it may be imported."""
+    capsule = capsules.read(path, tuple(trusted))
+    scorer = ProcessScorer([RewardFunction(capsule.reward)], deadline_s=capsule.deadline_s or DEADLINE_S)
+    try:
+        scorer.submit(0, capsule.samples)
+        while not (scored := scorer.poll()):
+            select.select(scorer.fds(), [], [], 0.1)
+    finally:
+        scorer.close()
+    given = scored[0].parts.get(capsule.reward)
+    return Replayed(reward=capsule.reward, then=capsule.error, now=scored[0].error, given=given)

@@ -1,0 +1,194 @@
+"""Scoring in processes: a function that hangs, or ends its process, costs its group and not the run.
+
+A process has one group at a time. The clock of the deadline begins anew with each function. A process that is late is killed,
+with all that it started, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import plain
+from equipoise.rewards.functions import RewardFunction, Samples
+from equipoise.rewards.scoring import Outcomes, RewardsFailed, Scored
+
+START_S = 300.0  # that the imports of reward functions may take
+START = "import sys; sys.path[:] = sys.argv[2:]; from equipoise.rewards.scorer_process import main; main(int(sys.argv[1]))"
+
+
+class ProcessScorer:
+    """A ``Scorer`` (``scoring.py``) with ``processes`` of its own, which end with the thread that made it."""
+
+    def __init__(
+        self, functions: Sequence[RewardFunction], *, processes: int = 1, deadline_s: float = 60.0, capsules: Path | None = None
+    ) -> None:  # fmt: skip
+        """``deadline_s``: seconds that one function may take for one group. ``capsules``: where they are written."""
+        if processes < 1:
+            raise ValueError(f"reward_processes: expected at least 1, got {processes}")
+        if not deadline_s > 0:
+            raise ValueError(f"reward_deadline_s: expected more than 0 seconds, got {deadline_s}")
+        self._names, self._deadline_s = [one.name for one in functions], deadline_s
+        self._outcomes = Outcomes(functions, capsules, deadline_s)
+        self._queue: deque[tuple[int, Samples, bytes]] = deque()
+        self._killed: list[_Process] = []
+        self._processes: list[_Process] = []
+        try:
+            for _ in range(processes):
+                self._processes.append(_Process(self._names))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue) + sum(one.group is not None for one in self._processes)
+
+    def fds(self) -> tuple[int, ...]:
+        return tuple(one.fd for one in self._processes)
+
+    def submit(self, key: int, samples: Samples) -> None:
+        self._queue.append((key, samples, _line(samples)))
+        self._deal()
+
+    def poll(self) -> list[Scored]:
+        ready: list[Scored] = []
+        self._killed = [one for one in self._killed if one.alive()]
+        for i, process in enumerate(self._processes):
+            process.flush()
+            messages, ended = process.receive()
+            for message in messages:
+                ready += self._heard(process, message)
+            if wrong := self._wrong(process, ended):
+                group, process.group = process.group, None
+                process.kill()
+                self._killed.append(process)
+                if group is None:
+                    raise RewardsFailed(f"rewards {', '.join(self._names)}: a process of reward functions {wrong}")
+                self._processes[i] = _Process(self._names)
+                ready.append(self._outcomes.failed(*group, process.at, wrong))
+        self._deal()
+        return ready
+
+    def _heard(self, process: _Process, message: dict[str, Any]) -> list[Scored]:
+        process.since = time.monotonic()
+        if "unloaded" in message:
+            raise RewardsFailed(message["unloaded"])
+        if "ready" in message:
+            process.ready = True
+        elif "at" in message:
+            process.at = message["at"]
+        elif process.group is not None:
+            (key, samples), process.group = process.group, None
+            if "parts" in message:
+                return [self._outcomes.scored(key, samples, message["parts"])]
+            return [self._outcomes.failed(key, samples, message["failed"], message["error"])]
+        return []
+
+    def _wrong(self, process: _Process, ended: bool) -> str:
+        """Why the process is to be replaced; "" where it is well."""
+        if ended:
+            return "ended, by itself or by the system"
+        took = time.monotonic() - process.since
+        if process.group is not None and took > self._deadline_s:
+            return f"took more than {self._deadline_s:g} s for one group"
+        return f"took more than {START_S:g} s to start" if not process.ready and took > START_S else ""
+
+    def _deal(self) -> None:
+        for process in self._processes:
+            if self._queue and process.ready and process.group is None:
+                key, samples, line = self._queue.popleft()
+                process.group, process.at, process.since = (key, samples), self._names[0], time.monotonic()
+                process.send(line)
+
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        for process in (*self._processes, *self._killed):
+            process.kill()
+        for process in (*self._processes, *self._killed):
+            process.wait()
+        self._processes, self._killed = [], []
+        self._queue.clear()
+
+
+class _Process:
+    """The parent's side of one process."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.group: tuple[int, Samples] | None = None  # what it has to score
+        self.at, self.ready, self.since = "", False, time.monotonic()  # since: it was given work, or was heard of
+        self._unsent, self._unread = b"", b""
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            os.set_blocking(self._socket.fileno(), False)
+            command = [sys.executable, "-c", START, str(theirs.fileno()), *sys.path]
+            self._popen = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True
+            )  # a session of its own: Ctrl-C is the driver's to answer
+        self.send(json.dumps({"functions": names, "parent": os.getpid()}).encode() + b"\n")
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, line: bytes) -> None:
+        self._unsent += line
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the socket takes now."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # that it has ended is read
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    def receive(self) -> tuple[list[dict[str, Any]], bool]:
+        """The whole messages that have arrived, and whether no more will."""
+        ended = False
+        with contextlib.suppress(BlockingIOError):
+            while not ended:
+                try:
+                    data = self._socket.recv(65536)
+                except ConnectionError:
+                    data = b""
+                self._unread, ended = self._unread + data, not data
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines], ended
+
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self.alive():
+                os.killpg(self._popen.pid, signal.SIGKILL)
+        self._socket.close()
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+
+    def wait(self) -> None:
+        self._popen.wait()
+
+
+def _line(samples: Samples) -> bytes:
+    """The samples as one line of JSON; ValueError names the column that JSON cannot say."""
+    fields = samples.to_json()
+    try:
+        return json.dumps(fields, default=plain).encode() + b"\n"
+    except (TypeError, ValueError):
+        for name, value in {**fields, **fields["columns"]}.items():
+            try:
+                json.dumps(value, default=plain)
+            except (TypeError, ValueError) as error:
+                if name != "columns":
+                    raise ValueError(f"column {name!r} of the task: {error}") from None
+        raise

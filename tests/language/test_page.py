@@ -1,0 +1,34 @@
+"""The page about tasks and rewards: what it shows is what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "text-tasks.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^\$ cat (\S+)\n(.*?)(?=^\$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = PAGE.read_text()
+    files = FILE.findall(text.split("```")[1])
+    assert len(files) == 2
+    for name, inside in files:
+        (tmp_path / name).write_text(inside)
+    blocks, names = BLOCK.findall(text), dict[str, Any]()
+    assert len(blocks) == 2
+    for code, printed in blocks:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, PAGE.name, "exec"), names)
+        assert said.getvalue() == printed
+    sys.modules.pop("my_rewards")

@@ -1,0 +1,24 @@
+"""Which names of tasks and rewards in a file run code that somebody has to vouch for."""
+
+from __future__ import annotations
+
+import pytest
+
+from equipoise import trust
+
+
+@pytest.mark.parametrize("task", ["sort", "data/train.jsonl", "odd:name.parquet", "reasoning_gym:chain_sum", None])
+@pytest.mark.few(5)
+def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
+    assert list(trust.of_text(task, ["equipoise.rewards.own:answered", "equipoise.rewards.reasoning:scored"])) == []
+
+
+@pytest.mark.parametrize(
+    "task", ["mine:make", "reasoning_gym.factory:create_dataset", "reasoning_gym:a.b", "equipoise.language.tasks:make"]
+)
+@pytest.mark.few(4)
+def test_callables_need_one(task: str) -> None:
+    names = trust.of_text(task, ["mine:score", "equipoise.rewards.own.sys:exit"])
+    assert list(names) == [("task", task), ("reward", "mine:score"), ("reward", "equipoise.rewards.own.sys:exit")]
+    with pytest.raises(trust.Untrusted, match=f"run.json: task '{task}' would be imported from"):
+        trust.check(names, {"task": task}, None, ["mine:score", "equipoise.rewards"], "run.json")
