@@ -3,9 +3,12 @@
 One calling shape: keywords only, ``value [T+1, B]``, everything else ``[T, B]``, ``mask`` last. ``discount`` is
 ``Trajectory.discount(gamma)``, ``mask`` is ``Trajectory.mask``; together they end every return at the end of its episode, so
 that a window with several episodes gives what each episode would give alone. Results carry no gradient.
+
+Text is packed (``types.Packed``): ``tokens.py`` is on [N] tokens, ``group.py`` on [M] samples.
 """
 
 from equipoise.returns.gae import gae
+from equipoise.returns.group import group_mean, group_range, group_std, leave_one_out
 from equipoise.returns.importance import effective_sample_size, importance_weight, log_ratio
 from equipoise.returns.lambda_returns import lambda_returns
 from equipoise.returns.nstep import nstep
@@ -14,9 +17,11 @@ from equipoise.returns.retrace import retrace
 from equipoise.returns.rows import Returns
 from equipoise.returns.running import running_returns
 from equipoise.returns.scan import scan
+from equipoise.returns.tokens import at_last, ends, token_gae
 from equipoise.returns.vtrace import vtrace
 
 __all__ = [
-    "Returns", "effective_sample_size", "gae", "importance_weight", "lambda_returns", "log_ratio", "nstep", "rescale",
-    "retrace", "running_returns", "scan", "unscale", "vtrace",
+    "Returns", "at_last", "effective_sample_size", "ends", "gae", "group_mean", "group_range", "group_std", "importance_weight",
+    "lambda_returns", "leave_one_out", "log_ratio", "nstep", "rescale", "retrace", "running_returns", "scan", "token_gae",
+    "unscale", "vtrace",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ class Returns:
     On a row that is not real (``mask`` False) the target is the estimate that was put in and the advantage is 0.
     """
 
-    target: Float[Tensor, "T B"]
-    advantage: Float[Tensor, "T B"]
+    target: Float[Tensor, "*rows"]  # [T, B]; [N] of tokens
+    advantage: Float[Tensor, "*rows"]
 
 
 def check(*, mask: Tensor | None, value: Tensor | None = None, **rows: Tensor) -> None:

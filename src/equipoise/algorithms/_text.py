@@ -1,0 +1,323 @@
+"""The shared base of what learns from text: a clipped loss over the tokens of samples, and the sums it is made of.
+
+A token has three log-probabilities, which are never mixed up: ``data.logp`` is the engine's, of when the token was drawn;
+``targets["start"]`` is the learner's at the start of the step, where ``anchor`` is recomputed; the loss takes that of now. With
+the ratio r = pi / pi_anchor of now, the advantage A, the correction w and the divergence kl from the reference policy,
+
+    loss = sum_n weight_n (-w_n min(r_n A_n, clip(r_n) A_n) + beta kl_n - entropy H_n)  /  count
+
+over chosen tokens n (Schulman et al. 2017, arXiv:1707.06347, Eq. 7, token by token). ``weight`` and ``count`` are sums over the
+whole step, so it may be cut anywhere between two samples:
+
+    loss_type   weight of a token     count
+    dapo        1                     tokens               (Yu et al. 2025, arXiv:2503.14476, Eq. 8)
+    grpo        1 / its sample's      samples              (Shao et al. 2024, arXiv:2402.03300, Eq. 3)
+    dr_grpo     1                     samples x longest    (Liu et al. 2025, arXiv:2503.20783, section 3.2)
+
+Rewards become advantages in ``targets``, over the whole step. No gradient goes through r's anchor, w, A or the reference.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.facts import Help, Read
+from equipoise.language import files
+from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.nets.layout import Layout
+from equipoise.nets.packing import pack
+from equipoise.nets.token_logp import token_logp
+from equipoise.returns import at_last, ends, group_range
+from equipoise.types import (
+    Batch,
+    Count,
+    Learns,
+    LossOutput,
+    NonNegative,
+    Optimizer,
+    Packed,
+    Pool,
+    Positive,
+    Stop,
+    TextSpec,
+    Trajectory,
+    Tree,
+    Whole,
+)
+
+Sums = dict[str, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextLearns(Learns):
+    """What every algorithm for text has: how text is drawn, and which network learns."""
+
+    default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8, max_grad_norm=1.0)
+    needs_task: ClassVar[bool] = True
+
+    micro_batch: Annotated[Whole, Help("Tokens of the parts that a step is gone over in, at most. 0: all at once.")] = 0
+    temperature: Annotated[Positive, Help("Temperature at which tokens are drawn, and all probabilities are taken.")] = 1.0
+
+    def network(self, spec: TextSpec) -> nn.Module:
+        """The language model, with the weights of the directory that the spec names."""
+        net = Decoder(DecoderConfig(**spec.model))
+        if spec.weights:
+            files.load(net, Path(spec.weights))
+        return net
+
+    def prepare(self, data: Trajectory) -> Packed:
+        return pack(data)
+
+    @property
+    def part_tokens(self) -> int:
+        return self.micro_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyText(TextLearns):
+    """What learns from rewards."""
+
+    has_target: ClassVar[bool] = True
+
+    num_generations: Annotated[Count, Help("Samples of a prompt: the size of a group.")] = 8
+    epsilon: Annotated[NonNegative, Help("How far below 1 the ratio counts. 0: it is not clipped.")] = 0.2
+    epsilon_high: Annotated[
+        NonNegative | None, Help("How far above 1 the ratio counts. none: as far as below."), Read("epsilon")
+    ] = None
+    loss_type: Annotated[
+        Literal["dapo", "dr_grpo", "grpo"],
+        Help("Mean over the step's tokens; sum over samples of the longest length; mean over samples of the mean in each."),
+    ] = "dapo"
+    max_completion: Annotated[Count, Help("Tokens of a completion at most."), Read("loss_type", "dr_grpo")] = 256
+    anchor: Annotated[
+        Literal["engine", "recomputed"],
+        Help("Denominator of the ratio: the policy that drew the token, or the learner's at the start of the step."),
+    ] = "engine"
+    correction: Annotated[
+        Literal["none", "token_tis", "sequence_tis", "mask"],
+        Help("Weight for start against engine: none, truncated by token or by sample, or 0 beyond the cap on either side."),
+        Read("anchor", "recomputed", why="the ratio is against the engine's policy already"),
+    ] = "token_tis"
+    cap: Annotated[Positive, Help("Greatest weight of the correction."), Read("anchor", "recomputed")] = 2.0
+    beta: Annotated[
+        NonNegative, Help("Weight of the divergence from the reference, the target network."), Read("target_every")
+    ] = 0.0
+    kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = "k3"
+    kl_in: Annotated[Literal["loss", "reward"], Help("Where the divergence counts."), Read("beta")] = "loss"
+    kl_ratio: Annotated[
+        bool,
+        Help("Weigh the divergence by the ratio, so that k3 has the gradient of KL(policy || reference)."),
+        Read("kl_in", "loss"),
+    ] = False
+    entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
+    equal_groups: Annotated[
+        Literal["keep", "skip"], Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean.")
+    ] = "keep"
+    force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1.")] = False
+
+    @property
+    def group_size(self) -> int:
+        return self.num_generations
+
+    @abstractmethod
+    def advantage(self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool) -> Tree:
+        """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the divergence at each.
+
+        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned.
+        """
+
+    def refused(self, max_lag: int | None) -> str | None:
+        if self.beta and not self.target_every:
+            return (
+                f"algorithm.target_every: expected more than 0 with algorithm.beta={self.beta:g}, which is against the target "
+                "network, got 0; 1000000000 keeps the first policy for good"
+            )
+        if not self.epsilon and not self.force and (max_lag is None or max_lag > 1):
+            return (
+                f"algorithm.epsilon: expected a clip with max_lag={'none' if max_lag is None else max_lag}, since an unclipped "
+                "loss of old samples diverges, got 0; use algorithm.epsilon=0.2 or max_lag=1, or algorithm.force=true"
+            )
+        return None
+
+    def look(self, net: Any, target_net: Any, data: Packed) -> dict[str, Tensor]:
+        """[N] each: what the networks say of the tokens at the start of the step. Nothing here looks beyond one group."""
+        asked = {"start": net} if self.anchor == "recomputed" else {}
+        asked |= {"reference": target_net} if self.beta else {}
+        layout = Layout.of(data) if asked else None
+        return {
+            name: token_logp(one, data, temperature=self.temperature, layout=layout, entropy=False)[0]
+            for name, one in asked.items()
+        }
+
+    def targets(self, net: Any, target_net: Any, data: Any, *, rng: torch.Generator, pool: Pool) -> Tree:
+        """[N] each: advantage, weight and count; and what the metrics and the loss need besides."""
+        seen = self.look(net, target_net, data)
+        scored = per_sample(data.reward, data)
+        first, _ = ends(sample=data.sample, chosen=data.chosen)
+        equal = spread(group_range(value=scored, group=data.group) == 0, data)
+        kept = data.chosen & ~equal if self.equal_groups == "skip" else data.chosen
+        reward = at_last(value=scored, sample=data.sample, chosen=data.chosen)
+        if self.beta and self.kl_in == "reward":
+            gap = seen.get("start", data.logp) - seen["reference"]
+            reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
+        weight, count = self.weights(data, kept, first & kept)
+        out = self.advantage(data, reward, kept, seen, pool) | {"weight": weight, "count": count}
+        if "start" in seen:
+            out["correction"] = self.corrections(seen["start"] - data.logp, data)
+        return out | seen | {"kept": kept, "equal": first & equal}
+
+    def weights(self, data: Packed, kept: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """[N] each, the table above; ``first``: each sample's first token that counts."""
+        if self.loss_type == "dapo":
+            return kept.to(data.logp.dtype), kept.to(data.logp.dtype)
+        if self.loss_type == "dr_grpo":
+            return kept.to(data.logp.dtype), first.to(data.logp.dtype) * self.max_completion
+        return mean_weight(data, kept), first.to(data.logp.dtype)
+
+    def corrections(self, log_ratio: Tensor, data: Packed) -> Tensor:
+        """[N] w: min(ratio, cap) of start against engine, of the token or of its whole sample; mask: 0 outside of 1/cap .. cap.
+
+        Yao et al. 2025, Your efficient RL framework secretly brings you off-policy RL training; mask: IcePop, Ling Team 2025,
+        arXiv:2510.18855.
+        """
+        log_ratio = torch.where(data.chosen, log_ratio, 0.0)
+        if self.correction == "none":
+            return torch.ones_like(log_ratio)
+        if self.correction == "mask":
+            ratio = log_ratio.exp()
+            return torch.where((ratio >= 1.0 / self.cap) & (ratio <= self.cap), ratio, 0.0)
+        if self.correction == "sequence_tis":
+            log_ratio = spread(per_sample(log_ratio, data), data)
+        return log_ratio.exp().clamp(max=self.cap)
+
+    def ratio_of(self, log_ratio: Tensor, data: Packed) -> Tensor:
+        """[N] log of the ratio that is clipped, of log pi - log pi_anchor [N]."""
+        return log_ratio
+
+    def objective(self, ratio: Tensor, advantage: Tensor, logp: Tensor) -> Tensor:
+        """[N] the part of the loss that the advantage is in, to be gone up."""
+        if not self.epsilon:
+            return ratio * advantage
+        return torch.minimum(ratio * advantage, ratio.clamp(1.0 - self.epsilon, 1.0 + self.high) * advantage)
+
+    @property
+    def high(self) -> float:
+        return self.epsilon if self.epsilon_high is None else self.epsilon_high
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """The loss above, of whole samples."""
+        logp, entropy = token_logp(net, batch.data, temperature=self.temperature)
+        return self.policy_loss(logp, entropy, batch)
+
+    def policy_loss(self, logp: Tensor, entropy: Tensor, batch: Batch) -> LossOutput:
+        data, targets = batch.data, batch.targets
+        kept, advantage = targets["kept"], targets["advantage"]
+        anchor = targets.get("start", data.logp)
+        ratio = self.ratio_of(torch.where(data.chosen, logp - anchor, 0.0), data).exp()
+        terms = -self.objective(ratio, advantage, logp)
+        shown = {"entropy": entropy} | clipped(ratio.detach(), advantage, self.epsilon, self.high)
+        if "correction" in targets:
+            terms = terms * targets["correction"]
+            shown["sampling/importance_sampling_ratio/mean"] = targets["correction"]
+        if self.beta:
+            kl = divergence(logp - targets["reference"], self.kl)
+            shown["kl"] = kl
+            if self.kl_in == "loss":
+                terms = terms + self.beta * (kl * ratio if self.kl_ratio else kl)
+        if self.entropy:
+            terms = terms - self.entropy * entropy
+        loss = (torch.where(kept, terms, 0.0) * targets["weight"]).sum()
+        metrics = over(kept, shown) | of_samples(data, targets) | gate(data, targets.get("start", logp), batch.version)
+        return LossOutput(loss=loss, count=targets["count"].sum(), metrics=metrics)
+
+
+def divergence(gap: Tensor, kind: str) -> Tensor:
+    """Estimators of KL(pi || reference) from ``gap`` = log pi - log reference, of samples of pi (Schulman 2020, Approximating
+    KL divergence).
+
+    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are those of nothing, of KL(pi ||
+    reference) and of KL(reference || pi). That of KL(pi || reference) comes also from k1 in the reward, and from k1 or k3 as a
+    loss times the ratio (DeepSeek-AI 2025, arXiv:2512.02556).
+    """
+    if kind == "k1":
+        return gap
+    return 0.5 * gap.square() if kind == "k2" else (-gap).exp() - 1.0 + gap
+
+
+def per_sample(x: Tensor, data: Packed) -> Tensor:
+    """[M] the sum of ``x`` [N] over each sample's tokens."""
+    inside = data.sample >= 0
+    return x.new_zeros(len(data.prompt)).index_add(0, data.sample.clamp(min=0), torch.where(inside, x, 0.0))
+
+
+def spread(x: Tensor, data: Packed) -> Tensor:
+    """[N] each sample's ``x`` [M] at all of its tokens; that of no sample, 0, at a prompt's."""
+    return torch.where(data.sample >= 0, x[data.sample.clamp(min=0)], torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def mean_weight(data: Packed, kept: Tensor) -> Tensor:
+    """[N] 1 / tokens that count of the token's sample; 0 where it does not count."""
+    ones = kept.to(data.logp.dtype)
+    return ones / spread(per_sample(ones, data), data).clamp(min=1.0)
+
+
+def deviation(x: Tensor, pool: Pool) -> Tensor:
+    """[] the deviation of all learners' ``x`` [M], sqrt(sum (x - mean)^2 / (n - 1)), in float64."""
+    wide = x.double()
+    total, n = pool.sum(torch.stack([wide.sum(), wide.new_full((), len(x))]))
+    square: Tensor = pool.sum((wide - total / n.clamp(min=1)).square().sum())
+    out: Tensor = (square / (n - 1).clamp(min=1)).sqrt().to(x.dtype)
+    return out
+
+
+@torch.no_grad()
+def over(kept: Tensor, shown: dict[str, Tensor]) -> Sums:
+    """Metrics that are means over the tokens that count."""
+    count = kept.sum()
+    return {name: (torch.where(kept, x.detach(), 0.0).sum(), count) for name, x in shown.items()}
+
+
+@torch.no_grad()
+def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, Tensor]:
+    """[N] each: is the ratio clipped, so that a token has no gradient? Nothing where nothing is clipped."""
+    if not low:
+        return {}
+    below, above = (ratio < 1.0 - low) & (advantage < 0), (ratio > 1.0 + high) & (advantage > 0)
+    where = {"low": below, "high": above, "region": below | above}
+    return {f"clip_ratio/{name}_mean": x.to(ratio.dtype) for name, x in where.items()}
+
+
+@torch.no_grad()
+def of_samples(data: Packed, targets: Tree) -> Sums:
+    """Metrics that are means over samples, those of skipped groups too."""
+    samples = data.reward.new_full((), len(data.prompt))
+    sums = {
+        "reward": torch.where(data.sample >= 0, data.reward, 0.0).sum(),
+        "completions/mean_length": data.chosen.sum(),
+        "completions/clipped_ratio": (data.stop == int(Stop.LENGTH)).sum(),
+        "frac_reward_zero_std": targets["equal"].sum(),
+    }
+    return {name: (total, samples) for name, total in sums.items()}
+
+
+@torch.no_grad()
+def gate(data: Packed, logp: Tensor, version: int) -> Sums:
+    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0 where the two agree.
+
+    ``token_mult_prob_error`` is the mean of exp |engine - learner|. Tokens of other versions say nothing.
+    """
+    same = data.chosen & (data.version == version)
+    gap = torch.where(same, (logp.detach() - data.logp).abs(), 0.0)
+    count = same.sum()
+    return {
+        "token_mult_prob_error": (torch.where(same, gap.exp(), 0.0).sum(), count),
+        "sampling/sampling_logp_difference/mean": (gap.sum(), count),
+    }

@@ -1,0 +1,36 @@
+"""Supervised fine-tuning: the policy under which the wanted completions are likeliest.
+
+    L = -log pi(token) - entropy H
+
+over the chosen tokens of a step, each with the same weight. Every completion is another's, so nothing is said of rewards.
+
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from equipoise.algorithms._text import TextLearns, over
+from equipoise.facts import Help
+from equipoise.nets.token_logp import token_logp
+from equipoise.types import Batch, LossOutput, NonNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFT(TextLearns):
+    reads_rewards: ClassVar[bool] = False
+
+    entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
+
+    def loss(
+        self, net: Any, target_net: Any, batch: Batch, *, group: str, step: float, rng: torch.Generator
+    ) -> LossOutput | None:
+        """L above, summed over chosen tokens."""
+        chosen = batch.data.chosen
+        logp, entropy = token_logp(net, batch.data, temperature=self.temperature)
+        terms = torch.where(chosen, -logp - self.entropy * entropy, 0.0)
+        return LossOutput(loss=terms.sum(), count=chosen.sum(), metrics=over(chosen, {"loss": -logp, "entropy": entropy}))
