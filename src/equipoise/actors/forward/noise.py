@@ -17,7 +17,7 @@ F32 = np.ndarray[Any, np.dtype[np.float32]]
 _ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
 
 
-def _mix(x: U64) -> U64:
+def mix(x: U64) -> U64:
     """Mix the bits of ``x`` in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -62,10 +62,10 @@ def uniform(
     ``skip``: columns that others have drawn from these rows.
     """
     with np.errstate(over="ignore"):
-        key = _mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])
+        key = mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])
         row = np.arange(rows, dtype=np.uint64)[:, None] + start.astype(np.uint64)[None]
-        x = _mix(row * _ODD[0] + stream.astype(np.uint64)[None] * _ODD[1] + key)
-        x = _mix(x[:, :, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * _ODD[2])
+        x = mix(row * _ODD[0] + stream.astype(np.uint64)[None] * _ODD[1] + key)
+        x = mix(x[:, :, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * _ODD[2])
     top = (x >> np.uint64(41)).astype(np.float32)  # 23 bits: with the half below both ends stay outside in float32
     top += np.float32(0.5)
     top *= np.float32(2.0**-23)

@@ -1,0 +1,63 @@
+"""What a generator asks of an engine, whichever library computes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from equipoise.types.packed import Stop
+
+OnUpdate = Literal["keep", "recompute", "finish"]  # what becomes of keys and values that older weights have computed
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sample that has ended: its ``L`` drawn tokens, the EOS or the stop string included, the prompt not."""
+
+    group: int
+    index: int  # within its group
+    token: np.ndarray[Any, np.dtype[np.int64]]  # [L]
+    logp: np.ndarray[Any, np.dtype[np.float32]]  # [L], of drawing the token, at the temperature used
+    version: np.ndarray[Any, np.dtype[np.int64]]  # [L], of the weights that drew it
+    stop: Stop
+
+
+class Engine(Protocol):
+    """Draws groups of samples, each group of one prompt.
+
+    A sample depends on the seed, its group and index, the prompt and the weights. It does not depend on which engine draws it
+    nor on what else is drawn at the same time (to the bit where the logits agree to the bit).
+    """
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that draw."""
+
+    @property
+    def live(self) -> int:
+        """The number of samples that are being drawn."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of groups that have not begun."""
+
+    def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
+        """Add a group of ``samples`` samples, of at most ``limit`` tokens each. Groups begin in the order of submission."""
+
+    def step(self) -> list[Sampled]:
+        """Draw one token of every live sample; return those that ended with it."""
+
+    def cancel(self, group: int) -> None:
+        """Drop the group's samples that have not ended."""
+
+    def update(self, version: int, params: Mapping[str, Tensor]) -> None:
+        """Take new weights, between two steps."""
+
+    def pause(self) -> None:
+        """Draw nothing until ``resume``: a step returns at once."""
+
+    def resume(self) -> None: ...
