@@ -58,6 +58,9 @@ FAULTS = {
     "weights collapsed": (
         "policy main", "5.0%", LIMITS, {"metrics": with_metrics(rho_squared=lambda d: 1.0 if d < 0.5 else 20.0)}
     ),
+    "engine disagrees": (
+        "policy main", "1.200", LIMITS, {"metrics": with_metrics(token_mult_prob_error=lambda d: 1.0 if d < 0.5 else 1.2)}
+    ),
     "lag too large": ("policy main", "PPO bears 8", LIMITS, {"lag_mean": lambda d: 64 * d}),
     "replay ratio out of range": ("replay", "1,000 updates", replace(LIMITS, samples=256_000.0, updates=1000.0), {}),
     "old weights": (

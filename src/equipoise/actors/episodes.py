@@ -120,6 +120,20 @@ class Episodes:
             self._note_first(ended)
         self._forget(ended)
 
+    def whole(self, returns: Any, lengths: Any, *, there: bool = True) -> None:
+        """Add a whole episode of every stream, as one tick: returns [B] float64, lengths [B]. Not ``there``: it was lost."""
+        v = self._views
+        v["ticks"][0] += 1
+        if there:
+            count, keep = int(v["count"][0]), slice(-RECENT, None)
+            at = ((count + np.arange(self._streams)) % RECENT)[keep]
+            v["returns"][at], v["lengths"][at], v["ended"][at] = returns[keep], lengths[keep], v["ticks"][0]
+            v["count"][0] = count + self._streams
+            if v["first"][0] < self._firsts * self._streams:
+                self._return[:] = returns
+                self._note_first(np.arange(self._streams))
+                self._return[:] = 0.0
+
     def _note_first(self, ended: Any) -> None:
         """Add the returns of those of the ``ended`` streams whose episode is one of their first."""
         new = ended[self._ended[ended] < self._firsts]

@@ -21,6 +21,7 @@ EPISODES = 20  # that end in the window of a collapse, so that the return is tha
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
 ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}  # power with the unit of returns
 LEAST_SAMPLE = 0.1  # of the rows are effective
+DISAGREES = 1.05  # mean factor between the probabilities of what drew a token and of what learns from it, by the same weights
 SAMPLES, UPDATES = (0.01, 20_000.0), 40.0  # of a replay: samples of a row, and updates an env step
 FROZEN_S = 5.0  # that an actor began unrolls with weights older than the published ones
 BELOW = 0.2  # of the run's steps below random play
@@ -139,6 +140,13 @@ def small_sample(shares: Sequence[float]) -> str:
     return f"the importance weights leave {shares[-1]:.1%} of the rows effective (alarm below {LEAST_SAMPLE:.0%})"
 
 
+def disagreeing(factors: Sequence[float]) -> str:
+    """An engine draws tokens by other probabilities than the learner's. ``factors``: mean of exp |difference of their logs|."""
+    if len(factors) < EXPLODING or min(factors[-EXPLODING:]) <= DISAGREES:
+        return ""
+    return f"the probabilities that drew tokens are off by a factor of {factors[-1]:.3f} on average (alarm above {DISAGREES})"
+
+
 def lagging(lags: Sequence[float], limits: PolicyLimits) -> str:
     """Experience is older than the algorithm's correction bears."""
     if limits.bears_lag is None or len(lags) < FEW or min(lags[-FEW:]) <= limits.bears_lag:
@@ -246,6 +254,9 @@ class Alarms:
                 share = effective(said["rho"], said["rho_squared"])
                 yield ("weights collapsed", owner, small_sample(self._add(policy, "sample", share)),
                        "a lower --max-lag or optimizer.learning_rate keeps the policies nearer to each other")  # fmt: skip
+            if "token_mult_prob_error" in said:
+                yield ("engine disagrees", owner, disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
+                       "source.on_update=recompute, where samples span versions; else look at the engine")  # fmt: skip
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():
                 if name in said:

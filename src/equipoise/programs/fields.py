@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from equipoise.facts import AUTO, Fact, Read, facts, said
-from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, ReplaySettings, Rewards
+from equipoise.types import Frozen, Optimizer, Policy, Program, RecordedSource, ReplaySettings, Rewards, TaskSource
 
 PARTS = ("algorithm", "optimizer", "rewards", "replay")  # of a policy; each has settings of its own
 
@@ -91,6 +91,11 @@ def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
         program = dataclasses.replace(program, source=source)
     if program.source.dataset and rest.pop("source.metrics", ()):
         raise ValueError("source.metrics: expected none with source.dataset, since no env is stepped")
+    for key in rest:
+        room, _, name = key.partition(".")
+        if room == "source" and not hasattr(program.source, name.partition(".")[0]):
+            what = "on text, such as 'train sort --algorithm grpo'" if name in facts(TaskSource) else "with another source"
+            raise ValueError(f"{key}: expected a run {what}, got one of {program.name}")
     made: Program = _replaced(program, rest, "")
     return made
 

@@ -150,7 +150,7 @@ PEER_WORDS: dict[str, tuple[str, ...]] = {
     "a network is not named, it follows from the observations; --set algorithm.torso=... takes another": (
         "policy", "policy_class", "policy_type",
     ),
-    "--set algorithm.hidden=64,64 and algorithm.activation=relu shape a network": ("policy_kwargs", "model_config", "model"),
+    "--set algorithm.hidden=64,64 and algorithm.activation=relu shape a network": ("policy_kwargs", "model_config"),
     "settings={'algorithm.gamma': 0.98} takes them all, --set algorithm.gamma=0.98 one": (
         "config", "hyperparams", "hyperparameters", "training",
     ),
@@ -164,6 +164,10 @@ PEER_WORDS: dict[str, tuple[str, ...]] = {
     ),
     "an actor chooses its own actions; with --inference central --set placement.inference_workers=... does": (
         "policy_workers_per_policy",
+    ),
+    "tokens are drawn from the whole distribution in training, since a cut one has no ratio to the learner's": (
+        "top_k", "top_p", "min_p", "repetition_penalty", "algorithm.top_k", "algorithm.top_p", "algorithm.min_p",
+        "algorithm.repetition_penalty",
     ),
     "a video is made after training: equipoise evaluate DIR --video": ("capture_video", "save_video", "record_video"),
     "with --max-lag 0 a seed gives the same bits every time": ("torch_deterministic", "deterministic"),

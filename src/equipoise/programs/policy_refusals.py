@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from equipoise.facts import facts
+from equipoise.facts import facts, said
 from equipoise.programs.limits import block_problems
 from equipoise.programs.settings import out_of_range
-from equipoise.types import Optimizer, Policy, Program, ReplaySettings, Rewards, learning
+from equipoise.types import Optimizer, Placement, Policy, Program, ReplaySettings, Rewards, TaskSource, learning
 
 __all__ = ["policy_problems"]
 
@@ -28,6 +28,13 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
     if policy.algorithm.needs_replay:
         return [*problems, f"policy: expected a replay, which {type(policy.algorithm).__name__} learns from, got none"]
     problems += _batch_problems(program, policy)
+    if refused := policy.algorithm.refused(place.max_lag):
+        problems.append(refused)
+    if isinstance(program.source, TaskSource):
+        problems += _text_problems(program, policy)
+    elif policy.algorithm.needs_task:
+        name = type(policy.algorithm).__name__
+        problems.append(f"source.task: expected a task, which {name} learns from, got {program.name}")
     rows, parts = policy.unroll * policy.batch, policy.algorithm.minibatches
     if rows % parts:
         fits = max(n for n in range(1, parts + 1) if rows % n == 0)
@@ -40,6 +47,34 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
             f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got {policy.publish_every}: the lag would "
             "exceed the bound; or use max_lag=none"
         )
+    return problems
+
+
+def _text_problems(program: Program, policy: Policy) -> list[str]:
+    """What does not go together where a model writes text."""
+    place, name, size = program.placement, type(policy.algorithm).__name__, policy.algorithm.group_size
+    problems = []
+    if not policy.algorithm.needs_task:
+        problems.append(f"algorithm: expected one that learns from text, got {name}, which acts in an env")
+    if size is not None and place.envs_per_actor != size:
+        problems.append(
+            f"placement.envs_per_actor: expected the {size} samples of a group (algorithm.num_generations), got "
+            f"{place.envs_per_actor}"
+        )
+    if policy.unroll != 1:
+        problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
+    if len(program.policies) > 1:
+        problems.append(f"policies: expected one with a task, got {', '.join(program.policies)}")
+    if place.auto:
+        problems.append(
+            f"placement.auto: expected none with a task, of which nothing is measured at the start, got {place.auto[0]}"
+        )
+    for key in ("inference", "acting_precision", "compile"):
+        usual, got = getattr(Placement(), key), getattr(place, key)
+        if got != usual:
+            problems.append(
+                f"placement.{key}: expected {said(usual)} with a task, whose generators write by engines, got {said(got)}"
+            )
     return problems
 
 

@@ -17,7 +17,7 @@ from equipoise.hints import hint, raised
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
 from equipoise.programs.settings import asked, convert, field_types
-from equipoise.types import Algorithm, Frozen, Optimizer, Policy, Program, ReplaySettings, Rewards
+from equipoise.types import Algorithm, Frozen, Learns, Optimizer, Policy, Program, ReplaySettings, Rewards
 
 __all__ = [
     "algorithm_class",
@@ -27,6 +27,7 @@ __all__ = [
     "algorithm_names",
     "differences",
     "from_json",
+    "text_algorithm_names",
     "to_json",
     "to_plain",
 ]
@@ -40,6 +41,11 @@ BUILT_IN = algorithms.__name__
 def algorithm_names() -> list[str]:
     """The built-in algorithms: the files of ``equipoise/algorithms/``, without importing them."""
     return sorted(m.name for m in pkgutil.iter_modules(algorithms.__path__) if not m.name.startswith("_"))
+
+
+def text_algorithm_names() -> list[str]:
+    """The built-in algorithms that learn from text."""
+    return [name for name in algorithm_names() if algorithm_class(name).needs_task]
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -90,7 +96,7 @@ def _not_one(value: object) -> str:
 
 
 def _is_algorithm(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Algorithm) and not inspect.isabstract(value)
+    return inspect.isclass(value) and issubclass(value, Learns) and not inspect.isabstract(value)
 
 
 def algorithm_name(cls: type[Algorithm]) -> str:
@@ -254,7 +260,7 @@ def differences(old: Program, new: Program) -> dict[str, list[Any]]:
 def _flat(program: Program) -> dict[str, Any]:
     data = to_json(program)
     flat: dict[str, Any] = {"route": data["route"]}
-    if (env := data["source"]["env"]) is not None:
+    if (env := data["source"].get("env")) is not None:
         flat |= {f"env.{key}": value for key, value in env.pop("kwargs").items()}
     for part in [name for name in data if name not in ("route", "policies")]:
         flat |= _paths(data[part], f"{part}.")

@@ -24,6 +24,7 @@ from equipoise.types import (
     Precision,
     Program,
     RecordedSource,
+    TaskSource,
     learning,
 )  # fmt: skip
 
@@ -193,6 +194,8 @@ def _source_problems(program: Program) -> list[str]:
     source, problems = program.source, []
     if isinstance(source, RecordedSource) and not source.dataset:
         problems.append("source.dataset: expected a data set, by its id or directory, got ''")
+    if isinstance(source, TaskSource) and not source.task.strip():
+        problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
     if not source.dataset:
         return problems
     if source.env is None and program.evaluation.episodes:

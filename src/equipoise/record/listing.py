@@ -104,7 +104,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     metrics = directory / "metrics.jsonl"
     return RunRow(
         path=directory,
-        env=str((source.get("env") or {}).get("target") or source.get("dataset")),
+        env=str((source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")),
         algorithm="+".join(dict.fromkeys(map(str, learners))),
         seed=program["schedule"].get("seed"),
         status=str(summary["status"]) if summary else ("running" if _is_written(directory) else "killed"),

@@ -22,7 +22,7 @@ from equipoise.envs.spaces import action_spec
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
-from equipoise.types import Algorithm, EnvSpec, Precision, Stack
+from equipoise.types import Algorithm, EnvSpec, Precision, Stack, TextSpec
 
 if TYPE_CHECKING:
     from equipoise.runtime.blueprint import Blueprint
@@ -66,6 +66,11 @@ def to_json(blue: Blueprint) -> dict[str, Any]:
     policies = {}
     for name, role in blue.roles.items():
         spec, where = role.spec, f"policies.{name}"
+        if isinstance(spec, TextSpec):
+            policies[name] = {
+                "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": True, "text": asdict(spec),
+            }  # fmt: skip
+            continue
         policies[name] = {
             "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"),
             "learns": role.frozen is None,
@@ -87,6 +92,9 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
     ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for (``trust.py``).
     """
     where = str(file)
+    policies = data.get("policies") if isinstance(data, Mapping) else None
+    if isinstance(policies, Mapping) and any(isinstance(one, Mapping) and "text" in one for one in policies.values()):
+        raise ValueError(f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise generate' asks it")
     check(data, SCHEMA, where)
     trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
     return {name: _policy(one, f"{where}: policies.{name}", data["precision"]) for name, one in data["policies"].items()}

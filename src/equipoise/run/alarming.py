@@ -13,6 +13,7 @@ from equipoise.record.report import Report
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER
+from equipoise.types import EnvSpec, TextSpec
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
@@ -30,7 +31,7 @@ def limits(blue: Blueprint) -> Limits:
             name: PolicyLimits(
                 algorithm=type(policy.algorithm).__name__,
                 bears_lag=policy.algorithm.bears_lag,
-                least_entropy=least_entropy(blue.roles[name].spec.action),
+                least_entropy=_least_entropy(blue.roles[name].spec),
                 scale=policy.rewards.scale,
             )
             for name, policy in blue.policies.items()
@@ -38,6 +39,12 @@ def limits(blue: Blueprint) -> Limits:
         filling=_filling(blue),
         **_ratio(blue),
     )
+
+
+def _least_entropy(spec: EnvSpec | TextSpec) -> float | None:
+    if isinstance(spec, TextSpec):
+        return LITTLE * math.log(int(spec.model["vocab_size"]))
+    return least_entropy(spec.action)
 
 
 def least_entropy(action: gymnasium.Space[Any]) -> float | None:

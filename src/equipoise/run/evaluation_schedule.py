@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise import tree
 from equipoise.actors.evaluator import LONGEST, PATIENCE, Evaluator, load_params
+from equipoise.actors.examiner import Examiner, spread
 from equipoise.actors.playing import FixedPolicy
 from equipoise.actors.recorder import Recorder
 from equipoise.envs.failures.capsule import Failures
@@ -18,7 +21,8 @@ from equipoise.runtime import blueprint
 from equipoise.runtime.blueprint import Blueprint
 from equipoise.schema import Number, Schema
 from equipoise.seeds import derive_seed
-from equipoise.types import Program, WeightStore
+from equipoise.types import Program, TaskSource, WeightStore, learning
+from equipoise.workers import texts
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
@@ -27,8 +31,31 @@ ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # of the run's steps, at most, between two evaluations
 
 
-def fixed_policies(blue: Blueprint) -> dict[str, FixedPolicy]:
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A policy that writes, with a network of its own."""
+
+    net: Any
+
+
+Exam = Evaluator | Examiner
+
+
+def examiner(program: Program, nets: Mapping[str, Any], *, episodes: int) -> Examiner:
+    """Held-out prompts of the program's task, answered greedily; those that are learned from where none is held out."""
+    text = texts.read(program.source, program.schedule.seed)
+    prompts = text.held_out if len(text.held_out) else text.train
+    numbers = spread(episodes, len(prompts)).tolist()
+    (name, policy), *_ = learning(program).items()
+    engine = texts.engine(program, text, policy.algorithm, nets[name], greedy=True, rows=min(len(numbers), STREAMS))
+    judge = texts.judge(program, text, prompts, None)
+    return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion)
+
+
+def fixed_policies(blue: Blueprint) -> dict[str, Any]:
     """The policies of a run with networks of their own, whose weights ``EvaluationSchedule`` and others copy into them."""
+    if isinstance(blue.program.source, TaskSource):
+        return {name: Writer(blue.network(name)) for name in blue.roles}
     return {
         name: FixedPolicy(
             algorithm=role.algorithm, net=blue.network(name), noise=role.noise,
@@ -57,7 +84,7 @@ def evaluator(
     )  # fmt: skip
 
 
-def result(exam: Evaluator, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
+def result(exam: Exam, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
     """The returns of the policies that learn, together, and of each policy where there are several."""
     returns = np.array([x for name in learns for x in exam.returns[name]] or [np.nan])  # all were aborted
     several = exam.returns if len(exam.returns) > 1 else {}
@@ -68,7 +95,7 @@ def result(exam: Evaluator, *, learns: Collection[str], env_steps: int, version:
     )  # fmt: skip
 
 
-def evaluating(exam: Evaluator) -> Evaluating:
+def evaluating(exam: Exam) -> Evaluating:
     """How far it is."""
     episodes, of, steps = exam.progress
     return Evaluating(episodes=episodes, of=of, steps=steps, most=LONGEST)
@@ -91,7 +118,7 @@ class EvaluationSchedule:
         """``weights`` of a policy: where its versions are fetched."""
         self._blue, self._weights = blue, {name: weights(name) for name in blue.roles}
         self._policies = fixed_policies(blue)
-        self._current: Evaluator | None = None
+        self._current: Exam | None = None
         self._confirming = False
         self._version = self._taken = self._examined = 0
         self._last_steps = 0
@@ -159,6 +186,10 @@ class EvaluationSchedule:
 
     def _begin(self, episodes: int) -> None:
         self._taken += 1
+        if isinstance(self._blue.program.source, TaskSource):
+            nets = {name: policy.net for name, policy in self._policies.items()}
+            self._current = examiner(self._blue.program, nets, episodes=episodes)
+            return
         seed = derive_seed(self._blue.program.schedule.seed, f"evaluation {self._taken}")
         self._current = evaluator(
             self._blue.program, self._policies, episodes=episodes, seed=seed, failures=self._blue.failures()

@@ -32,7 +32,8 @@ from equipoise.record import begin, checkpoint, playable
 from equipoise.record.checkpoint import Source
 from equipoise.runtime.roles import Pace, Role, learns_first, network, role_of, teacher
 from equipoise.seeds import policy_seed
-from equipoise.types import DealtEnv, EnvSpec, Policy, Program, RunSpec, agent_streams, learning, stream_ids
+from equipoise.types import DealtEnv, EnvSpec, Policy, Program, RunSpec, TaskSource, agent_streams, learning, stream_ids
+from equipoise.workers import texts
 from equipoise.workers.env import Making
 
 RECORDS = 200  # records of a run; at least one every RECORD_STEPS
@@ -307,6 +308,8 @@ def _spec(program: Program, dataset: Dataset | None) -> RunSpec:
         mask = place_of(program.source.env.action_mask if program.source.env else "auto", dataset.observation, dataset.action)
         spec = EnvSpec(observation=dataset.observation, action=dataset.action, mask=mask, stacks=dataset.stacks)
         return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
+    if isinstance(program.source, TaskSource):
+        return texts.spec_of(program)
     phases.say(f"making an env of {program.name} to look at it")
     env = making(program)(streams=np.arange(1), seed=program.schedule.seed)
     made = env.spec

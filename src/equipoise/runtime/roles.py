@@ -20,7 +20,7 @@ from equipoise.learners.optimizers import unknown_group
 from equipoise.nets.threads import one_thread
 from equipoise.seeds import policy_seed
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, EnvSpec, Frozen, Policy, Program, RunSpec, agent_streams, learning
+from equipoise.types import Frozen, Learns, Policy, Program, RunSpec, TextSpec, agent_streams, learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class Pace:
 class Role:
     """The role of a policy in this run: how it acts, for which agents, and the row that one of them writes."""
 
-    algorithm: Algorithm
-    spec: EnvSpec
+    algorithm: Any  # Learns, and Acts where it acts in an env
+    spec: Any  # EnvSpec or TextSpec
     row: RowSpec
     noise: Noise
     frozen: Frozen | None  # set for a policy that does not learn
@@ -68,7 +68,8 @@ class Role:
     @property
     def places(self) -> tuple[int, ...]:
         """The places of its agents among those of an env."""
-        return self.spec.places
+        places: tuple[int, ...] = self.spec.places
+        return places
 
     def streams(self, envs: Any) -> Any:
         """The streams [B] int64 of this policy in these envs."""
@@ -93,6 +94,23 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.policies[name])
 
 
+def text_role(algorithm: Learns, spec: TextSpec) -> Role:
+    """The role of a policy that writes: its row is a sample (see ``nets/packing.py``)."""
+    number, tokens = ArraySpec((), "int64"), spec.completion
+    row = RowSpec(
+        obs={}, state={}, action={"token": ArraySpec((tokens,), "int64")},
+        behaviour={
+            "logp": ArraySpec((tokens,), "float32"), "version": ArraySpec((tokens,), "int64"),
+            "chosen": ArraySpec((tokens,), "bool"), "length": number, "stop": number,
+        },
+        context={
+            "stream": number, "start": number, "task": number, "group": number, "prompt_length": number,
+            "prompt": ArraySpec((spec.prompt,), "int64"),
+        },
+    )  # fmt: skip
+    return Role(algorithm=algorithm, spec=spec, row=row, noise=Noise(0), frozen=None)
+
+
 def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
@@ -105,6 +123,8 @@ def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
     if (unknown := unknown_group(learns.optimizer, groups)) is not None:
         where = f"policies.{name}." if len(program.policies) > 1 else ""
         raise ValueError(f"{where}optimizer.rates.{unknown}: expected a group of the algorithm{hint(unknown, groups)}")
+    if isinstance(spec, TextSpec):
+        return text_role(algorithm, spec)
     cut_by_rows(algorithm, net, learns.batch * len(spec.places) // program.placement.learners)
     noise = noise_of(algorithm, net, spec.action)
     obs_row = observation_spec(spec.observation)

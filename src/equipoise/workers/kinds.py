@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from equipoise.workers.actor import ActorKind
 from equipoise.workers.env import EnvKind
+from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.inference import InferenceKind
 from equipoise.workers.kind import Kind
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.shard import ShardKind
 
-KINDS: tuple[Kind, ...] = (LearnerKind(), ActorKind(), EnvKind(), InferenceKind(), ShardKind())
+KINDS: tuple[Kind, ...] = (LearnerKind(), ActorKind(), EnvKind(), GeneratorKind(), InferenceKind(), ShardKind())

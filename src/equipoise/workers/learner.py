@@ -24,7 +24,7 @@ from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import Learners
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.record import statefile
-from equipoise.rewards import scaled
+from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
 from equipoise.workers.agents import compile_torso

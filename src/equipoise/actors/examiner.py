@@ -1,0 +1,72 @@
+"""An examination of a model that writes: its greedy answers to held-out prompts, a token of all of them a tick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from equipoise.actors.engine.engine import Engine
+from equipoise.actors.generator import Judge, Prompts
+from equipoise.types import Tick
+
+FULL = 1.0  # the reward of an answer that nothing is wrong with
+TELL = 3  # prompts and answers that are kept to be shown
+
+
+class Examiner:
+    """Has each of some prompts answered once. It offers what an ``Evaluator`` of envs does, as far as a run reads it."""
+
+    def __init__(
+        self, engine: Engine, prompts: Prompts, numbers: Sequence[int], judge: Judge, *, policy: str, limit: int
+    ) -> None:
+        """``numbers``: of the prompts; ``limit``: tokens of an answer at most."""
+        self._engine, self._judge, self._policy = engine, judge, policy
+        self._all, self._ended, self._steps = len(numbers), 0, 0
+        self.rewards: dict[int, float] = {}  # by the prompt's number; none where the reward failed
+        self.lengths: list[int] = []
+        for number in numbers:
+            engine.submit(number, prompts.token(number), 1, limit=limit)
+
+    @property
+    def returns(self) -> dict[str, list[float]]:
+        return {self._policy: list(self.rewards.values())}
+
+    @property
+    def info(self) -> dict[str, float | None]:
+        """pass@1: the share of answers with the full reward; completions/mean_length in tokens."""
+        rewards = np.array(list(self.rewards.values()))
+        share = float(np.mean(rewards >= FULL)) if len(rewards) else None
+        return {"pass@1": share, "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None}
+
+    @property
+    def done(self) -> bool:
+        return self._ended == self._all
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """The number of judged answers, of all of them, and the tokens that were drawn for the longest."""
+        return self._ended, self._all, self._steps
+
+    def tick(self) -> Tick:
+        judged = self._judge.poll()
+        for number, rewards in judged.items():
+            self._ended += 1
+            if not isinstance(rewards, str):
+                self.rewards[number] = float(rewards[0])
+        if not (self._engine.live or self._engine.waiting):
+            return Tick.WORKED if judged else Tick.STARVED
+        for sample in self._engine.step():
+            self.lengths.append(len(sample.token))
+            self._judge.submit(sample.group, sample.group, [sample])
+        self._steps += 1
+        return Tick.WORKED
+
+    def close(self) -> None:
+        self._judge.close()
+
+
+def spread(count: int, of: int) -> Any:
+    """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all where there are not as many."""
+    return np.unique(np.linspace(0, of - 1, min(count, of)).round().astype(np.int64))

@@ -1,0 +1,181 @@
+"""The generator: it writes completions of a task's prompts, group by group, into the places of the queue.
+
+A group is a block of the queue: its place is reserved when its first token is about to be drawn, and the newest weights are
+fetched just after, so no token is older than the place that it is written into. A generator holds as many places as it writes
+groups side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's number in the run
+alone: it does not matter who writes it, and a generator has no state to be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from equipoise.actors.engine.engine import Engine, Sampled
+from equipoise.actors.episodes import Episodes
+from equipoise.clock import Clock
+from equipoise.types import Array, Blocks, Slot, StateReader, StateWriter, Tick, WeightStore
+
+PARTS = ("fetch", "decode", "write", "score")
+
+
+class Prompts(Protocol):
+    """The prompts that are learned from."""
+
+    def __len__(self) -> int: ...
+    def token(self, number: int) -> Sequence[int]: ...
+
+
+class Judge(Protocol):
+    """What judges groups, in this process or beside it. Nothing blocks."""
+
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...  # of prompt ``number``
+    def poll(self) -> Mapping[int, Sequence[float] | str]: ...  # by group: rewards, or why there are none
+    def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable with an answer
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group that is being written."""
+
+    slots: Mapping[str, Slot]
+    number: int  # of its prompt
+    left: int  # samples that are not done
+    samples: list[Sampled] = field(default_factory=list)
+
+
+class Generator:
+    """One policy's model beside an engine. A tick is one token of every running sample."""
+
+    ready = Tick.BLOCKED  # no group is open
+
+    def __init__(
+        self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
+        streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int], order: Callable[[int], int],
+        clock: Clock, note: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
+        ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
+        such a number is of.
+        """
+        self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
+        self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
+        self._samples, self._at_once, self._limit = len(streams), at_once, limit
+        self._number, self._order, self._clock, self._note = number, order, clock, note
+        self._open: dict[int, _Open] = {}
+        self._running = 0  # samples
+        self._version = -1  # of the newest weights that the engine was given
+        self._begun = episodes.next_row
+
+    @property
+    def judging(self) -> bool:
+        """Are there groups that wait for their rewards?"""
+        return any(group.left == 0 for group in self._open.values())
+
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors that wake it."""
+        return self._judge.fds()
+
+    def tick(self) -> Tick:
+        clock = self._clock
+        clock.begin()
+        judged = self._judge.poll()
+        for group, rewards in judged.items():
+            self._commit(group, rewards)
+        if judged:
+            clock.lap("score")
+        while self._running + self._samples <= max(self._at_once, self._samples) and self._begin():
+            pass
+        if not self._running:
+            return Tick.WORKED if judged else Tick.STARVED if self._open else Tick.BLOCKED
+        self._fetch()
+        clock.lap("write", "decode")
+        done = self._engine.step()
+        clock.lap("decode", "write")
+        for sample in done:
+            self._write(sample)
+        clock.lap("write")
+        return Tick.WORKED
+
+    def _begin(self) -> bool:
+        """Reserve a place and submit its group; False while there is no place."""
+        if (slots := self._blocks.reserve(self._streams)) is None:
+            return False
+        self._fetch()
+        slot = slots[self._policy]
+        group = self._number(int(slot.keys[0, 1]))
+        number = self._order(group)
+        prompt = self._prompts.token(number)
+        data = slot.data
+        context = {"task": number, "group": group, "prompt_length": len(prompt)}
+        context |= {"stream": self._streams, "start": self._begun}
+        for name, value in context.items():
+            data.context[name][:] = value
+        data.context["prompt"][:, : len(prompt)] = prompt
+        self._begun += 1
+        self._episodes.begins(self._engine.version, self._begun)
+        self._open[group] = _Open(slots, number, self._samples)
+        self._running += self._samples
+        self._engine.submit(group, prompt, self._samples, limit=self._limit)
+        return True
+
+    def _fetch(self) -> None:
+        if self._weights.version <= self._version:
+            return
+        began = perf_counter()
+        if (found := self._weights.fetch(self._version)) is not None:
+            self._engine.update(*found)
+            self._version = found[0]
+        self._clock.add("fetch", perf_counter() - began)
+
+    def _write(self, sample: Sampled) -> None:
+        """A sample is done: into its row, and to be judged with its group."""
+        group = self._open[sample.group]
+        data, i, length = group.slots[self._policy].data, sample.index, len(sample.token)
+        data.action["token"][0, i, :length] = sample.token
+        behaviour = data.behaviour
+        behaviour["logp"][0, i, :length] = sample.logp
+        behaviour["version"][0, i, :length] = sample.version
+        behaviour["chosen"][0, i] = np.arange(behaviour["chosen"].shape[2]) < length
+        behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)
+        data.version[0, i] = sample.version[0]
+        group.samples.append(sample)
+        group.left -= 1
+        self._running -= 1
+        if group.left == 0:
+            group.samples.sort(key=lambda one: one.index)
+            self._judge.submit(sample.group, group.number, group.samples)
+
+    def _commit(self, number: int, rewards: Sequence[float] | str) -> None:
+        """A group is judged: hand it in. One without rewards is handed in as well, so that none after it waits, but masked."""
+        group = self._open.pop(number)
+        data = group.slots[self._policy].data
+        lost = isinstance(rewards, str)
+        if isinstance(rewards, str):
+            self._note(f"warning: a group of {self._samples} samples is not learned from: {rewards}")
+            data.reward[0] = 0.0
+            self._episodes.failures[0] += self._samples
+        else:
+            data.reward[0] = rewards
+        data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
+        lengths = np.array([len(one.token) for one in group.samples])
+        self._episodes.whole(np.array(data.reward[0], np.float64), lengths, there=not lost)
+        self._blocks.commit(group.slots)
+
+    def save(self, to: StateWriter) -> None:
+        """Put the reports' numbers; nothing else is left between two groups."""
+        if self._open:
+            raise RuntimeError(f"save: expected a generator without open groups, got {len(self._open)}")
+        to.put({"episodes": self._episodes.state()})
+
+    def load(self, source: StateReader) -> None:
+        self._episodes.load(source.state()["episodes"])
+        self._begun = self._episodes.next_row
+
+    def close(self) -> None:
+        self._judge.close()

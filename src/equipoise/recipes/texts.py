@@ -1,0 +1,29 @@
+"""Recipes of the tasks that a tiny model learns from random weights, without a completion to imitate.
+
+Each is ours: 32 prompts of eight samples an update, a bonus for entropy, a rate that falls to 0 (with a constant one a solved
+task was forgotten and learned again), rewards not divided by their deviation, which is small where nearly all samples are
+right: the last mistakes would count most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SORT: dict[str, Any] = {
+    "source.model": "tiny",
+    "policy.batch": 256, "placement.max_lag": 1,
+    "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "algorithm.entropy": 0.04,
+    "schedule.steps": 150_000,
+}  # fmt: skip
+
+RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("sort", "grpo"): _SORT | {"algorithm.scale_rewards": "none"},
+    ("sort", "rloo"): _SORT,
+    ("sort", "reinforce_pp"): _SORT,
+    ("sort", "token_ppo"): _SORT,
+    ("sort", "sft"): {
+        "source.model": "tiny", "policy.batch": 256, "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear",
+        "schedule.steps": 50_000,
+    },
+}  # fmt: skip

@@ -1,0 +1,67 @@
+"""The generator (``actors/generator.py``): it writes completions of prompts, and has them judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from equipoise.actors.generator import PARTS, Generator
+from equipoise.rewards.scoring import RewardsFailed
+from equipoise.types import TaskSource, stream_ids
+from equipoise.workers import texts
+from equipoise.workers.env import SamplingKind
+from equipoise.workers.kind import Job, Queue, Site
+
+if TYPE_CHECKING:
+    from equipoise.runtime.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+
+LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
+
+
+class GeneratorKind(SamplingKind):
+    """Writes groups of samples. A successor writes the groups that its predecessor had begun anew, and the same ones."""
+
+    name = "generator"
+    writes = True
+    parts = PARTS
+    final = (*SamplingKind.final, RewardsFailed)
+
+    def count(self, blue: Blueprint) -> int:
+        return blue.program.actors if isinstance(blue.program.source, TaskSource) else 0
+
+    def build(self, job: Job, site: Site) -> Generator:
+        blue, shared, index = job.blueprint, job.shared, job.index
+        name, *_ = blue.learns
+        rank, program = blue.learner_of(index), blue.program
+        source: Any = program.source
+        text = texts.read(source, program.schedule.seed)
+        algorithm, engine, judge = blue.roles[name].algorithm, None, None
+        if algorithm.reads_rewards:
+            engine = texts.engine(program, text, algorithm, blue.network(name), device=program.placement.device)
+            judge = texts.judge(program, text, text.train, blue.capsules)
+        worker = Generator(
+            engine or texts.reciter(program, text), prompts=text.train, judge=judge or texts.Unjudged(),
+            blocks=site.queues[rank], weights=shared.policies[name].actor_weights.handle(), episodes=shared.actors[index],
+            streams=stream_ids(index, program.placement.group_envs), policy=name,
+            at_once=source.samples_at_once, limit=text.spec.completion,
+            number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
+            clock=site.clock, note=site.note,
+        )  # fmt: skip
+        if not job.life:
+            site.load(worker)
+        return worker
+
+    def listens(self, worker: Generator) -> tuple[int, ...]:
+        return worker.fds()
+
+    def patience(self, worker: Generator) -> float | None:
+        return LOOK_S if worker.judging else None
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        return range(index, index + 1)
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        queues[blue.learner_of(index)].cancel(blue.streams(index))
+        return ""

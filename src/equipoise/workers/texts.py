@@ -1,0 +1,199 @@
+"""What a run on text works with, made of its Program: prompts as tokens, an engine, and a judge of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise import phases
+from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.reciter import Reciter
+from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.language import models, tasks
+from equipoise.language.tokenizers import HubTokenizer, check_fits
+from equipoise.nets.decoder import DecoderConfig
+from equipoise.rewards.functions import Samples, functions, load, spoken
+from equipoise.rewards.scorer_pool import ProcessScorer
+from equipoise.rewards.scoring import HereScorer, Scorer
+from equipoise.seeds import derive_seed
+from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer
+
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")  # files of a model that has one
+COMPLETION = 256  # tokens, where nobody says how many
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Examples as tokens."""
+
+    examples: Sequence[Example]
+    tokens: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def token(self, number: int) -> Sequence[int]:
+        return self.tokens[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A task beside a model's tokenizer."""
+
+    task: Task
+    tokenizer: Tokenizer
+    spec: TextSpec
+    config: DecoderConfig
+    train: Prompts
+    held_out: Prompts
+
+    def order(self, seed: int) -> Callable[[int], int]:
+        """The prompt of each group of a run: all of them in a new order, again and again."""
+
+        @lru_cache(2)
+        def shuffled(turn: int) -> Any:
+            return np.random.default_rng(derive_seed(seed, f"prompts {turn}")).permutation(len(self.train))
+
+        return lambda group: int(shuffled(group // len(self.train))[group % len(self.train)])
+
+
+@lru_cache(4)
+def read(source: TaskSource, seed: int) -> Text:
+    """Read a task and the facts about its model; ValueError where they do not go together."""
+    task = tasks.make(source.task, seed=seed)
+    model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
+    if model.directory is not None and any((model.directory / name).exists() for name in TOKENIZERS):
+        tokenizer = HubTokenizer(model.directory)
+    if tokenizer is None:
+        raise ValueError(f"source.model: expected one with a tokenizer, since {source.task} has none, got {source.model}")
+    check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
+    completion = source.completion_tokens or task.completion or COMPLETION
+    room = min(source.prompt_tokens, model.config.max_position_embeddings - completion)
+    train, left_out = _tokens(task.train, tokenizer, room)
+    held_out, also = _tokens(task.held_out, tokenizer, room)
+    if not len(train):
+        raise ValueError(
+            f"source.task={source.task}: expected prompts of at most {room} tokens, got none among {len(task.train)}"
+        )
+    notes = [f"{left_out + also} prompts of over {room} tokens are left out"] if left_out + also else []
+    longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
+    for one in functions(source.reward, source.reward_weights) if source.reward else ():
+        load(one.name)  # refused now, before there is a directory
+    if not (source.reward or task.reward):
+        raise ValueError(f"reward: expected module:function[,...], since {source.task} has none of its own, got none")
+    spec = TextSpec(
+        model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
+        completion=completion, notes=tuple(notes),
+    )  # fmt: skip
+    return Text(task, tokenizer, spec, model.config, train, held_out)
+
+
+def spec_of(program: Program) -> RunSpec:
+    """Read the task of a program."""
+    phases.say(f"reading the task {program.name}")
+    source: Any = program.source
+    spec = read(source, program.schedule.seed).spec
+    return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
+
+
+def _tokens(examples: Sequence[Example], tokenizer: Tokenizer, room: int) -> tuple[Prompts, int]:
+    """The prompts that fit, and how many do not."""
+    made = [(one, tokenizer.prompt(one.prompt)) for one in examples]
+    kept = [(one, tokens) for one, tokens in made if 0 < len(tokens) <= room]
+    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept]), len(made) - len(kept)
+
+
+def room(text: Text, completion: int) -> int:
+    """Tokens that a prompt may have beside a completion of so many."""
+    return int(text.config.max_position_embeddings) - completion
+
+
+def engine(
+    program: Program, text: Text, algorithm: Learns, net: Any, *, greedy: bool = False, rows: int = 0, length: int = 0,
+    device: str = "cpu",
+) -> TorchEngine:  # fmt: skip
+    """An engine for a policy's network, which is the engine's from now on.
+
+    ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for those of the run.
+    """
+    source: Any = program.source
+    return TorchEngine(
+        net.to(device), rows=rows or max(source.samples_at_once, program.placement.group_envs),
+        length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
+        seed=derive_seed(program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0), greedy=greedy,
+        on_update=source.on_update,
+    )  # fmt: skip
+
+
+def reciter(program: Program, text: Text) -> Reciter:
+    """An engine that gives the task's own completions; ValueError where a prompt has none."""
+    for number, example in enumerate(text.train.examples):
+        if not example.completion:
+            raise ValueError(
+                f"source.task={text.task.name}, prompt {number}: expected a completion to imitate (a column of that name), "
+                "got none"
+            )
+    order, end = text.order(program.schedule.seed), text.spec.eos[0]
+    return Reciter(lambda group: [*text.tokenizer.encode(text.train.examples[order(group)].completion), end])
+
+
+class Unjudged:
+    """The judge of what is imitated: a reward of 0 for all."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[float]] = {}
+
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
+        self._groups[group] = [0.0] * len(samples)
+
+    def poll(self) -> Mapping[int, Sequence[float] | str]:
+        groups, self._groups = self._groups, {}
+        return groups
+
+    def fds(self) -> tuple[int, ...]:
+        return ()
+
+    def close(self) -> None: ...
+
+
+class Judge:
+    """Judges samples as texts, by the functions that a run names, else by the task's own."""
+
+    def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
+        self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer
+
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
+        example, count = self._prompts.examples[number], len(samples)
+        tokens = [one.token.tolist() for one in samples]
+        self._scorer.submit(
+            group,
+            Samples(
+                prompts=[example.prompt] * count,
+                completions=[spoken(example.prompt, self._tokenizer.decode(one)) for one in tokens],
+                completion_ids=tokens, ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
+                columns={name: [value] * count for name, value in example.columns.items()},
+            ),
+        )  # fmt: skip
+
+    def poll(self) -> Mapping[int, Sequence[float] | str]:
+        return {one.key: one.error if one.reward is None else one.reward for one in self._scorer.poll()}
+
+    def fds(self) -> tuple[int, ...]:
+        return self._scorer.fds()
+
+    def close(self) -> None:
+        self._scorer.close()
+
+
+def judge(program: Program, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
+    source: Any = program.source
+    named = functions(source.reward or text.task.reward, source.reward_weights)
+    where = None if capsules is None else Path(capsules)
+    if text.task.quick and not source.reward:
+        return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
+    return Judge(ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where), prompts, text.tokenizer)

@@ -1,0 +1,194 @@
+"""Text on the ring: the same bits wherever it runs, whoever dies, and after a resume; no token older than the bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from equipoise import api, cli
+from equipoise.errors import WorkerFailed
+from equipoise.learners.learner import Learner
+from tests.runtime.test_cluster import pids
+
+STEPS = 1024
+SMALL: dict[str, Any] = {
+    "algorithm": "grpo", "batch": 64, "steps": STEPS, "max_lag": 0, "evaluate_episodes": 0, "tensorboard": False,
+    "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
+}  # fmt: skip
+
+
+def finished(run: Any) -> dict[str, Any]:
+    with run:
+        for _ in run:
+            pass
+    assert run.summary is not None and run.summary["status"] == "completed", run.summary
+    rows = run.summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+    return dict(run.summary)
+
+
+def trained(out: Path, **options: Any) -> dict[str, Any]:
+    return finished(api.train("sort", out=out, **SMALL | options))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return trained(tmp_path_factory.mktemp("alone") / "run", on="serial")
+
+
+def test_the_same_bits_wherever_it_runs(alone: Any, tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", on="process")["params_sha256"] == alone["params_sha256"]
+
+
+@pytest.mark.thorough
+def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> None:
+    found = [trained(tmp_path / on, on=on, actors=3)["params_sha256"] for on in ("serial", "process")]
+    assert found[0] == found[1]
+
+
+def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) -> None:
+    trained(tmp_path / "run", on="serial", steps=STEPS // 2, settings=[*SMALL["settings"], f"schedule.schedule_steps={STEPS}"])
+    whole = finished(api.resume(tmp_path / "run", on="process", steps=STEPS))
+    assert whole["params_sha256"] == alone["params_sha256"]
+
+
+@pytest.mark.thorough
+def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    run, killed = api.train("sort", out=tmp_path / "run", on="process", actors=2, **SMALL | {"steps": 8 * STEPS}), list[int]()
+    with run:
+        for report in run:
+            found = pids("generator 1")
+            if report.env_steps >= STEPS * (len(killed) + 1) and len(killed) < 2 and found and found[0] not in killed:
+                os.kill(found[0], signal.SIGKILL)
+                killed.append(found[0])
+    assert run.summary is not None and len(killed) == 2 and run.summary["status"] == "completed"
+    rows = run.summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+    assert sum("generator 1 was killed" in note for note in run.summary["notes"]) == 2
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "reinforce_pp", "token_ppo", "sft"])
+def test_every_algorithm_of_text_learns_on_the_ring(algorithm: str, tmp_path: Path) -> None:
+    summary = trained(tmp_path / "run", algorithm=algorithm, on="serial", steps=512, envs_per_actor=8)
+    assert summary["updates"] == 8 and summary["episodes"] == 512
+    api.export(tmp_path / "run", tmp_path / "model")
+    again = trained(tmp_path / "again", algorithm="rloo", on="serial", steps=64, model=str(tmp_path / "model"))
+    assert again["updates"] == 1
+
+
+class _Seen:
+    """The ages of tokens, by the learner that used them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.oldest, self.of = 0, 0
+        step = Learner.step
+
+        def looked(learner: Learner, batch: Any) -> Any:
+            behaviour = batch.data.behaviour
+            version = behaviour["version"][behaviour["chosen"]]
+            assert version.max() <= learner.version
+            self.oldest, self.of = max(self.oldest, int(learner.version - version.min())), self.of + version.numel()
+            return step(learner, batch)
+
+        monkeypatch.setattr(Learner, "step", looked)
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 4])
+def test_no_token_is_older_than_the_bound(max_lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = _Seen(monkeypatch)
+    summary = trained(tmp_path / "run", on="serial", max_lag=max_lag, actors=2)
+    assert seen.of > 1000 and seen.oldest <= max_lag and summary["lag"]["max"] <= max_lag
+    assert max_lag == 0 or seen.oldest > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_two_learners_share_the_groups(on: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"actors": 2, "learners": 2}
+    one, other = (trained(tmp_path / name, on=where, **options) for name, where in (("one", on), ("other", "serial")))
+    assert one["params_sha256"] == other["params_sha256"]
+
+
+JUDGING = "tests.runtime.judging"
+
+
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_path: Path) -> None:
+    summary = trained(tmp_path / "run", on=on, reward=f"{JUDGING}:sometimes", max_lag=1)
+    assert summary["failures"]["generator 0"]["aborted"] >= 8 * (STEPS // 8 // 5)
+    assert any("KeyError" in note and "no such word" in note for note in summary["notes"])
+    capsule, *_ = (tmp_path / "run/capsules").glob("*.json")
+    done = CliRunner().invoke(cli.app, ["reproduce", str(capsule), "--trust", JUDGING])
+    assert done.exit_code == 3 and "KeyError" in done.output and "not reproduced: it gave" in done.output
+
+
+def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
+    run = api.train("sort", out=tmp_path / "run", on="process", reward=f"{JUDGING}:never", **SMALL)
+    with pytest.raises(WorkerFailed, match="expected 8 rewards, one for each completion, got 7"):
+        for _ in run:
+            pass
+    assert run.summary is not None and run.summary["status"] == "failed"
+
+
+def test_a_reward_may_be_async_and_is_learned_from_as_any(alone: Any, tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"] == alone["params_sha256"]
+
+
+def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
+    trained(tmp_path / "run", on="serial", evaluate_episodes=20)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["episodes"] == 20 and 0 <= summary["evaluation"]["info"]["pass@1"] <= 1
+    again = api.evaluate(tmp_path / "run", episodes=20)
+    assert again.mean == pytest.approx(summary["evaluation"]["mean"])
+    drawn, other = (api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=seed) for seed in (1, 2))
+    assert [one.prompt for one in drawn] == ["201102>"] * 3 + ["000000>"] * 3
+    assert drawn == api.generate(tmp_path / "run", ["201102>", "000000>"], samples=3, seed=1) and drawn != other
+    (greedy,) = api.generate(tmp_path / "run", ["201102>"], greedy=True)
+    assert greedy.tokens >= 1 and greedy.logp < 0
+    with pytest.raises(ValueError, match="expected one of '012>', got 'x'"):
+        api.generate(tmp_path / "run", ["20x"])
+    with pytest.raises(ValueError, match="equipoise generate"):
+        api.load(tmp_path / "run")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"settings": ["algorithm.num_generations=1"]}, "num_generations: expected"),
+    ({"batch": 60}, "batch: expected a multiple of envs_per_actor=8"),
+    ({"envs_per_actor": 4}, "placement.envs_per_actor: expected the 8 samples of a group"),
+    ({"unroll": 4}, "policy.unroll: expected 1"),
+    ({"inference": "central"}, "placement.inference: expected local with a task"),
+    ({"precision": "auto"}, "placement.auto: expected none with a task"),
+    ({"on": "ray"}, "on: expected serial or process with a task"),
+    ({"action_mask": "none"}, "action_mask: expected none with grpo"),
+    ({"reward": "no_such:function"}, "no module 'no_such' is found"),
+    ({"reward": "function"}, "expected module:function"),
+    ({"model": "llama:hidden_sise=48"}, "hidden_size"),
+    ({"settings": ["algorithm.epsilon=0"], "max_lag": 4}, "algorithm.epsilon: expected a clip with max_lag=4"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG, ids=[str(next(iter(one))) + str(n) for n, (one, _) in enumerate(WRONG)])
+def test_bad_input_is_refused_in_one_line(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        api.train("sort", out=tmp_path / "run", **SMALL | options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "algorithm", "said"),
+    [("sorts", "grpo", "unknown task 'sorts'.*sort"), ("CartPole-v1", "grpo", "task"), ("sort", "ppo", "sort")],
+)
+def test_a_task_and_an_algorithm_that_do_not_go_together(target: str, algorithm: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=said):
+        api.train(target, algorithm, out=tmp_path / "run", steps=64)
+
+
+def test_a_task_s_settings_are_refused_without_one() -> None:
+    with pytest.raises(ValueError, match="source.model: expected a run on text"):
+        api.program("CartPole-v1", "ppo", model="tiny")
