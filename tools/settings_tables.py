@@ -44,7 +44,7 @@ def table(cls: type[Any], pattern: str = "*") -> str:
     own = inspect.get_annotations(cls)
     shown = [fact for name, fact in facts(cls).items() if name in own and fact.help and fnmatch(name, pattern)]
     rows = [row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards)) for fact in shown]
-    if issubclass(cls, Algorithm) and "default_optimizer" in vars(cls):
+    if issubclass(cls, Learns) and cls is not Learns and "default_optimizer" in vars(cls):
         rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])
 

@@ -364,7 +364,8 @@ def test_help_is_for_a_newcomer():
 def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
     text = " ".join(run("train", "--help").stdout.split())
     assert (
-        "Other settings, by --set KEY=VALUE: placement.least_actors" in text
+        "Other settings, by --set KEY=VALUE: source.task" in text
+        and "placement.least_actors Actors that act at least." in text
         and "placement.deadline_s A worker hangs that did nothing" in text
     )
     assert "algorithm.gamma Discount" not in text

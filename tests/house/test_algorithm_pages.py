@@ -73,9 +73,12 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
         settings = [*settings, f"source.dataset={recorded(tmp_path / 'rows')}"]
     elif cls.needs_replay:
         settings = [*settings, "replay.starts_at=0", "replay.updates=4"]
-    made = api.program(
-        ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8,
-        steps=64, evaluate_episodes=0, settings=settings,
-    )  # fmt: skip
+    if cls.needs_task:
+        made = api.program("sort", name, recipe=False, batch=64, steps=128, max_lag=0, evaluate_episodes=0)
+    else:
+        made = api.program(
+            ENVS.get(name, "CartPole-v1"), name, recipe=False, actors=1, envs_per_actor=4, unroll=8,
+            steps=64, evaluate_episodes=0, settings=settings,
+        )  # fmt: skip
     reports = list(api.train(made, on="serial", out=tmp_path / "run"))
     assert set(table(name, "Metrics")) == set(reports[-1].metrics)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from equipoise import api, cli, recipes
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
+from equipoise.algorithms._text import PolicyText, TextLearns
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
 from equipoise.programs import fields
@@ -36,6 +37,7 @@ from equipoise.types import (
     ReplaySettings,
     Schedule,
     Source,
+    TaskSource,
     learning,
 )
 
@@ -67,9 +69,12 @@ def test_every_class_with_settings_has_a_table() -> None:
         Learns,
         ActorCriticAlgorithm,
         OffPolicyAlgorithm,
+        TextLearns,
+        PolicyText,
         Source,
         EnvSource,
         RecordedSource,
+        TaskSource,
         Placement,
         Schedule,
         EvaluationSettings,
@@ -159,6 +164,9 @@ def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> N
     assert found is not None
     table = {key: value for key, value in found.items() if not key.startswith("env.")}
     assert not {"placement.precision", "placement.threads"} & table.keys(), "these are measured on each machine"
+    if "source.model" in found:  # of a task
+        assert api.program(env, algorithm, recipe=False, settings=table) == api.program(env, algorithm)
+        return
     made = api.program("CartPole-v1", algorithm, recipe=False, settings=table)
     assert made == alter(api.program(env, algorithm), env=made.env)
 

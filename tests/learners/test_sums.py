@@ -32,7 +32,7 @@ OTHER = of(({"loss": (40.0, 10.0), "kl": (0.0, 0.0)}, 5, [1, 5]), ({"loss": (0.0
 
 def test_a_record_has_the_means_of_what_came_together() -> None:
     assert ONE.record(None) == {"metrics": {"loss": 2.0, "kl": 0.25}, "lag_mean": 0.5, "lag_max": 2}
-    assert OTHER.record(None) == {"metrics": {"loss": 4.0, "kl": 0.0}, "lag_mean": 1.75, "lag_max": 4}
+    assert OTHER.record(None) == {"metrics": {"loss": 4.0}, "lag_mean": 1.75, "lag_max": 4}
 
 
 def test_a_record_of_several_is_of_all_their_items() -> None:

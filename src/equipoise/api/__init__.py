@@ -11,8 +11,9 @@ from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.training import NothingToDo, resume, train
 from equipoise.api.watching import watch
+from equipoise.api.writing import Answer, export, generate
 
 __all__ = [
-    "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "forecast", "load", "play",
-    "plot", "program", "resume", "train", "watch", "whatif",
+    "Answer", "NothingToDo", "Played", "Player", "check", "collect", "configured", "evaluate", "export", "forecast",
+    "generate", "load", "play", "plot", "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip

@@ -10,18 +10,20 @@ from functools import partial
 from equipoise import tree
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.recorder import Recorder
-from equipoise.api.playing import Loaded, Player, read_policies
+from equipoise.api.playing import Loaded, Player, read_policies, weights_of
+from equipoise.api.writing import writer
 from equipoise.envs.spaces import differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.files import is_url
 from equipoise.programs.program import algorithm_name
+from equipoise.record.checkpoint import read_meta
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import local
 from equipoise.record.report import Evaluating, Evaluation, step_of
-from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, gave_up, result
+from equipoise.run.evaluation_schedule import STREAMS, evaluating, evaluator, examiner, gave_up, result
 from equipoise.seeds import derive_seed
-from equipoise.types import Program
+from equipoise.types import Program, TaskSource, learning
 
 __all__ = ["collect", "evaluate"]
 
@@ -54,6 +56,10 @@ def evaluate(
                 here, episodes=episodes, deterministic=deterministic, seed=seed, best=best, trust=trust, tell=tell
             )  # fmt: skip
     program = RunDirectory.open(directory, trusted=trust).program
+    if isinstance(program.source, TaskSource):
+        if video:
+            raise ValueError(f"{directory}: video: expected a policy that acts in an env, got one that writes text")
+        return _examined(directory, episodes=episodes, best=best, trust=trust, tell=tell)
     loaded = read_policies(directory, best=best, trust=trust)
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
     if video and len(spec.agents) > 1:
@@ -81,6 +87,24 @@ def evaluate(
         play = partial(player.act, deterministic=deterministic)
         record(program.env, play, folder / f"evaluation-step_{step}.mp4", seed=seed, begin=player.reset)
     return returns
+
+
+def _examined(
+    directory: str | os.PathLike[str], *, episodes: int, best: bool, trust: Sequence[str],
+    tell: Callable[[Evaluating], object],
+) -> Evaluation:  # fmt: skip
+    """Held-out prompts of the run's task, answered greedily."""
+    program, _, net = writer(directory, best=best, trust=trust)
+    name, *_ = learning(program)
+    exam = examiner(program, {name: net}, episodes=episodes)
+    try:
+        while not exam.done:
+            exam.tick()
+            tell(evaluating(exam))
+    finally:
+        exam.close()
+    meta = read_meta(weights_of(directory, best=best))
+    return result(exam, learns=[name], env_steps=int(meta["env_steps"]), version=int(meta["version"]))
 
 
 def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:

@@ -16,10 +16,11 @@ from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
 from equipoise.facts import AUTO
 from equipoise.hints import hint
+from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
 from equipoise.programs.peer_names import algorithm_of_peer, key_of_peer, option_of_peer, words_of_peer
-from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names
+from equipoise.programs.program import algorithm_class, algorithm_name, algorithm_names, text_algorithm_names
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, check_replays
 from equipoise.programs.settings import (
@@ -33,7 +34,18 @@ from equipoise.programs.settings import (
     pairs,
     setting_types,
 )
-from equipoise.types import Algorithm, EnvFactory, EnvSource, Frozen, Policy, Program, ReplaySettings, Rewards, learning
+from equipoise.types import (
+    Algorithm,
+    EnvFactory,
+    EnvSource,
+    Frozen,
+    Policy,
+    Program,
+    ReplaySettings,
+    Rewards,
+    TaskSource,
+    learning,
+)
 
 __all__ = ["check", "configured", "program", "read_fields"]
 
@@ -75,15 +87,24 @@ def program(
         raise ValueError(
             f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV --algorithm {named}"
         )
+    if target in BUILT_IN and not (algorithm is not None and algorithm_class(algorithm).needs_task):
+        named = ", ".join(text_algorithm_names())
+        raise ValueError(f"{target}: expected an algorithm for this task of text, one of {named}, got {algorithm or 'none'}")
     several = dict(policies) if isinstance(policies, Mapping) else _read_policies(policies)
     name = algorithm or _usual(several.values())
     tuned = recipes.find(target, name) if recipe else None
     base = apply_settings(_default(target, name), tuned or {})
     given = read_fields({k: v for k, v in fields.items() if v is not None or k == "max_lag"}, base, _OF_POLICY)
     of_policy = {k: given.pop(k) for k in _OF_POLICY if k in given}
-    mask = given.pop("action_mask", base.env.action_mask)
-    factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
-    base = alter(base, env=factory, **given)
+    if base.source.env is None:  # a task
+        wrong = [name for name in ("action_mask", "metrics") if name in given] + ["env_kwargs"] * bool(env_kwargs)
+        if wrong:
+            raise ValueError(f"{wrong[0]}: expected none with {name}, which learns from a task and steps no env")
+        base = alter(base, **given)
+    else:
+        mask = given.pop("action_mask", base.env.action_mask)
+        factory = EnvFactory(target=target, kwargs={**base.env.kwargs, **(env_kwargs or {})}, action_mask=mask)
+        base = alter(base, env=factory, **given)
     one = dataclasses.replace(next(iter(learning(base).values())), **of_policy)
     if several and algorithm is not None and algorithm_class(algorithm) not in (theirs := _algorithms(several.values())):
         names = ", ".join(sorted(map(algorithm_name, theirs)))
@@ -95,13 +116,16 @@ def program(
     _agree({**given, **of_policy}, base, set_)
     place = base.placement
     envs, whole = base.actors * place.envs_per_actor, any(isinstance(given, Policy) for given in several.values())
-    if envs and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
+    if envs and base.source.env and not whole and "batch" not in of_policy and not any(_sets_batch(key) for key, _ in set_):
         for name, policy in learning(base).items():
             if policy.replay is not None:
                 continue
             idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)  # some actors always would be
             if tuned is None or policy.batch % place.envs_per_actor or idle:
                 base = dataclasses.replace(base, policies={**base.policies, name: dataclasses.replace(policy, batch=envs)})
+    sized = next((size for policy in learning(base).values() if (size := policy.algorithm.group_size) is not None), None)
+    if sized is not None and "envs_per_actor" not in given and not any(key.endswith("envs_per_actor") for key, _ in set_):
+        base = alter(base, envs_per_actor=sized)
     made = any(isinstance(given, Algorithm) for given in several.values())  # which says its minibatches itself
     if tuned is None and not (whole or made) and not any(key.endswith("minibatches") for key, _ in set_):
         learners = {name: cut(policy) for name, policy in learning(base).items()}
@@ -277,6 +301,9 @@ def _target(function: Callable[..., Any]) -> str:
 
 MEASURED = {"placement.precision": AUTO.word, "placement.threads": AUTO.word}
 QUEUE = {"policy.unroll": 64, "policy.batch": 32, "placement.actors": 2, "placement.envs_per_actor": 16, "placement.max_lag": 1}
+TEXT = {  # groups of eight samples, 32 of them an update
+    "policy.unroll": 1, "policy.batch": 256, "placement.actors": 1, "placement.envs_per_actor": 8, "placement.max_lag": 1,
+}  # fmt: skip
 REPLAY = {  # four streams, and an update a step
     "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
     "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1,
@@ -287,5 +314,7 @@ def _default(target: str, algorithm: str) -> Program:
     """What a run without a recipe starts from: the defaults of the algorithm over those of its kind."""
     cls = algorithm_class(algorithm)
     policy = Policy(algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None)
+    if cls.needs_task:
+        return apply_settings(Program(source=TaskSource(task=target), policies={"main": policy}), {**TEXT, **cls.defaults})
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     return apply_settings(start, {**MEASURED, **(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})

@@ -33,7 +33,7 @@ from equipoise.run.choices import settled, usual
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
 from equipoise.runtime import blueprint
-from equipoise.types import On, Placement, Program
+from equipoise.types import On, Placement, Program, TaskSource
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -108,6 +108,8 @@ def train(
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
     made, chosen = settled(made, on=on, asked=asked, tell=tell)
     local = None if out is None or url is not None else Path(out)
+    if on == "ray" and isinstance(made.source, TaskSource):
+        raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
     if on == "ray":  # to connect takes 20 s: what needs no cluster is found before
         if local is not None and not or_resume:
             paths.check_vacant(local)

@@ -1,8 +1,9 @@
-"""``equipoise reproduce``: do again what an env did up to its failure."""
+"""``equipoise reproduce``: do again what an env or a reward did up to its failure."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,16 +23,18 @@ if TYPE_CHECKING:
   equipoise reproduce CAPSULE --pdb       look around where it failed""",
 )
 def reproduce(
-    path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/.")],
+    path: Annotated[Path, typer.Argument(metavar="CAPSULE", help="A directory in a run's capsules/, or a file there.")],
     pdb: Annotated[bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Do again, in this process, what an env did up to its failure; the env's module is imported.
+    """Do again what an env did up to its failure, in this process, or a reward, in one of its own; its module is imported.
 
     Exit code 1: the same failure came again. 3: it did not.
     """
     with plain_errors("equipoise reproduce", debug):
+        if path.is_file() and path.name != "capsule.json":  # an env's, which lies beside its arrays
+            sys.exit(judged_again(path, trust or ()))
         from equipoise import tree
         from equipoise.envs.failures import capsule as capsules
 
@@ -62,6 +65,20 @@ def reproduce(
     say(f"not reproduced: {played.steps} steps were done and {came}")
     say(f"expected: {capsule.error}: {capsule.message}")
     sys.exit(3)
+
+
+def judged_again(path: Path, trusted: Sequence[str]) -> int:
+    """Call a reward again with the samples of a capsule -> the exit code."""
+    from equipoise.rewards.replay import replay
+
+    replayed = replay(path, trusted)
+    say(f"reward    {replayed.reward}")
+    say(f"failed    {replayed.then}")
+    if replayed.now == replayed.then:
+        say(f"reproduced: {replayed.now}")
+        return 1
+    say(f"not reproduced: {replayed.now or f'it gave {replayed.given}'}")
+    return 3
 
 
 def say(text: str) -> None:

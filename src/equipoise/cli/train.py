@@ -31,6 +31,7 @@ ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].gl
   equipoise train Acrobot-v1 --algorithm impala --actors 2 --max-lag 1
   equipoise train CartPole-v1 --set algorithm.gamma=0.98 --set policy.unroll=64
   equipoise train my_package.envs:make_env         a function of your own
+  equipoise train sort --algorithm grpo            text, by a language model
   equipoise train CartPole-v1 --on serial --debug  for a debugger""",
 )
 @settings_options()
@@ -38,7 +39,9 @@ ALGORITHMS = ", ".join(sorted(file.stem for file in Path(__file__).parents[1].gl
 def train(
     env: Annotated[
         str | None,
-        typer.Argument(metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable."),
+        typer.Argument(
+            metavar="ENV", help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; a task such as sort."
+        ),
     ] = None,
     algorithm: Annotated[
         str | None,

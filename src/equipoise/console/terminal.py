@@ -47,7 +47,7 @@ from equipoise.console.picture import (
 )
 from equipoise.console.place import in_colour, is_live, joined, say, size_of, width_of, wrapped
 from equipoise.record.report import Evaluating, Report, SiteStats
-from equipoise.types import Program
+from equipoise.types import Program, TaskSource
 
 REDRAW_S = 0.1
 LINE_S = 5.0
@@ -188,7 +188,8 @@ class View:
         for note in summary["notes"]:
             if note not in self._told:
                 self._say(note)
-        print_summary(self.console, summary, directory, lag=lag_name(self._program))
+        writes = isinstance(self._program.source, TaskSource)
+        print_summary(self.console, summary, directory, lag=lag_name(self._program), writes=writes)
 
     def _safe(self, renderable: RenderableType) -> RenderableType:
         return safe(renderable, self.console)
@@ -226,8 +227,10 @@ def safe(renderable: RenderableType, console: Console) -> RenderableType:
     return renderable
 
 
-def print_summary(console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag") -> None:
-    """Print a summary. ``lag``: the name of its lag."""
+def print_summary(
+    console: Console, summary: Mapping[str, Any], directory: Path, *, lag: str = "lag", writes: bool = False
+) -> None:  # fmt: skip
+    """Print a summary. ``lag``: the name of its lag; ``writes``: does the run's policy write text?"""
     status, solved = summary["status"], summary["solved_at_s"]
     head = OUTCOMES[status] if status != "solved" or solved is None else f"Solved after {took(solved)}."
     style = {"solved": "bold green", "completed": "bold", "failed": "bold red"}.get(status, "bold yellow")
@@ -243,7 +246,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], directory: Path,
     if status in ("alarmed", "interrupted", "failed"):
         can_resume = any(directory.glob("checkpoints/step_*/learner.safetensors"))
         after.append(f"  equipoise resume {run}" if can_resume else "  (no resume: it ended before its first checkpoint)")
-    after += [f"  equipoise evaluate {run}", f"  equipoise evaluate {run} --video"]
+    shown = f"equipoise generate {run} --prompt TEXT" if writes else f"equipoise evaluate {run} --video"
+    after += [f"  equipoise evaluate {run}", f"  {shown}"]
     console.print(safe(Text("\n".join(["", *after])), console), soft_wrap=True)
 
 

@@ -1,0 +1,97 @@
+"""A trained model that writes: ``generate`` has it answer prompts, ``export`` saves it as other libraries load it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from equipoise.api.playing import weights_of
+from equipoise.language import files
+from equipoise.record import checkpoint, playable
+from equipoise.record.directory import RunDirectory
+from equipoise.runtime.roles import network
+from equipoise.types import Program, RunSpec, Stop, TaskSource, learning
+from equipoise.workers import texts
+from equipoise.workers.texts import Text
+
+__all__ = ["Answer", "export", "generate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A completion of a prompt."""
+
+    prompt: str
+    text: str
+    logp: float  # of the whole completion
+    tokens: int
+    ended: bool  # did the model say the end, or did the limit cut it?
+
+
+def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Text, Any]:
+    """The program of a run on text, its task, and its network with the weights that ``load`` would take."""
+    program = RunDirectory.open(directory, trusted=trust).program
+    if not isinstance(program.source, TaskSource):
+        raise ValueError(
+            f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one of {program.name}"
+        )
+    text = texts.read(program.source, program.schedule.seed)
+    name, *_ = learning(program)
+    net = network(program, RunSpec(env=text.spec, policies={name: text.spec}), name)
+    source = weights_of(directory, best=best)
+    playable.fill({name: net}, checkpoint.load(source)[0], str(source))
+    return program, text, net
+
+
+def generate(
+    directory: str | os.PathLike[str], prompts: Sequence[str], *, samples: int = 1, greedy: bool = False, seed: int = 0,
+    limit: int | None = None, best: bool = False, trust: Sequence[str] = (),
+) -> list[Answer]:  # fmt: skip
+    """``samples`` completions of each prompt, at the temperature that the run trained with, or the likeliest tokens.
+
+    ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt that the model has no tokens
+    for, or no room.
+    """
+    if samples < 1:
+        raise ValueError(f"samples: expected at least 1, got {samples}")
+    program, text, net = writer(directory, best=best, trust=trust)
+    policy, *_ = learning(program).values()
+    program = replace(program, schedule=replace(program.schedule, seed=seed))
+    tokens = [text.tokenizer.prompt(one) for one in prompts]
+    most = text.spec.completion if limit is None else limit
+    room = texts.room(text, most)
+    for prompt, one in zip(prompts, tokens, strict=True):
+        if not 0 < len(one) <= room:
+            raise ValueError(
+                f"prompt {prompt!r}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got {len(one):,}"
+            )
+    engine = texts.engine(
+        program, text, policy.algorithm, net, greedy=greedy, rows=samples, length=max(map(len, tokens)) + most
+    )
+    for group, one in enumerate(tokens):
+        engine.submit(group, one, samples, limit=most)
+    found: dict[tuple[int, int], Answer] = {}
+    while engine.live or engine.waiting:
+        for done in engine.step():
+            found[done.group, done.index] = Answer(
+                prompt=prompts[done.group], text=text.tokenizer.decode(done.token.tolist()), logp=float(done.logp.sum()),
+                tokens=len(done.token), ended=done.stop in (Stop.EOS, Stop.TEXT),
+            )  # fmt: skip
+    return [found[key] for key in sorted(found)]
+
+
+def export(
+    directory: str | os.PathLike[str], to: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
+) -> Path:
+    """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which ``transformers`` loads."""
+    _, text, net = writer(directory, best=best, trust=trust)
+    place = Path(to)
+    if place.exists():
+        raise FileExistsError(f"{place}: expected a new directory for the model, got one that is there already")
+    params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
+    files.write(place, net.config, params, eos=text.spec.eos)
+    text.tokenizer.save(place)
+    return place

@@ -1,0 +1,67 @@
+"""``equipoise generate`` has a run's model answer prompts; ``equipoise export`` saves it as other libraries load it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, Trust, app, vouched
+from equipoise.console.help import Sections, plain_errors
+
+Best = Annotated[bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")]
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise generate runs/NAME --prompt "201102>"
+  equipoise generate runs/NAME --prompt "201102>" --greedy
+  equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1""",
+)
+def generate(
+    directory: Directory,
+    prompt: Annotated[list[str], typer.Option(metavar="TEXT", help="A prompt; as often as you like.")],
+    samples: Annotated[str, typer.Option(metavar="N", help="Completions of each prompt.")] = "1",
+    greedy: Annotated[bool, typer.Option("--greedy", help="The likeliest token each time, instead of drawing.")] = False,
+    limit: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Tokens of a completion at most.")] = None,
+    seed: Annotated[str, typer.Option(metavar="N", help="Of what is drawn.")] = "0",
+    best: Best = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Have the model of a run on text answer prompts."""
+    with plain_errors("equipoise generate", debug):
+        from equipoise.programs.settings import at_least_one, convert
+
+        count, start = at_least_one(samples, "--samples"), convert(seed, int, "--seed")
+        most = None if limit is None else at_least_one(limit, "--max-tokens")
+        from equipoise import api
+
+        found = api.generate(
+            directory, prompt, samples=count, greedy=greedy, seed=start, limit=most, best=best, **vouched(trust)
+        )
+    for one in found:
+        print(f"{one.prompt}{one.text}" if one.ended else f"{one.prompt}{one.text}...")
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise export runs/NAME model
+  equipoise train sort --algorithm rloo --model model    begin with it""",
+)
+def export(
+    directory: Directory,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A new directory for config.json and model.safetensors.")],
+    best: Best = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Save the model of a run on text, as transformers loads it."""
+    with plain_errors("equipoise export", debug):
+        from equipoise import api
+
+        print(api.export(directory, to, best=best, **vouched(trust)))
