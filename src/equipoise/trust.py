@@ -31,9 +31,10 @@ from typing import Any
 
 OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
-    r"|equipoise\.chaos\.ruling:\w+|equipoise\.rewards\.(own|reasoning):\w+"
+    r"|equipoise\.chaos\.ruling:\w+"
 )
 FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+")  # ids of packages, which name no module of their own
+REWARDS = re.compile(r"equipoise\.rewards\.(own|reasoning):\w+")  # of ours
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 KEY_BYTES = 32
@@ -87,7 +88,7 @@ def of_text(task: Any, rewards: Sequence[Any]) -> Names:
     """The code that the name of a task and those of reward functions name."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
-    return [*names, *(("reward", str(name)) for name in rewards if _outside(name))]
+    return [*names, *(("reward", str(name)) for name in rewards if not REWARDS.fullmatch(str(name)))]
 
 
 def _outside(name: Any) -> bool:

@@ -35,7 +35,7 @@ GRPOS: dict[str, GRPO] = {
     "unclipped": GRPO(epsilon=0.0),
     "k1": GRPO(**KL, kl="k1"),
     "k2": GRPO(**KL, kl="k2", loss_type="grpo"),
-    "k3": GRPO(**KL, kl="k3", loss_type="dr_grpo"),
+    "k3": GRPO(**KL, kl="k3", loss_type="dr_grpo", max_completion=256),
     "k3, times the ratio": GRPO(**KL, kl_ratio=True),
     "k3 in the reward": GRPO(**KL, kl="k3", kl_in="reward"),
     "entropy": GRPO(entropy=0.2, loss_type="grpo"),
@@ -46,7 +46,7 @@ GRPOS: dict[str, GRPO] = {
     "warm": GRPO(temperature=1.7, entropy=0.1, **KL),
     "skip": GRPO(equal_groups="skip", **KL),
     "skip, grpo": GRPO(equal_groups="skip", loss_type="grpo"),
-    "skip, dr_grpo": GRPO(equal_groups="skip", loss_type="dr_grpo"),
+    "skip, dr_grpo": GRPO(equal_groups="skip", loss_type="dr_grpo", max_completion=256),
 }
 RLOOS: dict[str, RLOO] = {
     "rloo": RLOO(**KL),

@@ -111,6 +111,12 @@ def test_shuffled_parts_are_of_whole_groups() -> None:
     assert set.union(*(seen(part.data) for part in parts)) == seen(batch.data)
 
 
+def test_where_groups_are_fewer_than_parts_the_others_have_no_weight() -> None:
+    parts = list(shuffled(of(packed([(2, [3, 1])])), 2, torch.Generator().manual_seed(0)))
+    assert len(parts) == 2 and parts[0].data.chosen.any()
+    assert not parts[1].data.chosen.any() and not parts[1].targets["again"].any()
+
+
 def test_a_piece_of_a_group_has_its_prompt() -> None:
     cut = take(of(packed(GROUPS)), [torch.tensor([2]), torch.tensor([8, 9])]).data
     assert cut.token.tolist() == [100, 101, 3000, 3001, 3002, 3003, 400, 401, 402, *range(9000, 9004), *range(10000, 10004)]

@@ -58,6 +58,19 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) ->
     assert whole["params_sha256"] == alone["params_sha256"]
 
 
+def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "some.jsonl"
+    file.write_text("".join(f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")))
+    options: dict[str, Any] = SMALL | {"steps": 64, "on": "serial", "reward": "equipoise.rewards.own:answered"}
+    model = trained(tmp_path / "first", steps=64, on="serial") and api.export(tmp_path / "first", tmp_path / "model")
+    finished(api.train(str(file), out=tmp_path / "run", model=str(model), **options))
+    file.write_text(file.read_text().replace("012", "021"))
+    with pytest.raises(ValueError, match="source.task: expected the prompts that the run began with"):
+        api.resume(tmp_path / "run", on="serial", steps=128)
+    with pytest.raises(ValueError, match="on: expected serial or process with a task"):
+        api.resume(tmp_path / "first", on="ray", steps=128)
+
+
 @pytest.mark.thorough
 def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     run, killed = api.train("sort", out=tmp_path / "run", on="process", actors=2, **SMALL | {"steps": 8 * STEPS}), list[int]()
@@ -169,6 +182,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"reward": "no_such:function"}, "no module 'no_such' is found"),
     ({"reward": "function"}, "expected module:function"),
     ({"model": "llama:hidden_sise=48"}, "hidden_size"),
+    ({"settings": ["algorithm.minibatches=16"]}, "algorithm.minibatches: expected at most 8, the groups"),
     ({"settings": ["algorithm.epsilon=0"], "max_lag": 4}, "algorithm.epsilon: expected a clip with max_lag=4"),
 ]
 

@@ -11,18 +11,23 @@ from equipoise.actors.engine.engine import Engine
 from equipoise.actors.generator import Judge, Prompts
 from equipoise.types import Tick
 
-FULL = 1.0  # the reward of an answer that nothing is wrong with
-TELL = 3  # prompts and answers that are kept to be shown
-
 
 class Examiner:
     """Has each of some prompts answered once. It offers what an ``Evaluator`` of envs does, as far as a run reads it."""
 
     def __init__(
-        self, engine: Engine, prompts: Prompts, numbers: Sequence[int], judge: Judge, *, policy: str, limit: int
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        numbers: Sequence[int],
+        judge: Judge,
+        *,
+        policy: str,
+        limit: int,
+        full: float = 1.0,
     ) -> None:
-        """``numbers``: of the prompts; ``limit``: tokens of an answer at most."""
-        self._engine, self._judge, self._policy = engine, judge, policy
+        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward of one that is right."""
+        self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0
         self.rewards: dict[int, float] = {}  # by the prompt's number; none where the reward failed
         self.lengths: list[int] = []
@@ -37,7 +42,7 @@ class Examiner:
     def info(self) -> dict[str, float | None]:
         """pass@1: the share of answers with the full reward; completions/mean_length in tokens."""
         rewards = np.array(list(self.rewards.values()))
-        share = float(np.mean(rewards >= FULL)) if len(rewards) else None
+        share = float(np.mean(rewards >= self._full)) if len(rewards) else None
         return {"pass@1": share, "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None}
 
     @property

@@ -94,7 +94,9 @@ class PolicyText(TextLearns):
         Literal["dapo", "dr_grpo", "grpo"],
         Help("Mean over the step's tokens; sum over samples of the longest length; mean over samples of the mean in each."),
     ] = "dapo"
-    max_completion: Annotated[Count, Help("Tokens of a completion at most."), Read("loss_type", "dr_grpo")] = 256
+    max_completion: Annotated[
+        Whole, Help("The longest length of dr_grpo. 0: what a completion may have."), Read("loss_type", "dr_grpo")
+    ] = 0
     anchor: Annotated[
         Literal["engine", "recomputed"],
         Help("Denominator of the ratio: the policy that drew the token, or the learner's at the start of the step."),
@@ -177,7 +179,7 @@ class PolicyText(TextLearns):
         if self.loss_type == "dapo":
             return kept.to(data.logp.dtype), kept.to(data.logp.dtype)
         if self.loss_type == "dr_grpo":
-            return kept.to(data.logp.dtype), first.to(data.logp.dtype) * self.max_completion
+            return kept.to(data.logp.dtype), first.to(data.logp.dtype) * (self.max_completion or data.longest)
         return mean_weight(data, kept), first.to(data.logp.dtype)
 
     def corrections(self, log_ratio: Tensor, data: Packed) -> Tensor:

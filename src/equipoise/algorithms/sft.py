@@ -9,6 +9,7 @@ Deviations: none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -23,6 +24,7 @@ from equipoise.types import Batch, LossOutput, NonNegative
 @dataclass(frozen=True, kw_only=True)
 class SFT(TextLearns):
     reads_rewards: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, Any]] = {"placement.envs_per_actor": 1}  # a completion is learned from once, not in a group
 
     entropy: Annotated[NonNegative, Help("Weight of the entropy of each token's distribution.")] = 0.0
 

@@ -59,6 +59,10 @@ def evaluate(
     if isinstance(program.source, TaskSource):
         if video:
             raise ValueError(f"{directory}: video: expected a policy that acts in an env, got one that writes text")
+        if not deterministic:
+            raise ValueError(
+                f"{directory}: expected greedy answers of a policy that writes text; 'equipoise generate' draws some"
+            )
         return _examined(directory, episodes=episodes, best=best, trust=trust, tell=tell)
     loaded = read_policies(directory, best=best, trust=trust)
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
@@ -103,6 +107,8 @@ def _examined(
             tell(evaluating(exam))
     finally:
         exam.close()
+    if not exam.returns[name]:
+        raise ValueError(f"{directory}: expected judged answers, got none: the reward failed for each of them")
     meta = read_meta(weights_of(directory, best=best))
     return result(exam, learns=[name], env_steps=int(meta["env_steps"]), version=int(meta["version"]))
 

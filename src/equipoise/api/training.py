@@ -30,10 +30,11 @@ from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import step_of
 from equipoise.run import choice
 from equipoise.run.choices import settled, usual
+from equipoise.run.governing import check_on
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
 from equipoise.runtime import blueprint
-from equipoise.types import On, Placement, Program, TaskSource
+from equipoise.types import On, Placement, Program
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -108,8 +109,7 @@ def train(
         made = alter(made, schedule_steps=checkpoint.read_meta(weights).get("schedule_steps"))
     made, chosen = settled(made, on=on, asked=asked, tell=tell)
     local = None if out is None or url is not None else Path(out)
-    if on == "ray" and isinstance(made.source, TaskSource):
-        raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
+    check_on(made, on)
     if on == "ray":  # to connect takes 20 s: what needs no cluster is found before
         if local is not None and not or_resume:
             paths.check_vacant(local)
@@ -223,6 +223,7 @@ def _resumed(
     if at >= made.schedule.steps and summary is not None:  # without one it was killed between its last step and its last word
         raise NothingToDo(f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on")
     where = on or run.run["on"]
+    check_on(made, where)
     again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
     asked = asked_for(given, settings)
     made, chosen = settled(alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=(*asked, *again), tell=tell)

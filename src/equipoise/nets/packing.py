@@ -57,7 +57,7 @@ def pack(data: Trajectory) -> Packed:
         logp=laid(behaviour["logp"]),
         version=laid(behaviour["version"], -1),
         reward=laid(last),
-        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"],
+        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"], longest=most,
     )  # fmt: skip
 
 
@@ -91,15 +91,22 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
         "sample": new[made["sample"]],
         "group": torch.repeat_interleave(torch.arange(len(pieces), device=token.device), counts),
     }
-    return replace(batch, data=Packed(**made), targets=tree.map(lambda x: x[token], batch.targets))
+    return replace(batch, data=Packed(**made, longest=data.longest), targets=tree.map(lambda x: x[token], batch.targets))
 
 
 def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of whole groups."""
+    """``count`` random, disjoint parts of whole groups. Where groups were lost there may be fewer than parts: then some parts
+    are of no weight, so that all learners take as many steps.
+    """
     groups = int(batch.data.group[-1]) + 1
     order = torch.randperm(groups, generator=rng, device=rng.device)
     for part in order.tensor_split(count):
-        yield take(batch, [(batch.data.group == group).nonzero().squeeze(-1) for group in part.tolist()])
+        if len(part):
+            yield take(batch, [(batch.data.group == group).nonzero().squeeze(-1) for group in part.tolist()])
+        else:
+            one = take(batch, [(batch.data.group == 0).nonzero().squeeze(-1)])
+            none = replace(one.data, chosen=torch.zeros_like(one.data.chosen))
+            yield replace(one, data=none, targets=tree.map(torch.zeros_like, one.targets))
 
 
 def under_budget(batch: Batch, tokens: int) -> list[Batch]:

@@ -61,6 +61,12 @@ def _text_problems(program: Program, policy: Policy) -> list[str]:
             f"placement.envs_per_actor: expected the {size} samples of a group (algorithm.num_generations), got "
             f"{place.envs_per_actor}"
         )
+    groups = policy.batch // place.envs_per_actor // place.learners
+    if policy.algorithm.minibatches > groups:
+        problems.append(
+            f"algorithm.minibatches: expected at most {groups}, the groups of a learner's batch, which stay whole, got "
+            f"{policy.algorithm.minibatches}"
+        )
     if policy.unroll != 1:
         problems.append(f"policy.unroll: expected 1, since a row is a whole sample, got {policy.unroll}")
     if len(program.policies) > 1:

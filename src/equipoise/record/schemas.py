@@ -17,6 +17,7 @@ STATUSES = ("completed", "solved", "alarmed", "interrupted", "failed")
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
     "on": Text(among=("serial", "process", "ray")), "tensorboard": Flag(), "wandb?": Maybe(Each(Anything())),
     "signature?": Maybe(Text(64)), "resumed?": Items(Anything()), "dataset?": {"sha256": Text(64), "*": Anything()},
+    "task?": {"sha256": Text(64)},
     "choices?": Each({"why": Text(2_000), "*": Anything()}), "*": Anything(),
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ from equipoise.workers import texts
 
 STREAMS = 100  # envs of an evaluation, at most
 CONFIRM_EPISODES = 100
+EVERY_PROMPT = 1 << 30  # more than any task holds out
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
 ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # of the run's steps, at most, between two evaluations
@@ -43,13 +44,14 @@ Exam = Evaluator | Examiner
 
 def examiner(program: Program, nets: Mapping[str, Any], *, episodes: int) -> Examiner:
     """Held-out prompts of the program's task, answered greedily; those that are learned from where none is held out."""
-    text = texts.read(program.source, program.schedule.seed)
+    source: Any = program.source
+    text = texts.read(source, program.schedule.seed)
     prompts = text.held_out if len(text.held_out) else text.train
     numbers = spread(episodes, len(prompts)).tolist()
     (name, policy), *_ = learning(program).items()
     engine = texts.engine(program, text, policy.algorithm, nets[name], greedy=True, rows=min(len(numbers), STREAMS))
     judge = texts.judge(program, text, prompts, None)
-    return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion)
+    return Examiner(engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=texts.full(program))
 
 
 def fixed_policies(blue: Blueprint) -> dict[str, Any]:
@@ -188,7 +190,8 @@ class EvaluationSchedule:
         self._taken += 1
         if isinstance(self._blue.program.source, TaskSource):
             nets = {name: policy.net for name, policy in self._policies.items()}
-            self._current = examiner(self._blue.program, nets, episodes=episodes)
+            every = EVERY_PROMPT if self._confirming else episodes  # greedy answers do not change: others are asked for
+            self._current = examiner(self._blue.program, nets, episodes=every)
             return
         seed = derive_seed(self._blue.program.schedule.seed, f"evaluation {self._taken}")
         self._current = evaluator(

@@ -14,15 +14,17 @@ from equipoise.run.attempt import Attempt
 from equipoise.run.reporter import Reporter
 from equipoise.run.starting import Runtime
 from equipoise.runtime.blueprint import Blueprint
-from equipoise.types import On, Program
+from equipoise.types import On, Program, TaskSource
 from equipoise.workers.kind import Kind, crew
 
 LOOK_S = 2.0  # between two looks at what the learners waited
 FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
-def check_balance(program: Program, on: On) -> None:
-    """Refuse a governor where there is nothing that it could balance."""
+def check_on(program: Program, on: On) -> None:
+    """Refuse what cannot run there: a task over a cluster, a governor where there is nothing that it could balance."""
+    if on == "ray" and isinstance(program.source, TaskSource):
+        raise ValueError("on: expected serial or process with a task, whose generators write where the queue is, got ray")
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError("balance: expected off with on=serial, where actors and learner take turns anyway, got auto")
 

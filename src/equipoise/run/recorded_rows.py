@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.types import Program, learning
+from equipoise.runtime.blueprint import Blueprint
+from equipoise.types import Program, TextSpec, learning
 
 
-def described(dataset: Dataset | None) -> dict[str, Any]:
-    """What ``run.json`` says of the data set; {} without one."""
+def described(blue: Blueprint) -> dict[str, Any]:
+    """What ``run.json`` says of the data set, or of the task; {} without either."""
+    dataset, env = blue.dataset, blue.spec.env
+    if isinstance(env, TextSpec):
+        return {"task": {"sha256": env.sha256}}
     if dataset is None:
         return {}
     facts = {"path": str(dataset.path), "episodes": dataset.episodes, "steps": dataset.steps, "sha256": dataset.sha256()}
@@ -45,8 +49,14 @@ def _id(target: str) -> str:
     return target.rpartition(":")[2]
 
 
-def check_same(run: Mapping[str, Any], dataset: Dataset | None) -> None:
-    """ValueError where a run would go on with other rows: a checkpoint counts on those that it was saved with."""
+def check_same(run: Mapping[str, Any], blue: Blueprint) -> None:
+    """ValueError where a run would go on with other rows, or prompts: a checkpoint counts on those that it was saved with."""
+    dataset, env = blue.dataset, blue.spec.env
+    if isinstance(env, TextSpec) and env.sha256 != (began := run["task"]["sha256"]):
+        raise ValueError(
+            f"source.task: expected the prompts that the run began with (sha256 {began[:12]}...), got others "
+            f"({env.sha256[:12]}...)"
+        )
     if dataset is not None and (got := dataset.sha256()) != (wanted := run["dataset"]["sha256"]):
         raise ValueError(
             f"{dataset.name}: expected the rows that the run began with (sha256 {wanted[:12]}...), got others "

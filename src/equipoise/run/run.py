@@ -28,7 +28,7 @@ from equipoise.run import choice, recorded_rows
 from equipoise.run.attempt import Attempt
 from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
-from equipoise.run.governing import Governing, check_balance
+from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, promise, schedules_over
@@ -73,7 +73,7 @@ class Run:
         ``mirror``: a URL that the run is copied to. ``notes``: sentences that its first report tells.
         """
         check(program := usual(program))
-        check_balance(program, on)
+        check_on(program, on)
         self._processes = on != "serial"  # of their own for the workers
         self._nodes, place = nodes, program.placement
         self._warnings = [*notes, *emulated(place.precision, place.acting_precision, place.device)]
@@ -94,11 +94,11 @@ class Run:
             forward = choice.forwards(blue)
             self._files = RunDirectory.create(
                 out, program, on=on, notes=blue.notes, tensorboard=tensorboard, wandb=wandb, spec=playable.to_json(blue),
-                extra=recorded_rows.described(blue.dataset) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
+                extra=recorded_rows.described(blue) | self._extra(blue, chosen, forward, mirror), mirror=mirror,
             )  # fmt: skip
         else:
             assert self._source is not None
-            recorded_rows.check_same(resume.run, blue.dataset)
+            recorded_rows.check_same(resume.run, blue)
             self.changes = differences(resume.program, program)
             forward = choice.forwards(blue, known := choice.kept(resume.run.get(choice.KEY, {}), self.changes))
             resume.go_on(

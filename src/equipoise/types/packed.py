@@ -43,6 +43,7 @@ class Packed:
     group: Array  # [M] int64, 0..G-1, ascending
     stop: Array  # [M] int64, a Stop
     task: Array  # [M] int64, the number of its prompt in the task
+    longest: int = 0  # tokens that a sample may have
 
 
 PACKED_TOKENS = ("token", "position", "sample", "chosen", "logp", "version", "reward")  # [N]
@@ -58,6 +59,7 @@ class TextSpec:
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # tokens of a prompt at most
     completion: int  # tokens of a sample at most
+    sha256: str = ""  # of the prompts, so that a run goes on with those that it began with
     notes: tuple[str, ...] = ()
     settings: str = ""
     # What it has in common with an env: one agent, whose samples begin anew after a resume and are the same.

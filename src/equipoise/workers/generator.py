@@ -53,6 +53,13 @@ class GeneratorKind(SamplingKind):
             site.load(worker)
         return worker
 
+    def progress(self, blue: Blueprint, shared: Shared, index: int) -> int:
+        """The groups that it has handed in: those that are begun may all be lost again."""
+        return shared.actors[index].ticks
+
+    def stride(self, blue: Blueprint) -> int:
+        return 1
+
     def listens(self, worker: Generator) -> tuple[int, ...]:
         return worker.fds()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -21,7 +23,7 @@ from equipoise.rewards.functions import Samples, functions, load, spoken
 from equipoise.rewards.scorer_pool import ProcessScorer
 from equipoise.rewards.scoring import HereScorer, Scorer
 from equipoise.seeds import derive_seed
-from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer
+from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer, learning
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")  # files of a model that has one
 COMPLETION = 256  # tokens, where nobody says how many
@@ -62,9 +64,17 @@ class Text:
         return lambda group: int(shuffled(group // len(self.train))[group % len(self.train)])
 
 
-@lru_cache(4)
 def read(source: TaskSource, seed: int) -> Text:
-    """Read a task and the facts about its model; ValueError where they do not go together."""
+    """Read a task and the facts about its model; ValueError where they do not go together.
+
+    What was read is kept, unless its file has changed since.
+    """
+    file = Path(source.task)
+    return _read(source, seed, file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+@lru_cache(4)
+def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed)
     model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
     if model.directory is not None and any((model.directory / name).exists() for name in TOKENIZERS):
@@ -84,11 +94,9 @@ def read(source: TaskSource, seed: int) -> Text:
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     for one in functions(source.reward, source.reward_weights) if source.reward else ():
         load(one.name)  # refused now, before there is a directory
-    if not (source.reward or task.reward):
-        raise ValueError(f"reward: expected module:function[,...], since {source.task} has none of its own, got none")
     spec = TextSpec(
         model=asdict(model.config), weights=str(model.directory or ""), eos=tuple(tokenizer.eos), prompt=longest,
-        completion=completion, notes=tuple(notes),
+        completion=completion, notes=tuple(notes), sha256=_digest(train, held_out),
     )  # fmt: skip
     return Text(task, tokenizer, spec, model.config, train, held_out)
 
@@ -97,8 +105,23 @@ def spec_of(program: Program) -> RunSpec:
     """Read the task of a program."""
     phases.say(f"reading the task {program.name}")
     source: Any = program.source
-    spec = read(source, program.schedule.seed).spec
-    return RunSpec(env=spec, policies=dict.fromkeys(program.policies, spec))
+    text = read(source, program.schedule.seed)
+    reads = all(policy.algorithm.reads_rewards for policy in learning(program).values())
+    if not (source.reward or text.task.reward) and (reads or program.evaluation.episodes):
+        less = "" if reads else ", or --evaluate-episodes 0"
+        raise ValueError(f"reward: expected module:function[,...]{less}, since {source.task} has none of its own, got none")
+    if not reads:
+        reciter(program, text)  # refused now, before there is a directory
+    return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
+
+
+def _digest(*prompts: Prompts) -> str:
+    """The hash of prompts, as tokens and in their order, and of what their rewards are told."""
+    said = []
+    for one in prompts:
+        for tokens, example in zip(one.tokens, one.examples, strict=True):
+            said.append([tokens, example.completion, dict(example.columns)])
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _tokens(examples: Sequence[Example], tokenizer: Tokenizer, room: int) -> tuple[Prompts, int]:
@@ -131,15 +154,20 @@ def engine(
 
 
 def reciter(program: Program, text: Text) -> Reciter:
-    """An engine that gives the task's own completions; ValueError where a prompt has none."""
+    """An engine that gives the task's own completions; ValueError where a prompt has none, or one that is too long."""
+    end, found = text.spec.eos[0], list[list[int]]()
     for number, example in enumerate(text.train.examples):
+        where = f"source.task={text.task.name}, prompt {number}"
         if not example.completion:
+            raise ValueError(f"{where}: expected a completion to imitate (a column of that name), got none")
+        found.append([*text.tokenizer.encode(example.completion), end])
+        if len(found[-1]) > text.spec.completion:
             raise ValueError(
-                f"source.task={text.task.name}, prompt {number}: expected a completion to imitate (a column of that name), "
-                "got none"
+                f"{where}: expected a completion of at most {text.spec.completion} tokens, the end included, got "
+                f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
             )
-    order, end = text.order(program.schedule.seed), text.spec.eos[0]
-    return Reciter(lambda group: [*text.tokenizer.encode(text.train.examples[order(group)].completion), end])
+    order = text.order(program.schedule.seed)
+    return Reciter(lambda group: found[order(group)])
 
 
 class Unjudged:
@@ -188,6 +216,12 @@ class Judge:
 
     def close(self) -> None:
         self._scorer.close()
+
+
+def full(program: Program) -> float:
+    """The reward of an answer that nothing is wrong with: 1 of each function, by its weight."""
+    source: Any = program.source
+    return sum(source.reward_weights) if source.reward_weights else float(source.reward.count(",") + 1)
 
 
 def judge(program: Program, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
