@@ -305,7 +305,7 @@ def test_a_skipped_group_counts_nowhere() -> None:
     others = [m for m, group in enumerate(data.group.tolist()) if group != 1]
     less, _ = text.part(data, {}, others)
     for loss_type in ("dapo", "grpo", "dr_grpo"):
-        skipping = GRPO(equal_groups="skip", loss_type=loss_type, entropy=0.1, **KL)
+        skipping = GRPO(equal_groups="skip", loss_type=loss_type, entropy=0.1, max_completion=9, **KL)
         with_it = text.stepped(skipping, net, reference, data, [range(9)])
         without = text.stepped(replace(skipping, equal_groups="keep"), net, reference, less, [range(7)])
         for one, other in zip(with_it, without, strict=True):
