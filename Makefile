@@ -39,8 +39,8 @@ format: setup ## let ruff mend what it can
 test-slow: setup ## thresholds over several seeds, a million rows of the ruler
 	@$(PYTEST) -m slow --timeout 3600
 
-test-resume: setup ## eighty runs killed at random moments, resumed, compared to the bit (CI runs it, too)
-	@$(PYTEST) $(PARALLEL) -m chaos --timeout 900 tests/runtime/test_resume.py
+test-resume: setup ## runs killed at random moments, resumed, compared to the bit (CI: those in processes, K=process)
+	@$(PYTEST) $(PARALLEL) -m chaos --timeout 900 -k "$(K)" tests/runtime/test_resume.py
 
 test-gpu: setup ## needs a CUDA device; TORCH_INDEX=https://download.pytorch.org/whl/cu130 installs torch for it
 	@$(PYTEST) -m gpu --timeout 600

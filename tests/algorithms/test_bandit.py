@@ -121,8 +121,7 @@ SAMPLED = {
 }
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if i else name for i, name in enumerate(SAMPLED)])
 def test_samples_lead_there(name: str) -> None:
     algorithm, kind = SAMPLED[name]
     _, reference, reward = tables(8, seed=7)

@@ -116,8 +116,7 @@ GROUPS = [
 
 
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
-@pytest.mark.parametrize("small", [2048, 0])  # 0: many batches
-@pytest.mark.parametrize("short", [0, 1000])  # 1000: groups as sequences with a mask
+@pytest.mark.parametrize(("short", "small"), [(0, 2048), (0, 0), (1000, 2048)])  # short 1000: with a mask; small 0: batches
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f["family"])
 @pytest.mark.few(7)
 def test_packed_tokens_have_what_each_text_alone_has(family, groups, small, short, monkeypatch):
