@@ -17,6 +17,7 @@ side's turns and the ratio of ours to the best other. Drawn from softmax at temp
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
 import sys
 import time
@@ -36,7 +37,7 @@ PAGE = 32  # tokens of a page of ``generate_batch``
 
 @dataclass(frozen=True)
 class Case:
-    net: dict[str, int]
+    net: dict[str, Any]
     samples: int
     limit: int
     prompt: int = 16
@@ -85,8 +86,7 @@ def ours(case: Case, net: Decoder) -> Side:
 
 
 def model(case: Case, net: Decoder, **kwargs: Any) -> Any:
-    import transformers
-
+    transformers: Any = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     config = transformers.LlamaConfig(**case.net, max_position_embeddings=2048, tie_word_embeddings=True, **kwargs)
     config.pad_token_id, config.eos_token_id, config.bos_token_id = None, None, None
@@ -97,9 +97,8 @@ def model(case: Case, net: Decoder, **kwargs: Any) -> Any:
 
 
 def settings(case: Case) -> Any:
-    from transformers import GenerationConfig
-
-    return GenerationConfig(
+    transformers: Any = importlib.import_module("transformers")
+    return transformers.GenerationConfig(
         do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=case.limit, use_cache=True,
         eos_token_id=case.eos[0] if case.eos else None, pad_token_id=case.eos[0] if case.eos else 0,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 
 from equipoise.facts import Fact, facts, said
 from equipoise.programs.program import algorithm_class
-from equipoise.types import Algorithm, Learns, Optimizer, Rewards
+from equipoise.types import Learns, Optimizer, Rewards
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end of settings -->)", re.DOTALL)
@@ -49,7 +49,7 @@ def table(cls: type[Any], pattern: str = "*") -> str:
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])
 
 
-def optimizers(cls: type[Algorithm]) -> Iterator[Fact]:
+def optimizers(cls: type[Learns]) -> Iterator[Fact]:
     """The settings of the optimizer that an algorithm has otherwise than its base."""
     base, own = inspect.getmro(cls)[1].default_optimizer, cls.default_optimizer  # type: ignore[attr-defined]
     for name, fact in facts(Optimizer).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def packed(
         token=torch.tensor(token), position=torch.tensor(position), sample=torch.tensor(sample),
         chosen=torch.tensor(chosen_), logp=torch.tensor(logp_, dtype=torch.float64), version=torch.tensor(version_),
         reward=torch.tensor(reward_, dtype=torch.float64),
-        **dict(zip(("prompt", "group", "stop", "task"), torch.tensor(samples).unbind(1), strict=True)),
+        **cast("Any", dict(zip(("prompt", "group", "stop", "task"), torch.tensor(samples).unbind(1), strict=True))),
     )  # fmt: skip
 
 
