@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from equipoise.actors.engine.engine import Engine
 from equipoise.actors.generator import Judge, Prompts
 from equipoise.types import Tick
+
+WAIT_S = 0.01  # for a reward, before a caller has its turn again
 
 
 class Examiner:
@@ -61,6 +64,8 @@ class Examiner:
             if not isinstance(rewards, str):
                 self.rewards[number] = float(rewards[0])
         if not (self._engine.live or self._engine.waiting):
+            if not judged:
+                select.select(self._judge.fds(), [], [], WAIT_S)  # its caller would ask again at once
             return Tick.WORKED if judged else Tick.STARVED
         for sample in self._engine.step():
             self.lengths.append(len(sample.token))

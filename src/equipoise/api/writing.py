@@ -20,6 +20,9 @@ from equipoise.workers.texts import Text
 __all__ = ["Answer", "export", "generate"]
 
 
+TOGETHER = 256  # completions that are written side by side, where there are as many
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A completion of a prompt."""
@@ -62,15 +65,14 @@ def generate(
     program = replace(program, schedule=replace(program.schedule, seed=seed))
     tokens = [text.tokenizer.prompt(one) for one in prompts]
     most = text.spec.completion if limit is None else limit
-    room = texts.room(text, most)
+    room = texts.room(text.config, most)
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
                 f"prompt {prompt!r}: expected 1 to {room:,} tokens, beside {most:,} of a completion, got {len(one):,}"
             )
-    engine = texts.engine(
-        program, text, policy.algorithm, net, greedy=greedy, rows=samples, length=max(map(len, tokens)) + most
-    )
+    rows = max(samples, min(samples * len(prompts), TOGETHER))
+    engine = texts.engine(program, text, policy.algorithm, net, greedy=greedy, rows=rows, length=max(map(len, tokens)) + most)
     for group, one in enumerate(tokens):
         engine.submit(group, one, samples, limit=most)
     found: dict[tuple[int, int], Answer] = {}

@@ -124,7 +124,7 @@ def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Ex
     """A seeded ``share`` of the examples, and the others; both in the order of ``examples``."""
     order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(examples))
     first = round(share * len(examples))
-    return tuple([examples[i] for i in sorted(part)] for part in (order[:first], order[first:]))  # type: ignore[return-value]
+    return [examples[i] for i in sorted(order[:first])], [examples[i] for i in sorted(order[first:])]
 
 
 def _sort() -> list[tuple[str, str]]:

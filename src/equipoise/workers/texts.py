@@ -17,7 +17,7 @@ from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.language import models, tasks
-from equipoise.language.tokenizers import HubTokenizer, check_fits
+from equipoise.language.tokenizers import CONFIG, TOKENIZER, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.rewards.functions import Samples, functions, load, spoken
 from equipoise.rewards.scorer_pool import ProcessScorer
@@ -25,7 +25,6 @@ from equipoise.rewards.scoring import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.types import Example, Learns, Program, RunSpec, Stop, Task, TaskSource, TextSpec, Tokenizer, learning
 
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")  # files of a model that has one
 COMPLETION = 256  # tokens, where nobody says how many
 
 
@@ -77,20 +76,20 @@ def read(source: TaskSource, seed: int) -> Text:
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed)
     model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
-    if model.directory is not None and any((model.directory / name).exists() for name in TOKENIZERS):
+    if model.directory is not None and any((model.directory / name).exists() for name in (TOKENIZER, CONFIG)):
         tokenizer = HubTokenizer(model.directory)
     if tokenizer is None:
         raise ValueError(f"source.model: expected one with a tokenizer, since {source.task} has none, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     completion = source.completion_tokens or task.completion or COMPLETION
-    room = min(source.prompt_tokens, model.config.max_position_embeddings - completion)
-    train, left_out = _tokens(task.train, tokenizer, room)
-    held_out, also = _tokens(task.held_out, tokenizer, room)
+    most = min(source.prompt_tokens, room(model.config, completion))
+    train, left_out = _tokens(task.train, tokenizer, most)
+    held_out, also = _tokens(task.held_out, tokenizer, most)
     if not len(train):
         raise ValueError(
-            f"source.task={source.task}: expected prompts of at most {room} tokens, got none among {len(task.train)}"
+            f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}"
         )
-    notes = [f"{left_out + also} prompts of over {room} tokens are left out"] if left_out + also else []
+    notes = [f"{left_out + also} prompts of over {most} tokens are left out"] if left_out + also else []
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     for one in functions(source.reward, source.reward_weights) if source.reward else ():
         load(one.name)  # refused now, before there is a directory
@@ -131,9 +130,9 @@ def _tokens(examples: Sequence[Example], tokenizer: Tokenizer, room: int) -> tup
     return Prompts([one for one, _ in kept], [tokens for _, tokens in kept]), len(made) - len(kept)
 
 
-def room(text: Text, completion: int) -> int:
+def room(config: DecoderConfig, completion: int) -> int:
     """Tokens that a prompt may have beside a completion of so many."""
-    return int(text.config.max_position_embeddings) - completion
+    return config.max_position_embeddings - completion
 
 
 def engine(

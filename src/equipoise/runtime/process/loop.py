@@ -139,10 +139,10 @@ class Spin:
 
 def loop(
     duty: Duty, worker: Worker, meter: Meter, saver: Saver, *, spin: Spin | None = None,
-    patience: Callable[[], float | None] = lambda: None, listens: Sequence[int] = (),
+    patience: Callable[[], float | None] = lambda: None, listens: Callable[[], Sequence[int]] = tuple,
 ) -> None:  # fmt: skip
     """Tick until the stop word or the end of the driver. ``patience``: how long the next tick may be put off, in seconds;
-    ``listens``: descriptors that wake the worker as its doorbell does.
+    ``listens``: which descriptors wake the worker as its doorbell does, at the moment.
     """
     stop, ready, wanted_by, recheck_s = duty.board.stop, worker.ready, saver.wanted, RECHECK_S
     look_at = time.perf_counter() + LIFELINE_S
@@ -167,7 +167,7 @@ def loop(
                 meter.waits(True)
                 wait_s = patience()
                 slept_at = time.perf_counter()
-                if duty.lifeline.fd in duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd, *listens):
+                if duty.lifeline.fd in duty.bell.wait(recheck_s if wait_s is None else wait_s, duty.lifeline.fd, *listens()):
                     return
                 slept_s = time.perf_counter() - slept_at
                 recheck_s = min(2 * recheck_s, LONGEST_RECHECK_S) if slept_s > recheck_s else RECHECK_S

@@ -74,7 +74,9 @@ def _work(job: Assignment) -> None:
         while_compiling(partial(compiling, COMPILE_S, "compiling"), partial(compiling, 0.0, ""))
     saver = Saver(worker, job.member, Path(job.directory), job.board.cut, send, saved=job.saved)
     spin = Spin(job.spins) if job.spins else None
-    loop(job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker), listens=kind.listens(worker))
+    loop(
+        job, worker, meter, saver, spin=spin, patience=partial(kind.patience, worker), listens=partial(kind.listens, worker)
+    )  # fmt: skip
     worker.close()
 
 
