@@ -6,7 +6,8 @@
 A case has limits at which a run is slow, or wastes actors and lag. It is run with ``--balance auto`` for two minutes: steps/s
 are those of the second minute, in which changes are counted as well. The grid is of the same run with other numbers of actors
 and bounds on lag, for some seconds each. In "slower" a step begins to take four times as long after
-45 s; the grid is of the slow env.
+45 s; the grid is of the slow env. In "taken" every second actor is
+killed 45 s after it began, and the run has to replace it.
 
 ``--returns``: so many seeds of CartPole by IMPALA with ``--balance auto`` and without, and their last evaluations.
 """
@@ -37,6 +38,16 @@ CASES = {  # the run, most actors, the largest lag
     "slow learner": (
         f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set algorithm.learn_us=800", 16, 8
     ),
+    "straggler": (
+        f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set env.behind=20", 8, 8
+    ),
+    "both slow": (
+        f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.01 --set algorithm.learn_us=200", 16, 8
+    ),
+    "a core each": (f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.work_s=0.001", 16, 8),
+    "small blocks": ("CartPole-v1 --algorithm appo --envs-per-actor 1 --unroll 8 --batch 16", 16, 8),
+    "pendulum": ("Pendulum-v1 --algorithm ppo --envs-per-actor 8 --unroll 32 --batch 64", 12, 4),
+    "taken": (f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.01", 16, 4),
     "slower": (
         f"{PLANTED} --envs-per-actor 2 --unroll 8 --batch 16 --set env.sleep_s=0.005 --set algorithm.learn_us=400", 16, 8
     ),
@@ -73,9 +84,9 @@ def grid(options: str, actors: int, lag: int) -> dict[tuple[int, int], float]:
 
 def judged(case: str) -> list[str]:
     options, actors, lag = CASES[case]
-    later = " --set env.later=45" if case == "slower" else ""
+    later = {"slower": " --set env.later=45", "taken": " --set env.taken=45"}.get(case, "")
     governed, summary, steps = rate(f"{options}{later} --actors {actors} --max-lag {lag} --balance auto", SECONDS, SECONDS)
-    if later:
+    if case == "slower":
         options = options.replace("env.sleep_s=0.005", "env.sleep_s=0.02")
     came = [one for one in steps if one["wall_s"] > SECONDS]
     print(case, f"{governed:,.0f}", summary["governor"], f"{len(steps)} steps, {len(came)} of them late", flush=True)

@@ -1,24 +1,27 @@
 """What ``equipoise whatif`` predicts of a change, beside a run with that change.
 
-    .venv/bin/python benchmarks/whatif.py [--real] [--seeds 1-30] [--seconds 8] [--json FILE] [--page FILE]
+    .venv/bin/python benchmarks/whatif.py [--real] [--seeds 1-30] [--ray 41-50] [--seconds 8] [--json FILE] [--page FILE]
 
 A pair is a run as it is, the same with a change, and the run as it is again: what was predicted from the first one's directory
 is compared with the second one's steps/s and mean lag. Where the first and the third differ by over 5 % the machine was not
 the same, and the pair is made again, at most ``TRIES`` times; the one whose runs differ least counts. The set-ups are those of
-``bottlenecks.py`` by seed, with a change drawn at random; with ``--real`` also six of CartPole, Pong and HalfCheetah.
+``bottlenecks.py`` by seed, with a change drawn at random; with ``--real`` also six of CartPole, Pong and HalfCheetah. Those of
+``--ray`` run with all actors on three nodes of a Ray cluster, which are raylets of this machine, and of these seeds only the
+set-ups whose costs are sleeps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,9 @@ from matrix import OURS
 import equipoise as eq
 
 HERE = Path(__file__).resolve().parent
+PATHS = f"{HERE}:{HERE.parent / 'src'}"
 STEADY, TRIES = 0.05, 2
+CORES = 16  # that each node says that it has
 TRUST = ("outside.planted",)
 
 
@@ -40,6 +45,7 @@ class Pair:
     change: dict[str, int]
     rate: float  # steps/s, roughly
     pinned: bool = False  # to one core
+    on: tuple[str, ...] = ("--on", "process")
 
 
 PONG = "ALE/Pong-v5 --set env.repeat_action_probability=0 --precision fp32 --threads 1"
@@ -85,6 +91,12 @@ def planted(seed: int) -> Pair:
     )
 
 
+def on_ray(seeds: range, words: Sequence[str]) -> list[Pair]:
+    """Those of these seeds whose costs are sleeps. ``words``: where the cluster is."""
+    pairs = [planted(seed) for seed in seeds]
+    return [replace(one, name=f"{one.name}, Ray", on=tuple(words)) for one in pairs if not one.pinned]
+
+
 def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[float, float]:
     """One run -> its steps/s and its mean lag."""
     words = shlex.split(pair.options)
@@ -92,8 +104,8 @@ def run(pair: Pair, change: dict[str, int], out: Path, seconds: float) -> tuple[
         words[words.index(f"--{name.replace('_', '-')}") + 1] = str(value)
     begin = [*(["taskset", "-c", "0"] if pair.pinned else []), str(OURS), "train"]
     words = [*begin, *words, "--steps", str(max(int(pair.rate * seconds), 2000)), "--no-recipe", "--quiet", "--no-tensorboard"]
-    words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", "--on", "process", "--out", str(out)]
-    ran(words, out.parent / "log", limit_s=20 * seconds + 60, PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}")
+    words += ["--evaluate-episodes", "0", "--checkpoint-every", "0", *pair.on, "--out", str(out)]
+    ran(words, out.parent / "log", limit_s=20 * seconds + 60, PYTHONPATH=PATHS)
     return recorded(out)[1], json.loads((out / "summary.json").read_text(encoding="utf-8"))["lag"]["mean"]
 
 
@@ -146,15 +158,33 @@ def page(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="1-30", metavar="A-B")
+    parser.add_argument("--seeds", default="1-30", metavar="A-B", help="or none")
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--ray", metavar="A-B")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
-    first, _, last = a.seeds.partition("-")
-    pairs = [*(REAL if a.real else ()), *map(planted, range(int(first), int(last or first) + 1))]
+    pairs = [*(REAL if a.real else ()), *map(planted, seeds(a.seeds))]
     print(host(), flush=True)
+    if a.ray:
+        from ray_machines import machines
+
+        os.environ["PYTHONPATH"] = PATHS
+        with machines(CORES) as cluster:
+            return told([*pairs, *on_ray(seeds(a.ray), cluster.words)], a)
+    return told(pairs, a)
+
+
+def seeds(text: str) -> range:
+    """A-B, or A; "none" is none."""
+    if text == "none":
+        return range(0)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def told(pairs: Sequence[Pair], a: argparse.Namespace) -> int:
 
     def made() -> Iterator[dict[str, Any]]:
         for pair in pairs:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +21,30 @@ from equipoise.types import LossOutput
 class Slow(CartPoleVectorEnv):
     """CartPole whose step sleeps and computes for so many seconds; that of actor 0 sleeps ``behind`` times as long.
 
-    ``later`` seconds after it was made a step begins to sleep four times as long; 0: never.
+    ``later`` seconds after it was made a step begins to sleep four times as long; 0: never. ``taken`` seconds after it was made
+    the process of every second actor is killed; 0: never.
     """
 
     def __init__(
-        self, num_envs: int = 1, sleep_s: float = 0.0, work_s: float = 0.0, behind: float = 1.0, later: float = 0.0
+        self,
+        num_envs: int = 1,
+        sleep_s: float = 0.0,
+        work_s: float = 0.0,
+        behind: float = 1.0,
+        later: float = 0.0,
+        taken: float = 0.0,
     ) -> None:
         super().__init__(num_envs, max_episode_steps=500)
         self._sleep_s = sleep_s * (behind if getproctitle().endswith("actor 0") else 1.0)
         self._work_s = work_s
         self._slower_at = time.monotonic() + later if later else float("inf")
+        odd = re.search(r"actor \d*[13579]$", getproctitle())
+        self._killed_at = time.monotonic() + taken if taken and odd else float("inf")
 
     def step(self, action: Any) -> Any:
         if self._sleep_s:
+            if time.monotonic() > self._killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(self._sleep_s * (4 if time.monotonic() > self._slower_at else 1))
         until = time.thread_time() + self._work_s
         while time.thread_time() < until:

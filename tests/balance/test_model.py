@@ -89,8 +89,9 @@ def test_a_ring_that_cannot_turn_has_no_rate():
 
 def test_a_node_that_is_lost_works_no_more_until_it_is_back():
     """Ten seconds of work and ninety without, again and again."""
-    node = Node(actors=4, cores=4, lost_s=10.0, back_s=90.0)
-    found = predict(replace(RING, max_lag=1, nodes=(node,), actors=(Work(cpu_s=0.0, sleep_s=0.01),) * 4, learn=(ENV,)))
+    node = Node(cores=4, lost_s=10.0, back_s=90.0)
+    actors = (Work(cpu_s=0.0, sleep_s=0.01),) * 4
+    found = predict(replace(RING, max_lag=1, nodes=(node,), at=(0,) * 4, actors=actors, learn=(ENV,)))
     assert 0.04 < found.steps_per_s / (400 / 0.1) < 0.25
 
 
@@ -99,12 +100,26 @@ def test_rows_of_a_node_are_as_old_as_its_weights():
     ring = replace(
         RING, max_lag=None, per_batch=1, actors=(Work(cpu_s=0.0, sleep_s=4.0),) * 4, learn=(Work(cpu_s=0.0, sleep_s=1.0),)
     )
-    assert predict(replace(ring, nodes=(Node(actors=1, cores=1),) * 4)).lag > predict(ring).lag + 1
+    assert predict(replace(ring, nodes=(Node(cores=1),) * 4, at=(0, 1, 2, 3))).lag > predict(ring).lag + 1
 
 
 def test_a_slow_link_and_a_fast_one_carry_a_block_at_once():
-    ring = replace(RING, max_lag=0, nodes=(Node(actors=4, cores=4, version_s=0.8),), home_version_s=0.8)
+    ring = replace(RING, max_lag=0, at=(0,) * 4, nodes=(Node(cores=4, version_s=0.8),), home_version_s=0.8)
     assert predict(ring).steps_per_s == pytest.approx(400 / (0.8 + 0.1 + 0.05), rel=0.05)
+
+
+@pytest.mark.parametrize(("at", "each"), [((), 0.2), ((0, 0, 0, 0), 0.4), ((0, 1, 0, 1), 0.2), ((-1, 0, 1, 2), 0.1)])
+def test_actors_share_the_cores_of_their_own_machine(at, each):
+    """Home has two cores and each node one."""
+    found = rate(max_lag=None, at=at, nodes=(Node(cores=1),) * 3, actors=(Work(cpu_s=0.1),) * 4, learn=(Work(cpu_s=0.0),))
+    assert found == pytest.approx(400 / each, rel=0.1)
+
+
+@pytest.mark.parametrize(("actors", "servers"), [(4, 2), (3, 2), (5, 3), (4, 4), (7, 2)])
+def test_an_inference_worker_is_where_its_first_actor_is(actors, servers):
+    ring = replace(RING, actors=(ENV,) * actors, servers=(ENV,) * servers, at=tuple(range(actors)))
+    of = [((actor + 1) * servers - 1) // actors for actor in range(actors)]
+    assert [ring.node_of_server(server) for server in range(servers)] == [of.index(server) for server in range(servers)]
 
 
 def test_work_that_takes_no_time_ends():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise import api
-from equipoise.balance.calibrate import calibrate, changed, unpredictable
+from equipoise.balance.calibrate import beyond, calibrate, changed, unpredictable
 from equipoise.balance.remedies import advice, cause, remedies
 from equipoise.balance.shares import Shares
 
@@ -150,3 +150,33 @@ def test_a_faster_learner_does_not_make_faster_shards():
     assert made is not None and cause(made) == "shards"
     found = {remedy.change: remedy.gain for remedy in remedies(made)}
     assert found["--set replay.shards=4"] > 1.5 and "a learner twice as fast" not in found
+
+
+def test_actors_on_other_machines_have_cores_there():
+    """At home eight actors that compute share two cores; on two machines each has one."""
+    one = program(actors=8, max_lag=None)
+    computes = {
+        f"actor {k}": Shares(worked=SECONDS, done=100.0, kind="actor", side="sampling") for k in range(8)
+    }  # fmt: skip
+    learner = Shares(worked=10.0, starved=90.0, done=200.0, kind="learner", side="learning")
+    away = {f"actor {k}": f"m{k % 2}" for k in range(8)}
+    found = calibrate(one, computes | {"learner": learner}, cores=2, machines=away)
+    assert found is not None and found.fit == pytest.approx(1.0, abs=0.05)
+    assert found.ring.at == (0, 1) * 4 and [node.cores for node in found.ring.nodes] == [4, 4]
+    at_home = calibrate(one, computes | {"learner": learner}, cores=2)
+    assert at_home is not None and at_home.outcome.steps_per_s < 0.5 * found.outcome.steps_per_s
+    more = changed(found, program(actors=11, max_lag=None))
+    assert more.at == (0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0) and [node.cores for node in more.nodes] == [6, 5]
+    fewer = changed(found, program(actors=1, max_lag=None))
+    assert fewer.at == (0,) and len(fewer.nodes) == 1
+
+
+def test_what_the_model_does_not_know_on_other_machines():
+    balance = measured(program(), block_s=0.1, learn_s=0.01)
+    balance["learner 1"] = balance["learner"]
+    assert "learner 1 on another machine" in beyond(balance, {"learner 1": "m"})
+    assert calibrate(program(), balance, cores=2, machines={"learner 1": "m"}) is None
+    serves = Shares(worked=1.0, done=1.0, kind="inference", side="sampling", serves=True)
+    assert "central inference" in beyond(balance | {"inference 0": serves}, {"actor 0": "m"})
+    assert not beyond(balance | {"inference 0": serves}, {f"actor {k}": "m" for k in range(4)} | {"inference 0": "m"})
+    assert not beyond(balance | {"inference 0": serves}, {})

@@ -49,6 +49,17 @@ def test_with_changes_it_predicts(run):
     assert code == 0 and json.loads(said)["changes"] == {"placement.actors": [2, 4]}
 
 
+def test_the_machines_of_actors_are_read(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    sites = {"site 0": {"machine": "m", "workers": ["actor 1"]}, "site 1": {"machine": "", "workers": ["actor 0"]}}
+    (other / "metrics.jsonl").write_text("".join(json.dumps(line | {"sites": sites}) + "\n" for line in lines))
+    (other / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"on": "ray"}))
+    assert measured(RunDirectory.open(other)).ring.at == (1, 0), "one without a machine is at its site"
+    assert asked(other)[0] == 0
+
+
 def test_the_parts_of_the_work_are_read_and_added_up(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(run, other)
@@ -93,7 +104,15 @@ def test_files_that_say_too_little(run, tmp_path):
     write(lines)
     code, said = asked(other)
     assert code == 2 and "learner" in said
+    shutil.copy(run / "metrics.jsonl", other)
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    write([line | {"sites": {"site 0": {"machine": 7, "workers": []}}} for line in lines])
+    code, said = asked(other)
+    assert code == 2 and "sites" in said and "a text of at most 100 letters" in said
+    write([line | {"sites": {"site 0": {"machine": "m", "workers": ["learner"]}}} for line in lines])
+    code, said = asked(other)
+    assert code == 2 and "expected a run whose actors alone are on other machines, got learner on another machine" in said
     made = json.loads((other / "run.json").read_text())
     (other / "run.json").write_text(json.dumps(made | {"on": "serial"}))
     code, said = asked(other)
-    assert code == 2 and "expected a run with --on process, got one on serial" in said
+    assert code == 2 and "expected a run on processes, got one on serial" in said

@@ -13,7 +13,10 @@ import pytest
 from ray_machines import STORE, Machines, accounted, machines, of_runs, until
 
 from equipoise import api
+from equipoise.balance.model import HOME
 from equipoise.errors import WorkerFailed
+from equipoise.record.directory import RunDirectory
+from equipoise.record.measured import measured
 from equipoise.runtime.cluster.placing import Cluster
 from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
@@ -87,6 +90,17 @@ def test_a_run_on_one_node_is_one_of_processes(tmp_path: Path, there: Machines) 
     here, _ = train(env, algorithm, tmp_path / "process", "process", **options)
     far, _ = train(env, algorithm, tmp_path / "ray", "ray", {**there.settings, "home_actors": 4}, **options)
     assert far["params_sha256"] == here["params_sha256"]
+
+
+def test_the_model_knows_on_which_node_an_actor_is(there: Machines, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    summary, _ = train("CartPole-v1", "ppo", out, "ray", there.settings, steps=40_000, max_lag=1)
+    known = measured(RunDirectory.open(out))
+    assert HOME not in known.ring.at and len(known.ring.at) == 4
+    assert len(known.ring.nodes) == len(summary["sites"]) and sum(node.cores for node in known.ring.nodes) == 4
+    assert all("gain" in one for one in summary["remedies"])
+    found = api.whatif(out, actors=8)
+    assert found.asked is not None and found.asked.steps_per_s > 0.0
 
 
 def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(there: Machines, tmp_path: Path) -> None:

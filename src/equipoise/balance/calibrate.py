@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from equipoise.balance.model import Outcome, Ring, Work, predict
+from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares
 from equipoise.types import Policy, Program, learning
 
@@ -29,22 +29,33 @@ class Calibrated:
         return self.measured / self.outcome.steps_per_s
 
 
-def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) -> Calibrated | None:
-    """A ring from what workers measured; None where too little was done to say, or where no env is stepped."""
-    actors = [one for one in balance.values() if one.side == "sampling" and not one.serves]
+def calibrate(
+    program: Program, balance: Mapping[str, Shares], *, cores: float, machines: Mapping[str, str] | None = None
+) -> Calibrated | None:
+    """A ring from what workers measured; None where too little was done to say, where no env is stepped, or where workers are
+    on machines on which the model knows none (``beyond``).
+
+    ``machines``: of each worker that is not at home, by its title, which machine has it.
+    """
+    away = machines or {}
+    actors = {title: one for title, one in balance.items() if one.side == "sampling" and not one.serves}
     servers = [one for one in balance.values() if one.serves]
     learners = [one for one in balance.values() if one.side == "learning"]
     shards = [one for one in balance.values() if one.side == "keeping"]
-    if not actors or not learners or min(one.done for one in (*actors, *servers, *learners)) < 1.0:
+    if not actors or not learners or min(one.done for one in (*actors.values(), *servers, *learners)) < 1.0:
         return None
-    seconds = max(one.total for one in actors)  # the others may have waited for the last of them to begin
+    if beyond(balance, away):
+        return None
+    seconds = max(one.total for one in actors.values())  # the others may have waited for the last of them to begin
     sums = min(one.spent("all-reduce") / one.done for one in learners)
     rounds = learners[0].done
+    names = sorted(set(away.values()))
+    at = [names.index(away[title]) if title in away else HOME for title in actors]
     ring = Ring(
         steps=steps_of_block(program),
         per_batch=blocks_of_batch(program),
         max_lag=program.placement.max_lag,
-        actors=tuple(_work(one, one.done, waits=0.0 if servers else one.starved) for one in actors),
+        actors=tuple(_work(one, one.done, waits=0.0 if servers else one.starved) for one in actors.values()),
         halves=program.placement.halves,
         servers=tuple(_work(one, one.done) for one in servers),
         learn=(
@@ -53,6 +64,8 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
         ),
         learners=len(learners),
         cores=cores,
+        at=tuple(at),
+        nodes=_nodes(at),
     )
     outcome = predict(ring)
     measured = rounds * ring.per_batch * ring.steps / seconds
@@ -62,6 +75,32 @@ def calibrate(program: Program, balance: Mapping[str, Shares], *, cores: float) 
     return Calibrated(
         ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums
     )  # fmt: skip
+
+
+def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
+    """What the model does not know of workers on several machines; "" where it knows all."""
+    if learning := [title for title in machines if title in balance and balance[title].side in ("learning", "keeping")]:
+        return f"{learning[0]} on another machine than the first learner"
+    inside = {machines.get(title) for title, one in balance.items() if one.serves}
+    if inside and not inside >= {machines.get(title) for title, one in balance.items() if one.side == "sampling"}:
+        return "central inference on another machine than its actors"
+    return ""
+
+
+def _nodes(at: Sequence[int]) -> tuple[Node, ...]:
+    """The machines of these actors. Each has a core for each of its actors, as a cluster reserves them, and what its link
+    carries is not known.
+    """
+    return tuple(Node(cores=max(at.count(node), 1)) for node in range(max(at, default=HOME) + 1))
+
+
+def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
+    """Where so many actors are: more of them go to the nodes with the fewest."""
+    found = list(at[:actors])
+    nodes = range(max(at, default=HOME) + 1)
+    while len(found) < actors:
+        found.append(min(nodes, key=found.count, default=HOME))
+    return tuple(found)
 
 
 def steps_of_block(program: Program) -> int:
@@ -116,6 +155,7 @@ def changed(known: Calibrated, program: Program) -> Ring:
     if place.learners > 1:
         sums = known.sums / _steps(old) * _steps(new) if was.learners > 1 else SUM_S * _steps(new)
     sleeps = sleeps * part / place.learners + sums
+    at = _spread(ring.at, place.actors)
     shards = ring.learn[ring.learners :]
     count = new.replay.shards if new.replay is not None and shards else 0
     servers = _mean(ring.servers).times(envs) if ring.servers else None
@@ -132,6 +172,8 @@ def changed(known: Calibrated, program: Program) -> Ring:
             *((_mean(shards).times(len(shards) / count * part),) * count if count else ()),
         ),
         learners=place.learners,
+        at=at,
+        nodes=_nodes(at),
     )
 
 

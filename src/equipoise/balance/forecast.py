@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from equipoise.balance.model import Node, Outcome, Ring, Work, predict
+from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.schema import Either, Items, Number, Schema, Text, check
 
 EVENTS = 400_000  # of a forecast: some seconds
 BUSY = 0.9  # a part that works so much of the time is what the run is bound by
 POSITIVE, SHARE = Number(1e-9, 1e12), Number(0, 1e12)
 COUNT = Number(1, 100_000, whole=True)
-HOME: Schema = {
+LEARNERS: Schema = {
     "cores": COUNT, "speed?": POSITIVE, "learner_speed?": POSITIVE, "mbit?": POSITIVE, "dollars_per_hour?": SHARE,
 }  # fmt: skip
 NODES: Schema = {
@@ -24,7 +24,7 @@ WORK: Schema = {
     "unroll": COUNT, "envs": COUNT, "blocks": COUNT, "max_lag": Either((Number(0, 1000, whole=True), Text(among=("none",)))),
     "step_us": POSITIVE, "sleep_us?": SHARE, "learn_ms": POSITIVE, "bytes_per_step": SHARE, "version_bytes": SHARE,
 }  # fmt: skip
-CLUSTER: Schema = {"home": HOME, "nodes?": Items(NODES, 1000), "work?": WORK}
+CLUSTER: Schema = {"home": LEARNERS, "nodes?": Items(NODES, 1000), "work?": WORK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +107,20 @@ def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) ->
     if ring.servers and cluster.nodes:
         raise ValueError("nodes: expected a run whose actors act themselves, got one with central inference; train with local")
     usual, home, block = ring.usual, cluster.home, ring.steps * sizes.step
-    nodes, actors = list[Node](), list[Work]()
+    nodes, actors, at = list[Node](), list[Work](), list[int]()
     for one in cluster.nodes:
         node = Node(
-            actors=one.actors, cores=one.cores, block_s=block * 8e-6 / one.mbit, version_s=sizes.version * 8e-6 / one.mbit,
+            cores=one.cores, block_s=block * 8e-6 / one.mbit, version_s=sizes.version * 8e-6 / one.mbit,
             latency_s=one.latency_ms / 1e3, lost_s=3600 / one.lost_per_hour if one.lost_per_hour else 0.0, back_s=one.back_s,
         )  # fmt: skip
+        at += [len(nodes) + number for number in range(one.count) for _ in range(one.actors)]
         nodes += [node] * one.count
         actors += [replace(usual, cpu_s=usual.cpu_s / one.speed)] * (one.actors * one.count)
     actors += [replace(usual, cpu_s=usual.cpu_s / home.speed)] * at_home
+    at += [HOME] * at_home
     learn = tuple(replace(work.times(1 / home.learner_speed), threads=work.threads) for work in ring.learn)
     made = replace(
-        ring, actors=tuple(actors), learn=learn, cores=home.cores, nodes=tuple(nodes),
+        ring, actors=tuple(actors), learn=learn, cores=home.cores, nodes=tuple(nodes), at=tuple(at),
         home_block_s=block * 8e-6 / home.mbit, home_version_s=sizes.version * 8e-6 / home.mbit,
     )  # fmt: skip
     return _told(predict(made, events=EVENTS), made, cluster, sizes)

@@ -22,6 +22,7 @@ WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, an
 MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
 BLOCKS = 3
 LEAST_S = 1e-6  # of a piece of work
+HOME = -1  # in place of a node's number: the learners' machine
 LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 
@@ -43,9 +44,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine other than the learners'. It has the next so many of the ring's actors."""
+    """A machine other than the learners'."""
 
-    actors: int
     cores: float
     block_s: float = 0.0  # that a block needs on its link to home, if nothing else is on it
     version_s: float = 0.0  # a version on the way back
@@ -67,7 +67,8 @@ class Ring:
     learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
     learners: int = 1  # the first of ``learn``
     cores: float
-    nodes: tuple[Node, ...] = ()  # the first actors are there, the others at home
+    nodes: tuple[Node, ...] = ()
+    at: tuple[int, ...] = ()  # of each actor: which of the nodes it is on, or HOME; empty: all are at home
     home_block_s: float = 0.0  # that a block needs on home's link
     home_version_s: float = 0.0  # and a version to one node
 
@@ -75,6 +76,10 @@ class Ring:
     def usual(self) -> Work:
         """What most actors take for their part of a block."""
         return sorted(self.actors, key=lambda work: work.seconds)[(len(self.actors) - 1) // 2]
+
+    def node_of_server(self, server: int) -> int:
+        """Where this inference worker is: with the first of the actors that it acts for."""
+        return self.at[-(-(server * len(self.actors) + 1) // len(self.servers)) - 1] if self.at else HOME
 
     @property
     def places(self) -> int:
@@ -150,7 +155,9 @@ class _Run:
         self._learned = [0] * len(ring.learn)
         self._up, self._down = Cores(self._simulation, 1.0), Cores(self._simulation, 1.0)  # home's link, each way
         self._nodes = [_Node(self._simulation, node) for node in ring.nodes]
-        self._node = [node for node, of in zip(self._nodes, ring.nodes, strict=True) for _ in range(of.actors)]
+        self._node = [None if at == HOME else self._nodes[at] for at in ring.at or (HOME,) * len(ring.actors)]
+        servers = [ring.node_of_server(server) for server in range(len(ring.servers))]
+        self._serves_on = [self._cores if at == HOME else self._nodes[at].cores for at in servers]
         for number, node in enumerate(self._nodes):
             if node.of.lost_s > 0.0:
                 self._simulation.start(self._loses(node, random.Random(number)))
@@ -226,7 +233,7 @@ class _Run:
 
     def _acts(self, actor: int, group: int, clock: _Clock) -> Process:
         ring, simulation = self._ring, self._simulation
-        node = self._node[actor] if actor < len(self._node) else None
+        node = self._node[actor]
         mine = self._tokens[group % len(self._tokens)]
         server = ((actor + 1) * len(ring.servers) - 1) // len(ring.actors)  # each acts for actors that follow each other
         serves = self._clock(f"inference {server}") if ring.servers else clock
@@ -255,7 +262,7 @@ class _Run:
                     while self._serving[server]:
                         yield self._busy
                     self._serving[server] = True
-                    yield from self._works(ring.servers[server], 1 / CHUNKS, serves)
+                    yield from self._works(ring.servers[server], 1 / CHUNKS, serves, self._serves_on[server])
                     self._serving[server] = False
                     self._busy.open()
                     clock.starved += simulation.now - began

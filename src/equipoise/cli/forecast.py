@@ -24,7 +24,7 @@ def forecast(
     cluster: Annotated[Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/balance.md).")],
     run: Annotated[
         str | None,
-        typer.Option("--from", metavar="DIR", help="A run with --on process, whose workers measured what the work costs."),
+        typer.Option("--from", metavar="DIR", help="A run on processes, whose workers measured what the work costs."),
     ] = None,
     curve: Annotated[
         Path | None,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
-from equipoise.balance.calibrate import Calibrated, calibrate
+from equipoise.balance.calibrate import Calibrated, beyond, calibrate
 from equipoise.balance.shares import SECONDS, Shares, Side, add
 from equipoise.record.directory import METRICS, RunDirectory
-from equipoise.schema import Anything, Each, Flag, Number, Schema, Text, check
+from equipoise.schema import Anything, Each, Flag, Items, Number, Schema, Text, check
 
 NAMES = tuple(field.name for field in fields(Shares))
 NUMBER = Number(-1e12, 1e12)
@@ -18,17 +18,23 @@ WORKER: Schema = dict.fromkeys(SECONDS, NUMBER) | {
     "serves": Flag(), "*": Anything(),
 }  # fmt: skip
 
+SITE: Schema = {"machine": Text(100), "workers": Items(Text(100)), "*": Anything()}
+
+
+def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The machine of each worker that is not at home, by its title; of one without a machine its site."""
+    return {title: site["machine"] or name for name, site in sites.items() for title in site["workers"]}
+
 
 def measured(run: RunDirectory) -> Calibrated:
     """Calibrate the model by what the workers of a run said between its first record and its newest one.
 
-    ValueError where they said too little, or where a run has no actors, or has workers on several machines or in one thread.
+    ValueError where they said too little, or where a run has no actors, has workers in one thread, or
+    on machines on which the model knows none.
     """
     where = run.path / METRICS
-    if run.run["on"] != "process":
-        raise ValueError(
-            f"{run.path}: expected a run with --on process, got one on {run.run['on']}: its workers take other turns"
-        )
+    if run.run["on"] == "serial":
+        raise ValueError(f"{run.path}: expected a run on processes, got one on serial: its workers take other turns")
     if run.program.source.dataset:
         raise ValueError(f"{run.path}: expected a run with actors, got one that learns from recorded rows alone")
     if run.program.placement.balance == "auto":
@@ -39,7 +45,10 @@ def measured(run: RunDirectory) -> Calibrated:
     balance = _sum(
         [_read(line["balance"], f"{where}, step {line['env_steps']}") for line in lines[1:] or lines]
     )  # the first one has the start in it
-    found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1))
+    machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))
+    if unknown := beyond(balance, machines):
+        raise ValueError(f"{run.path}: expected a run whose actors alone are on other machines, got {unknown}")
+    found = calibrate(run.program, balance, cores=run.run.get("host", {}).get("cores", 1), machines=machines)
     if found is None:
         raise ValueError(f"{where}: expected records in which every worker did something, got too little; let the run go on")
     return found

@@ -19,6 +19,7 @@ from equipoise.envs.failures.capsule import COUNTED
 from equipoise.errors import not_finite
 from equipoise.histograms import EDGES, filled
 from equipoise.programs.refusals import check
+from equipoise.record.measured import machines_of
 from equipoise.record.report import Evaluating, Evaluation, Report
 from equipoise.run import alarming
 from equipoise.run.evaluation_schedule import gave_up
@@ -44,6 +45,7 @@ class Reporter:
 
     def __init__(self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str) -> None:
         self._blue, self._stats, self._began, self._on = blue, stats, began, on
+        self._machines: Mapping[str, str] = {}  # of workers that are not at home, by their titles
         self._settled: dict[str, Shares] | None = None
         self._balance, self._lags = self._shares(), dict(self._stats().lags)
         self._since: tuple[float, int] = (began, 0)  # time and version of the last record
@@ -197,7 +199,7 @@ class Reporter:
             self._advised = now, shares
         if self._first is not None and not self.settled and now - self._advised[0] >= self._advice_s:
             then, self._advised = self._advised[1], (now, shares)
-            self._ask_the_model(shares, then)
+            self._ask_the_model(stats, shares, then)
             self._advice_s = max(ADVICE_S, 100 * (time.monotonic() - now))
         # What is not written is told again by the next report that is.
         fresh = self._fresh[0] if self._fresh else None
@@ -285,12 +287,13 @@ class Reporter:
     def _shares(self) -> dict[str, Shares]:
         return self._settled or dict(self._stats().workers)
 
-    def _ask_the_model(self, shares: dict[str, Shares], then: Mapping[str, Shares]) -> None:
+    def _ask_the_model(self, stats: RunStats, shares: dict[str, Shares], then: Mapping[str, Shares]) -> None:
         """Look for what would help, by what was measured since ``then``."""
-        if self._on != "process":  # one thread has no balance, and of several machines the model knows nothing
+        if self._on == "serial":  # one thread has no balance
             return
+        self._machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {name: _less(shares[name], then[name]) for name in shares if name not in self._paused}
-        known = calibrate(self._program, since, cores=usable())
+        known = calibrate(self._program, since, cores=usable(), machines=self._machines)
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
 
@@ -310,9 +313,10 @@ class Reporter:
             balance = {name: _less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
-            max_lag=self._program.placement.max_lag, cores=usable(), one_thread=self._on == "serial",
-            offline=self._blue.pace.offline, threads=self._blue.program.placement.threads,
-            paid=None if not self._blue.replays else self._blue.pace.updates, envs=self._blue.program.placement.envs_per_actor,
+            max_lag=self._program.placement.max_lag, cores=None if self._machines else usable(),
+            one_thread=self._on == "serial", offline=self._blue.pace.offline,
+            threads=self._blue.program.placement.threads, envs=self._blue.program.placement.envs_per_actor,
+            paid=None if not self._blue.replays else self._blue.pace.updates,
             advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
         )  # fmt: skip
 
@@ -331,9 +335,9 @@ class Reporter:
         """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
         wall = (self._ended or time.monotonic()) - self._began
         balance, steps = self._shares(), self._blue.pace.env_steps(version)
-        if self._first is not None and not self._governs:  # else the whole run was not one Program
-            self._ask_the_model(balance, self._first)
         e, stats = self._evaluations.last, self._stats()
+        if self._first is not None and not self._governs:  # else the whole run was not one Program
+            self._ask_the_model(stats, balance, self._first)
         judged = self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
