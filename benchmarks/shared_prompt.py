@@ -37,6 +37,7 @@ def packed(groups: int, size: int, prompt: int, completion: int) -> Packed:
         chosen=sample >= 0, logp=np.zeros(tokens, np.float32), version=np.zeros(tokens, np.int64),
         reward=np.zeros(tokens, np.float32), prompt=np.full(groups * size, prompt),
         group=np.repeat(np.arange(groups), size), stop=np.ones(groups * size, np.int64), task=np.zeros(groups * size, np.int64),
+        refills=np.zeros(groups * size, np.int64),
     )  # fmt: skip
 
 

@@ -143,6 +143,7 @@ def packed(made: dict[str, Any], logp: Tensor) -> Packed:
     return Packed(
         token=token, position=position, sample=sample, chosen=chosen, logp=logps, version=version, reward=rewards,
         prompt=torch.tensor(lengths), group=number // GROUP, stop=torch.ones_like(number), task=number // GROUP,
+        refills=0 * number,
     )  # fmt: skip
 
 

@@ -63,7 +63,10 @@ def of_program(program: Any) -> tuple[Names, Any]:
         torso = fields.get("torso") if isinstance(fields, Mapping) else None
         given_names = (("algorithm", algorithm.get("name")), ("torso", torso))
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
-    return names, {"env": signed, "algorithms": algorithms} | ({"texts": texts} if texts else {})
+    said = {"texts": texts} if texts else {}
+    if arguments := source.get("arguments") if isinstance(source, Mapping) else None:
+        said["arguments"] = arguments
+    return names, {"env": signed, "algorithms": algorithms} | said
 
 
 def of_task(source: Any) -> Names:
@@ -73,8 +76,13 @@ def of_task(source: Any) -> Names:
     task, model = source["task"], str(source.get("model", ""))
     rewards = [name.strip() for name in str(source.get("reward", "")).split(",") if name.strip()]
     paths = [("task", str(task))] if re.search(r"[/\\]|\.(jsonl|json|parquet)$", str(task)) else []
+    paths += [("held_out", one.partition("=")[2]) for one in _texts(source.get("arguments")) if one.startswith("held_out=")]
     paths += [("model", model)] if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model) else []
     return [*of_text(task, rewards), *paths]
+
+
+def _texts(given: Any) -> list[str]:
+    return [str(one) for one in given] if isinstance(given, Sequence) else []
 
 
 def of_env(env: Any) -> tuple[Names, Any]:

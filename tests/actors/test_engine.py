@@ -89,6 +89,7 @@ def _packed(samples: list[Sampled]) -> Packed:
         position=np.concatenate([np.arange(sum(size)) for size in sizes]), sample=sample, chosen=sample >= 0,
         logp=np.zeros(n, np.float32), version=np.zeros(n, np.int64), reward=np.zeros(n, np.float32),
         prompt=np.array([size[0] for size in sizes]), group=np.arange(m), stop=np.ones(m, np.int64), task=np.zeros(m, np.int64),
+        refills=np.zeros(m, np.int64),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def pulls(arm: Tensor, reward: Tensor, logp: Tensor) -> Packed:
         token=token, position=(sample >= 0).long(), sample=sample, chosen=chosen,
         logp=torch.where(chosen, logp[token], 0.0), version=torch.where(chosen, 0, -1),
         reward=torch.where(chosen, reward[token], 0.0), prompt=zero + 1, group=torch.arange(groups).repeat_interleave(size),
-        stop=zero + 1, task=zero,
+        stop=zero + 1, task=zero, refills=zero,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ def with_tool_at_the_end() -> Packed:
         chosen=torch.tensor([False, True, True, False]), logp=torch.tensor([0.0, -1.0, -1.0, 0.0], dtype=torch.float64),
         version=torch.tensor([-1, 3, 3, -1]), reward=torch.tensor([0.0, 0.0, 0.0, 2.0], dtype=torch.float64),
         prompt=torch.tensor([1]), group=torch.tensor([0]), stop=torch.tensor([1]), task=torch.tensor([0]),
+        refills=torch.tensor([0]),
     )  # fmt: skip
 
 

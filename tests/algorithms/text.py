@@ -56,13 +56,13 @@ def packed(
                 logp, version_of = (-3 * float(rng.random()) - 0.05, version) if chosen[n] else (0.0, -1)
                 paid = float(np.round(rng.random() * 4)) * reward if n == length - 1 else 0.0
                 rows.append((int(rng.integers(VOCABULARY)), prompt + n, len(samples), bool(chosen[n]), logp, version_of, paid))
-            samples.append((prompt, group, int(Stop.LENGTH if length == longest else Stop.EOS), group))
+            samples.append((prompt, group, int(Stop.LENGTH if length == longest else Stop.EOS), group, 0))
     token, position, sample, chosen_, logp_, version_, reward_ = zip(*rows, strict=True)
     return Packed(
         token=torch.tensor(token), position=torch.tensor(position), sample=torch.tensor(sample),
         chosen=torch.tensor(chosen_), logp=torch.tensor(logp_, dtype=torch.float64), version=torch.tensor(version_),
         reward=torch.tensor(reward_, dtype=torch.float64),
-        **cast("Any", dict(zip(("prompt", "group", "stop", "task"), torch.tensor(samples).unbind(1), strict=True))),
+        **cast("Any", dict(zip(("prompt", "group", "stop", "task", "refills"), torch.tensor(samples).unbind(1), strict=True))),
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def part(data: Packed, targets: dict[str, Tensor], samples: Sequence[int]) -> tu
                 new += [order.index(m)] * len(found)
     index, rows = torch.tensor(places), torch.tensor(order)
     cut = {name: getattr(data, name)[index] for name in PACKED_TOKENS} | {"sample": torch.tensor(new)}
-    more = {name: getattr(data, name)[rows] for name in ("prompt", "stop", "task")}
+    more = {name: getattr(data, name)[rows] for name in ("prompt", "stop", "task", "refills")}
     numbers = torch.tensor([groups.index(int(data.group[m])) for m in order])
     return Packed(**cut, **more, group=numbers), {name: x[index] for name, x in targets.items()}
 

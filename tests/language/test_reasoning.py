@@ -22,6 +22,8 @@ def test_questions_of_a_seed_and_their_score() -> None:
     )
     assert task.train != tasks.make("reasoning_gym:chain_sum", seed=4, arguments=SMALL).train
     one = task.held_out[0]
+    assert task.tokenizer is not None
+    assert task.tokenizer.decode(task.tokenizer.prompt(one.prompt)) == one.prompt
     texts = [one.completion, f"so <answer> {one.completion} </answer>", "nothing", f"{one.completion} or so"]
     columns = {name: [value] * len(texts) for name, value in one.columns.items()}
     count = len(texts)

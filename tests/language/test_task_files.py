@@ -144,8 +144,18 @@ def test_a_task_of_a_callable() -> None:
     assert tasks.make(f"{__name__}:made", seed=0) == made()
     with pytest.raises(ValueError, match="expected a TextTask or rows with a prompt, got int 5"):
         tasks.make(f"{__name__}:nothing", seed=0)
+    with pytest.raises(ValueError, match="unknown argument 'cuont'; did you mean 'count'"):
+        tasks.make(f"{__name__}:rows", seed=4, arguments={"cuont": 20})
     with pytest.raises(ValueError, match="unknown function 'rwos'; did you mean 'rows'"):
         tasks.make(f"{__name__}:rwos", seed=0)
+
+
+def test_arguments_of_a_task_as_texts() -> None:
+    given = tasks.arguments(["size=20", "share = 0.5", "deep=true", "held_out=a b.jsonl", "empty=", "of=[1, 2]"])
+    assert given == {"size": 20, "share": 0.5, "deep": True, "held_out": "a b.jsonl", "empty": "", "of": [1, 2]}
+    for wrong, said in (("size", "expected KEY=VALUE"), ("a b=1", "expected KEY=VALUE"), ("size=3", "expected size once")):
+        with pytest.raises(ValueError, match=f"source.arguments: {said}"):
+            tasks.arguments(["size=20", wrong])
 
 
 def test_an_unknown_task(tmp_path: Path) -> None:

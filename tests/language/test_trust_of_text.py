@@ -22,3 +22,10 @@ def test_callables_need_one(task: str) -> None:
     assert list(names) == [("task", task), ("reward", "mine:score"), ("reward", "equipoise.rewards.own.sys:exit")]
     with pytest.raises(trust.Untrusted, match=f"run.json: task '{task}' would be imported from"):
         trust.check(names, {"task": task}, None, ["mine:score", "equipoise.rewards"], "run.json")
+
+
+def test_a_file_that_is_held_out_needs_one_and_arguments_are_signed() -> None:
+    source = {"task": "data.jsonl", "arguments": ["held_out=/etc/other.jsonl"]}
+    assert ("held_out", "/etc/other.jsonl") in trust.of_task(source)
+    signed = [trust.of_program({"source": source | {"arguments": given}})[1] for given in ([], ["size=2"], ["size=3"])]
+    assert signed[0] != signed[1] != signed[2]

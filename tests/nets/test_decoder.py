@@ -52,7 +52,7 @@ def packed(prompts, samples, vocabulary=37, seed=0, tools=0.0):
         token=token, position=position, sample=sample, chosen=(sample >= 0) & (rng.random(n) >= tools),
         logp=np.zeros(n, np.float32), version=np.zeros(n, np.int64), reward=np.zeros(n, np.float32),
         prompt=np.repeat(prompts, counts).astype(np.int64), group=np.repeat(np.arange(len(prompts)), counts),
-        stop=np.ones(number, np.int64), task=np.zeros(number, np.int64),
+        stop=np.ones(number, np.int64), task=np.zeros(number, np.int64), refills=np.zeros(number, np.int64),
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def cut(data, samples):
         parts.append((rows, np.where(data.sample[rows] < 0, -1, len(parts))))
     rows = np.concatenate([rows for rows, _ in parts])
     columns = {name: getattr(data, name)[rows] for name in ("token", "position", "chosen", "logp", "version", "reward")}
-    of = {name: getattr(data, name)[samples] for name in ("prompt", "stop", "task")}
+    of = {name: getattr(data, name)[samples] for name in ("prompt", "stop", "task", "refills")}
     sample = np.concatenate([sample for _, sample in parts])
     return Packed(**columns, **of, sample=sample, group=np.arange(len(samples))), rows
 

@@ -30,7 +30,8 @@ def slots(groups: list[tuple[int, list[int]]], lost: tuple[int, ...] = ()) -> Tr
         reward=(number + 0.5)[None].float(), mask=mask[None], bootstrap=torch.zeros(1, count, dtype=torch.bool),
         version=torch.full((1, count), 7), state={},
         context={
-            "stream": number, "start": number * 0, "task": 50 + group, "group": 90 + group, "prompt_length": asked,
+            "stream": number, "start": number * 0, "task": 50 + group, "group": 90 + group, "refills": group % 2,
+            "prompt_length": asked,
             "prompt": 100 * (group[:, None] + 1) + torch.arange(P),
         },
     )  # fmt: skip
@@ -49,7 +50,13 @@ def test_a_groups_prompt_stands_once_before_its_samples() -> None:
     assert data.logp.tolist() == [0, 0, -1000, -1001, -1002, -2000, 0, -3000, -3001]
     assert data.version.tolist() == [-1, -1, 7, 8, 9, 7, -1, 7, 8]
     assert data.reward.tolist() == [0, 0, 0, 0, 0.5, 1.5, 0, 0, 2.5]
-    assert [getattr(data, name).tolist() for name in PACKED_SAMPLES] == [[2, 2, 1], [0, 0, 1], [1, 2, 1], [50, 50, 51]]
+    assert [getattr(data, name).tolist() for name in PACKED_SAMPLES] == [
+        [2, 2, 1],
+        [0, 0, 1],
+        [1, 2, 1],
+        [50, 50, 51],
+        [0, 0, 1],
+    ]
     assert groups_of(data).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
 
 

@@ -17,6 +17,7 @@ from equipoise.learners.learner import Learner
 from tests.runtime.test_cluster import pids
 
 STEPS = 1024
+JUDGING = "tests.runtime.judging"
 SMALL: dict[str, Any] = {
     "algorithm": "grpo", "batch": 64, "steps": STEPS, "max_lag": 0, "evaluate_episodes": 0, "tensorboard": False,
     "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
@@ -37,6 +38,13 @@ def trained(out: Path, **options: Any) -> dict[str, Any]:
     return finished(api.train("sort", out=out, **SMALL | options))
 
 
+def shown(out: Path, name: str) -> float:
+    """The mean of a metric over a run's records."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    found = [line["metrics"][name] for line in lines if name in line["metrics"]]
+    return sum(found) / len(found)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return trained(tmp_path_factory.mktemp("alone") / "run", on="serial")
@@ -50,6 +58,20 @@ def test_the_same_bits_wherever_it_runs(alone: Any, tmp_path: Path) -> None:
 def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> None:
     found = [trained(tmp_path / on, on=on, actors=3)["params_sha256"] for on in ("serial", "process")]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("on", ["serial", pytest.param("process", marks=pytest.mark.thorough)])
+def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"actors": 2, "steps": 256, "reward": f"{JUDGING}:rarely"}
+    refilling = [*SMALL["settings"], "algorithm.refills=3"]
+    found = trained(tmp_path / "run", on=on, settings=refilling, **options)
+    again = trained(tmp_path / "again", on="serial", settings=refilling, **options)
+    assert found["params_sha256"] == again["params_sha256"]
+    trained(tmp_path / "not", on="serial", **options)
+    equal = {name: shown(tmp_path / name, "frac_reward_zero_std") for name in ("run", "not")}
+    assert equal["run"] < 0.6 * equal["not"], equal
+    assert 0.0 < shown(tmp_path / "run", "refills") <= 3.0
+    assert shown(tmp_path / "run", "tokens_per_s") > 0.0
 
 
 def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) -> None:
@@ -95,6 +117,16 @@ def test_every_algorithm_of_text_learns_on_the_ring(algorithm: str, tmp_path: Pa
     assert again["updates"] == 1
 
 
+def test_a_text_ends_a_completion(tmp_path: Path) -> None:
+    given = [*SMALL["settings"], "source.stop=1,02"]
+    trained(tmp_path / "run", on="serial", steps=256, settings=given)
+    said = api.generate(tmp_path / "run", [f"{one:06}>" for one in (0, 12, 201210, 111111, 222000, 12021)])
+    cut = [one for one in said if one.ended and one.text.endswith(("1", "02"))]
+    assert cut and all("1" not in one.text[:-1] and "02" not in one.text[:-1] for one in said), said
+    with pytest.raises(ValueError, match="source.stop: expected texts of at least one letter"):
+        api.train("sort", out=tmp_path / "not", **SMALL | {"settings": {"source.stop": ("",)}})
+
+
 class _Seen:
     """The ages of tokens, by the learner that used them."""
 
@@ -126,9 +158,6 @@ def test_two_learners_share_the_groups(on: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"actors": 2, "learners": 2}
     one, other = (trained(tmp_path / name, on=where, **options) for name, where in (("one", on), ("other", "serial")))
     assert one["params_sha256"] == other["params_sha256"]
-
-
-JUDGING = "tests.runtime.judging"
 
 
 @pytest.mark.parametrize("on", ["serial", "process"])

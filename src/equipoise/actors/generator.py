@@ -44,8 +44,9 @@ class _Open:
     """A group that is being written."""
 
     slots: Mapping[str, Slot]
-    number: int  # of its prompt
-    left: int  # samples that are not done
+    refills: int = 0  # groups that were dropped in its place
+    number: int = 0  # of its prompt
+    left: int = 0  # samples that are not done
     samples: list[Sampled] = field(default_factory=list)
 
 
@@ -57,16 +58,18 @@ class Generator:
     def __init__(
         self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
         streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int], order: Callable[[int], int],
-        clock: Clock, note: Callable[[str], object],
+        refills: int, clock: Clock, note: Callable[[str], object],
     ) -> None:  # fmt: skip
         """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
         ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
-        such a number is of.
+        such a number is of. ``refills``: how often a group whose rewards are all equal is written anew, with another prompt.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
         self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
         self._samples, self._at_once, self._limit = len(streams), at_once, limit
         self._number, self._order, self._clock, self._note = number, order, clock, note
+        self._refills = refills
+        self._again: list[_Open] = []  # groups that are to be written anew
         self._open: dict[int, _Open] = {}
         self._running = 0  # samples
         self._version = -1  # of the newest weights that the engine was given
@@ -86,7 +89,7 @@ class Generator:
         clock.begin()
         judged = self._judge.poll()
         for group, rewards in judged.items():
-            self._commit(group, rewards)
+            self._judged(group, rewards)
         if judged:
             clock.lap("score")
         while self._running + self._samples <= max(self._at_once, self._samples) and self._begin():
@@ -103,23 +106,28 @@ class Generator:
         return Tick.WORKED
 
     def _begin(self) -> bool:
-        """Reserve a place and submit its group; False while there is no place."""
-        if (slots := self._blocks.reserve(self._streams)) is None:
+        """Submit a group: one that is written anew, or the one of a place that is reserved now; False while there is none."""
+        if self._again:
+            one = self._again.pop(0)
+        elif (slots := self._blocks.reserve(self._streams)) is not None:
+            one = _Open(slots)
+        else:
             return False
         self._fetch()
-        slot = slots[self._policy]
-        group = self._number(int(slot.keys[0, 1]))
-        number = self._order(group)
-        prompt = self._prompts.token(number)
+        slot = one.slots[self._policy]
+        # Each attempt has a number of its own in the run, so it is of another prompt and drawn by other numbers.
+        group = self._number(int(slot.keys[0, 1])) * (1 + self._refills) + one.refills
+        one.number, one.left, one.samples = self._order(group), self._samples, []
+        prompt = self._prompts.token(one.number)
         data = slot.data
-        context = {"task": number, "group": group, "prompt_length": len(prompt)}
+        context = {"task": one.number, "group": group, "refills": one.refills, "prompt_length": len(prompt)}
         context |= {"stream": self._streams, "start": self._begun}
         for name, value in context.items():
             data.context[name][:] = value
         data.context["prompt"][:, : len(prompt)] = prompt
-        self._begun += 1
+        self._begun += one.refills == 0
         self._episodes.begins(self._engine.version, self._begun)
-        self._open[group] = _Open(slots, number, self._samples)
+        self._open[group] = one
         self._running += self._samples
         self._engine.submit(group, prompt, self._samples, limit=self._limit)
         return True
@@ -151,9 +159,17 @@ class Generator:
             group.samples.sort(key=lambda one: one.index)
             self._judge.submit(sample.group, group.number, group.samples)
 
-    def _commit(self, number: int, rewards: Sequence[float] | str) -> None:
-        """A group is judged: hand it in. One without rewards is handed in as well, so that none after it waits, but masked."""
+    def _judged(self, number: int, rewards: Sequence[float] | str) -> None:
+        """A group is judged: hand it in, or write another one in its place where nothing is to be learned from it."""
         group = self._open.pop(number)
+        if not isinstance(rewards, str) and min(rewards) == max(rewards) and group.refills < self._refills:
+            group.refills += 1
+            self._again.append(group)
+        else:
+            self._commit(group, rewards)
+
+    def _commit(self, group: _Open, rewards: Sequence[float] | str) -> None:
+        """Hand a group in. One without rewards is handed in as well, so that none after it waits, but masked."""
         data = group.slots[self._policy].data
         lost = isinstance(rewards, str)
         if isinstance(rewards, str):
@@ -169,8 +185,8 @@ class Generator:
 
     def save(self, to: StateWriter) -> None:
         """Put the reports' numbers; nothing else is left between two groups."""
-        if self._open:
-            raise RuntimeError(f"save: expected a generator without open groups, got {len(self._open)}")
+        if left := len(self._open) + len(self._again):
+            raise RuntimeError(f"save: expected a generator without open groups, got {left}")
         to.put({"episodes": self._episodes.state()})
 
     def load(self, source: StateReader) -> None:

@@ -121,6 +121,9 @@ class PolicyText(TextLearns):
     equal_groups: Annotated[
         Literal["keep", "skip"], Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean.")
     ] = "keep"
+    refills: Annotated[
+        Whole, Help("How often a group whose rewards are all equal is dropped and another one written, at most.")
+    ] = 0
     force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1.")] = False
 
     @property
@@ -238,6 +241,8 @@ class PolicyText(TextLearns):
             terms = terms - self.entropy * entropy
         loss = (torch.where(kept, terms, 0.0) * targets["weight"]).sum()
         metrics = over(kept, shown) | of_samples(data, targets) | gate(data, targets.get("start", logp), batch.version)
+        if self.refills:
+            metrics["refills"] = data.refills.sum(), loss.new_full((), len(data.refills))
         return LossOutput(loss=loss, count=targets["count"].sum(), metrics=metrics)
 
 

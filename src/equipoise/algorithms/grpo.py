@@ -5,7 +5,7 @@
 at every token of a sample, in the clipped loss of ``_text``. What goes by other names are settings of it:
 
     Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)    scale_rewards=none, loss_type=dr_grpo
-    DAPO (Yu et al. 2025, arXiv:2503.14476)         epsilon_high=0.28, equal_groups=skip
+    DAPO (Yu et al. 2025, arXiv:2503.14476)         epsilon_high=0.28, equal_groups=skip, refills=8
     GSPO (Zheng et al. 2025, arXiv:2507.18071)      importance=sequence: r = (prod_n r_n)^(1 / tokens), at small epsilon
     CISPO (MiniMax 2025, arXiv:2506.13585)          surrogate=cispo: -min(r, 1 + epsilon_high) A log pi, no gradient through r
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 Side = Literal["sampling", "learning", "keeping", "beside"]  # of the ring: "keeping" a replay's rows; "beside" it
@@ -54,6 +54,16 @@ def add(workers: Iterable[Shares]) -> Shares:
         **seconds, parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
         counts={name: sum(row.counts.get(name, 0.0) for row in rows) for name in parts},
     )  # fmt: skip
+
+
+def less(now: Shares, then: Shares) -> Shares:
+    """What a worker spent between two moments."""
+    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
+    preempted = min(max(now.preempted - then.preempted, 0.0), busy)
+    rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
+    rest |= {"worked": busy - preempted, "preempted": preempted, "asleep": min(rest["asleep"], busy - preempted)}
+    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
+    return replace(now, **rest, parts=parts, counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()})
 
 
 SECONDS = tuple(f.name for f in fields(Shares) if f.type == "float")

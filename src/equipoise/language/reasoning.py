@@ -8,6 +8,7 @@ from typing import Any
 from equipoise import phases
 from equipoise.hints import hint, install
 from equipoise.language.tasks import TextTask
+from equipoise.language.tokenizers import CharTokenizer
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 
@@ -16,7 +17,10 @@ SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
 
 
 def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
-    """The task of a data set; no question that is held out is learned from. ``given``: settings, and the two counts."""
+    """The task of a data set; no question that is held out is learned from. ``given``: settings, and the two counts.
+
+    A model without a tokenizer gets one of the letters of its questions and answers.
+    """
     target = f"reasoning_gym:{name}"
     try:
         import reasoning_gym
@@ -51,4 +55,7 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     train = [one for one in examples[:learned] if one.prompt not in kept]
     if not train:
         raise ValueError(f"task {target!r}: expected more questions than the {len(kept)} that are held out, got no other")
-    return TextTask(name=target, train=train, held_out=examples[learned:], reward=SCORED)
+    letters = sorted({letter for one in examples for letter in f"{one.prompt}{one.completion}"})
+    return TextTask(
+        name=target, train=train, held_out=examples[learned:], reward=SCORED, tokenizer=CharTokenizer("".join(letters)),
+    )  # fmt: skip

@@ -7,6 +7,7 @@ others are held out. The reward of each is ``equipoise.rewards.own:answered``.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -86,6 +87,22 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     return task
 
 
+def arguments(given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE each -> the arguments of a task: values are JSON where they can be, else texts."""
+    found = dict[str, Any]()
+    for one in given:
+        key, equals, value = (part.strip() for part in one.partition("="))
+        if not (key.isidentifier() and equals):
+            raise ValueError(f"source.arguments: expected KEY=VALUE, with commas between several, got {one!r}")
+        if key in found:
+            raise ValueError(f"source.arguments: expected {key} once, got it twice")
+        try:
+            found[key] = json.loads(value)
+        except json.JSONDecodeError:
+            found[key] = value
+    return found
+
+
 def _only(target: str, given: dict[str, Any], *known: str) -> dict[str, Any]:
     for name in given:
         if name not in known:
@@ -110,7 +127,10 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
 
 def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
     function = called(target, "task")
-    if "seed" in inspect.signature(function).parameters:
+    known = inspect.signature(function).parameters
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+        _only(target, given, *known)
+    if "seed" in known:
         given.setdefault("seed", seed)
     made = function(**given)
     if isinstance(made, TextTask):

@@ -20,7 +20,7 @@ def pack(data: Trajectory) -> Packed:
     """The samples of a batch of slots, T = 1. A sample with ``mask`` False is left out: its group was lost.
 
     ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop [1, B]; ``context``: prompt
-    [B, P], prompt_length, task and group [B].
+    [B, P], prompt_length, task, group and refills [B].
     """
     there = data.mask[0]
     if not there.any():  # one sample without a chosen token, so that a step has something to go over
@@ -57,7 +57,8 @@ def pack(data: Trajectory) -> Packed:
         logp=laid(behaviour["logp"]),
         version=laid(behaviour["version"], -1),
         reward=laid(last),
-        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"], longest=most,
+        prompt=asked, group=group, stop=behaviour["stop"], task=context["task"], refills=context["refills"],
+        longest=most,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from equipoise.balance import remedies
 from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
-from equipoise.balance.shares import SECONDS, Shares
+from equipoise.balance.shares import Shares, less
 from equipoise.balance.verdict import NOTHING_YET, STARTING, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.envs.failures.capsule import COUNTED
@@ -185,7 +185,7 @@ class Reporter:
             self._record = record
         stats = self._stats()
         shares = self._settled or dict(stats.workers)
-        balance = {name: _less(shares[name], self._balance[name]) for name in shares}
+        balance = {name: less(shares[name], self._balance[name]) for name in shares}
         if final:  # nothing comes after it: of the whole run, as in the summary
             balance = shares
         elif recorded:
@@ -242,7 +242,7 @@ class Reporter:
             verdict=judged.sentence,
             remaining_s=left / rate if rate > 0 and not final else None,
             governor=self._governed(self._program),
-            metrics=r.metrics,
+            metrics=_with_tokens(r.metrics, steps_per_s),
             evaluating=evaluating,
             evaluation=fresh if not final else self._evaluations.last,
             solved_at_s=self._solved_at,
@@ -292,7 +292,7 @@ class Reporter:
         if self._on == "serial":  # one thread has no balance
             return
         self._machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
-        since = {name: _less(shares[name], then[name]) for name in shares if name not in self._paused}
+        since = {name: less(shares[name], then[name]) for name in shares if name not in self._paused}
         known = calibrate(self._program, since, cores=usable(), machines=self._machines)
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
@@ -310,13 +310,12 @@ class Reporter:
 
     def _verdict(self, balance: dict[str, Shares]) -> Verdict:
         if self._governs:  # what was before the last change says nothing of now
-            balance = {name: _less(now, self._changed[name]) for name, now in self._shares().items()}
+            balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
             max_lag=self._program.placement.max_lag, cores=None if self._machines else usable(),
-            one_thread=self._on == "serial", offline=self._blue.pace.offline,
-            threads=self._blue.program.placement.threads, envs=self._blue.program.placement.envs_per_actor,
-            paid=None if not self._blue.replays else self._blue.pace.updates,
+            one_thread=self._on == "serial", offline=self._blue.pace.offline, threads=self._program.placement.threads,
+            envs=self._program.placement.envs_per_actor, paid=None if not self._blue.replays else self._blue.pace.updates,
             advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
         )  # fmt: skip
 
@@ -387,18 +386,15 @@ def _more(evaluation: Evaluation) -> dict[str, Any]:
     return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
 
 
+def _with_tokens(metrics: Mapping[str, float], samples_per_s: float) -> Mapping[str, float]:
+    """With the tokens a second that are learned from, where steps are samples of tokens."""
+    length = metrics.get("completions/mean_length")
+    return metrics if length is None else {**metrics, "tokens_per_s": length * samples_per_s}
+
+
 def _aborted(stats: RunStats) -> int:
     return sum(counts[COUNTED[0]] for counts in stats.failures.values())
 
 
 def _without_time(record: Record) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name not in ("at", "partial")}
-
-
-def _less(now: Shares, then: Shares) -> Shares:
-    busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)  # a killed worker's last tick counts no more
-    preempted = min(max(now.preempted - then.preempted, 0.0), busy)
-    rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    rest |= {"worked": busy - preempted, "preempted": preempted, "asleep": min(rest["asleep"], busy - preempted)}
-    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
-    return replace(now, **rest, parts=parts, counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()})

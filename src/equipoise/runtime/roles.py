@@ -104,7 +104,8 @@ def text_role(algorithm: Learns, spec: TextSpec) -> Role:
             "chosen": ArraySpec((tokens,), "bool"), "length": number, "stop": number,
         },
         context={
-            "stream": number, "start": number, "task": number, "group": number, "prompt_length": number,
+            "stream": number, "start": number, "task": number, "group": number, "refills": number,
+            "prompt_length": number,
             "prompt": ArraySpec((spec.prompt,), "int64"),
         },
     )  # fmt: skip

@@ -43,11 +43,12 @@ class Packed:
     group: Array  # [M] int64, 0..G-1, ascending
     stop: Array  # [M] int64, a Stop
     task: Array  # [M] int64, the number of its prompt in the task
+    refills: Array  # [M] int64, groups of equal rewards that were written before its group, in its place, and dropped
     longest: int = 0  # tokens that a sample may have
 
 
 PACKED_TOKENS = ("token", "position", "sample", "chosen", "logp", "version", "reward")  # [N]
-PACKED_SAMPLES = ("prompt", "group", "stop", "task")  # [M]
+PACKED_SAMPLES = ("prompt", "group", "stop", "task", "refills")  # [M]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,10 @@ class TaskSource(Source):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     task: Annotated[str, Help("Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or module:callable.")]
+    arguments: Annotated[
+        tuple[str, ...],
+        Help("Arguments of the task, as KEY=VALUE: settings of a data set of reasoning-gym, held_out=FILE of a file."),
+    ] = ()
     model: Annotated[
         str,
         Help("The language model: tiny, llama:hidden_size=48,..., a directory with config.json and safetensors, or a hub id."),
@@ -94,6 +98,7 @@ class TaskSource(Source):
         Help("Tokens of a completion at most. 0: as the task says, else 256."),
         Flag(WHAT, "N", name="max-completion-length"),
     ] = 0
+    stop: Annotated[tuple[str, ...], Help("Texts that end a completion, beside the model's own end; they are part of it.")] = ()
     samples_at_once: Annotated[Count, Help("Completions that a generator writes side by side."), FREE] = 256
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],

@@ -47,6 +47,7 @@ class GeneratorKind(SamplingKind):
             streams=stream_ids(index, program.placement.group_envs), policy=name,
             at_once=source.samples_at_once, limit=text.spec.completion,
             number=lambda block: block * blue.learners + rank, order=text.order(program.schedule.seed),
+            refills=getattr(algorithm, "refills", 0),
             clock=site.clock, note=site.note,
         )  # fmt: skip
         if not job.life:

@@ -74,7 +74,7 @@ def read(source: TaskSource, seed: int) -> Text:
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
-    task = tasks.make(source.task, seed=seed)
+    task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
     if model.directory is not None and any((model.directory / name).exists() for name in (TOKENIZER, CONFIG)):
         tokenizer = HubTokenizer(model.directory)
@@ -85,6 +85,8 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     most = min(source.prompt_tokens, room(model.config, completion))
     train, left_out = _tokens(task.train, tokenizer, most)
     held_out, also = _tokens(task.held_out, tokenizer, most)
+    if "" in source.stop:
+        raise ValueError(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
     if not len(train):
         raise ValueError(
             f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}"
@@ -148,7 +150,7 @@ def engine(
         net.to(device), rows=rows or max(source.samples_at_once, program.placement.group_envs),
         length=length or text.spec.prompt + text.spec.completion, eos=text.spec.eos,
         seed=derive_seed(program.schedule.seed, "tokens"), temperature=getattr(algorithm, "temperature", 1.0), greedy=greedy,
-        on_update=source.on_update,
+        on_update=source.on_update, stop=source.stop, decode=text.tokenizer.decode,
     )  # fmt: skip
 
 

@@ -1,0 +1,248 @@
+"""Random schedules of generators, learner, deaths and resumes: no token is older than the bound, and no group is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise import tree
+from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.episodes import Episodes
+from equipoise.actors.generator import PARTS, Generator
+from equipoise.algorithms.grpo import GRPO
+from equipoise.clock import Clock
+from equipoise.experience.queue.queue import Plan, Queue
+from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.runtime.roles import text_role
+from equipoise.types import Stop, TextSpec, stream_ids
+from tests.experience.test_queue import Heap
+
+GROUP, LIMIT, PROMPTS, STEPS = 2, 5, 7, 300
+ROW = text_role(GRPO(), TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT)).row
+
+
+class Store:
+    """Weights that are nothing but a version."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Any]] | None:
+        return (self.version, {}) if self.version > newer_than else None
+
+
+class Lengths:
+    """An engine whose samples end at random and which stamps each token; tokens say by which group they were drawn."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.version, self._draw = -1, draw
+        self._rows: dict[tuple[int, int], list[int]] = {}
+        self.live = self.waiting = 0
+
+    def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
+        assert self.version >= 0 and limit == LIMIT
+        assert not any(one == group for one, _ in self._rows)
+        self._rows |= {(group, index): [] for index in range(samples)}
+
+    def step(self) -> list[Sampled]:
+        done = []
+        for (group, index), versions in list(self._rows.items()):
+            versions.append(self.version)
+            if len(versions) == LIMIT or self._draw.random() < 0.3:
+                del self._rows[group, index]
+                token, stamps = np.full(len(versions), group), np.array(versions)
+                done.append(Sampled(group, index, token, np.zeros(len(versions), np.float32), stamps, Stop.EOS))
+        return done
+
+    def update(self, version: int, params: Mapping[str, Any]) -> None:
+        assert version > self.version
+        self.version = version
+
+    def cancel(self, group: int) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Late:
+    """A judge that answers whenever it likes, now and then with a failure."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw, self._waiting = draw, list[int]()
+
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
+        assert [one.index for one in samples] == list(range(GROUP)) and {one.group for one in samples} == {group}
+        self._waiting.append(group)
+
+    def poll(self) -> Mapping[int, Sequence[float] | str]:
+        found = [one for one in self._waiting if self._draw.random() < 0.5]
+        self._waiting = [one for one in self._waiting if one not in found]
+        return {one: "it failed" if self._draw.random() < 0.1 else self._rewards() for one in found}
+
+    def _rewards(self) -> list[float]:
+        return [1.0, 1.0] if self._draw.random() < 0.4 else [0.0, 1.0]
+
+    def fds(self) -> tuple[int, ...]:
+        return ()
+
+    def close(self) -> None: ...
+
+
+class Prompts:
+    def __len__(self) -> int:
+        return PROMPTS
+
+    def token(self, number: int) -> Sequence[int]:
+        return [number]
+
+
+class Ring:
+    """Generators and a learner over one queue; all that happens is drawn."""
+
+    def __init__(self, seed: int, max_lag: int | None) -> None:
+        self.draw, self.max_lag, self.store = random.Random(seed), max_lag, Store()
+        self.generators, self.per_batch = self.draw.randint(1, 3), self.draw.randint(1, 3)
+        self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
+        self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
+        self.plan = Plan(
+            rows={"main": ROW}, unroll=1, batch=self.per_batch * GROUP, block=GROUP, envs=self.generators * GROUP,
+            max_lag=max_lag,
+        )  # fmt: skip
+        self._open()
+        self.driver.fill()
+        self.workers = [self._generator(index) for index in range(self.generators)]
+
+    def _open(self) -> None:
+        self._memory, self._full = Heap(self.plan.nbytes), LocalChannel()
+        self._free = [LocalChannel() for _ in range(self.plan.channels)]
+        self.driver, self.learner, self.keys = self._queue(), self._queue(), None
+
+    def _queue(self) -> Queue:
+        return Queue(self.plan, self._memory, free=self._free, full=self._full)
+
+    def _generator(self, index: int) -> Generator:
+        return Generator(
+            Lengths(self.draw), prompts=Prompts(), judge=Late(self.draw), blocks=self.driver, weights=self.store,  # type: ignore[arg-type]
+            episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))), streams=stream_ids(index, GROUP), policy="main",
+            at_once=self.at_once * GROUP, limit=LIMIT, number=lambda block: block, order=lambda group: group % PROMPTS,
+            refills=self.refills, clock=Clock(PARTS), note=lambda text: None,
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        self.draw.choice(self.workers).tick()
+
+    def takes(self) -> None:
+        if self.keys is None and (keys := self.learner.take()) is not None:
+            self.keys = keys
+            self.check(self.learner.batches(keys)["main"].data)
+
+    def check(self, data: Any) -> None:
+        """What a learner sees of a batch."""
+        behaviour = data.behaviour
+        for column, (chosen, there) in enumerate(zip(behaviour["chosen"][0], data.mask[0], strict=True)):
+            version, group = behaviour["version"][0, column][chosen], int(data.context["group"][column])
+            age = self.store.version - int(version.min())
+            assert age >= 0 and (self.max_lag is None or age <= self.max_lag), f"a token is {age} versions old"
+            assert (data.action["token"][0, column][chosen] == group).all(), "a token of another group"
+            assert int(data.context["task"][column]) == int(data.context["prompt"][column, 0]) == group % PROMPTS
+            assert int(data.context["refills"][column]) == group % (1 + self.refills)
+            self.tokens += int(chosen.sum())
+            self.happened["lost"] += not bool(there)
+        self.groups.update(int(one) for one in data.context["group"][::GROUP])
+
+    def finishes(self) -> None:
+        """An update, with its publication before the places are free."""
+        if self.keys is not None:
+            self.store.version += 1
+            self.learner.finish(self.keys)
+            self.keys = None
+            self.happened["update"] += 1
+
+    def generator_dies(self) -> None:
+        index = self.draw.randrange(self.generators)
+        self.driver.cancel(stream_ids(index, GROUP))
+        while not self.driver.reconcile():
+            pass
+        self.workers[index] = self._generator(index)
+        self.happened["death"] += 1
+
+    def learner_dies(self) -> None:
+        """It had published or not; what it had taken is learned from again, unless it was published."""
+        if self.keys is None:
+            return
+        published = self.draw.random() < 0.5
+        if published:
+            self.store.version += 1
+        else:
+            self.groups.subtract(int(one) for one in self.learner.batches(self.keys)["main"].data.context["group"][::GROUP])
+        self.driver.orphaned()
+        self.learner = self._queue()
+        left = self.learner.take_over(self.store.version, freed=not published)
+        while not self.driver.reconcile():
+            pass
+        self.keys = None
+        if left is not None:
+            self.learner.finish(left)
+        self.happened["learner's death"] += 1
+
+    def goes_on(self) -> None:
+        """The run is killed after a checkpoint, and resumed in new memory."""
+        if self.keys is not None:
+            return
+        for index in range(self.generators):
+            self.driver.cancel(stream_ids(index, GROUP))
+        while not self.driver.reconcile():
+            pass
+        state = tree.map(np.array, self.learner.state())
+        self._open()
+        self.driver.load(state)
+        self.learner = self._queue()
+        self.workers = [self._generator(index) for index in range(self.generators)]
+        self.happened["resume"] += 1
+
+    def go(self) -> None:
+        rare = [(self.generator_dies, 0.02), (self.learner_dies, 0.01), (self.goes_on, 0.01)]
+        for _ in range(STEPS):
+            drawn = self.draw.random()
+            for what, chance in rare:
+                if drawn < chance:
+                    what()
+                    break
+                drawn -= chance
+            else:
+                self.draw.choice((self.tick, self.tick, self.tick, self.takes, self.finishes))()
+        stats = self.driver.stats()
+        assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"]
+        assert all(count <= 1 for count in self.groups.values()), "a group is learned from twice"
+        blocks = sorted(group // (1 + self.refills) for group, count in self.groups.items() if count)
+        if self.max_lag is not None:
+            assert blocks == list(range(len(blocks))), "a group is left out"
+
+
+def explored(seeds: range, max_lag: int | None) -> Counter[str]:
+    happened = Counter[str]()
+    for seed in seeds:
+        ring = Ring(seed, max_lag)
+        ring.go()
+        happened += ring.happened
+    return happened
+
+
+LAGS = [0, 1, 4, None]
+
+
+@pytest.mark.parametrize("max_lag", LAGS)
+def test_no_token_is_older_than_the_bound_in_random_schedules(max_lag: int | None) -> None:
+    happened = explored(range(25), max_lag)
+    assert all(happened[name] >= 10 for name in ("update", "death", "learner's death", "resume", "lost")), happened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("max_lag", LAGS)
+def test_no_token_is_older_than_the_bound_in_ten_thousand_schedules(max_lag: int | None) -> None:
+    explored(range(1000, 3500), max_lag)
