@@ -49,10 +49,10 @@ def train(out: Path, *words: str, limit_s: float = 1200) -> None:
 
 def right(out: Path, seed: int) -> tuple[float, float]:
     """The share of all inputs, and of the held-out ones, that the last weights sort, ended."""
-    import equipoise as eq
+    from equipoise import api
     from equipoise.language import tasks
 
-    said = eq.generate(out, [f"{''.join(one)}>" for one in product("012", repeat=6)], greedy=True)
+    said = api.generate(out, [f"{''.join(one)}>" for one in product("012", repeat=6)], greedy=True)
     good = {str(one.prompt): one.ended and one.text == "".join(sorted(str(one.prompt)[:-1])) for one in said}
     held_out = {str(one.prompt) for one in tasks.make("sort", seed=seed).held_out}
     return sum(good.values()) / len(good), sum(good[one] for one in held_out) / len(held_out)
@@ -117,13 +117,13 @@ def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[s
 
 
 def trl(a: argparse.Namespace) -> None:
-    import equipoise as eq
+    from equipoise import api
     from equipoise.language import tasks
 
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         place = Path(folder)
         train(place / "first", "--steps", "256")
-        model = Path(eq.export(place / "first", place / "model"))
+        model = Path(api.export(place / "first", place / "model"))
         prompts = place / "prompts.jsonl"
         lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make("sort", seed=1).train]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))

@@ -49,6 +49,16 @@ def test_with_changes_it_predicts(run):
     assert code == 0 and json.loads(said)["changes"] == {"placement.actors": [2, 4]}
 
 
+def test_what_workers_did_before_the_first_update_does_not_count(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    slow = {title: row | {"worked": 1000.0, "done": 0.0} for title, row in lines[0]["balance"].items()}
+    starts = [lines[0] | {"updates": 0, "env_steps": 0, "balance": slow} for _ in range(2)]
+    (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (*starts, *lines)))
+    assert measured(RunDirectory.open(other)) == measured(RunDirectory.open(run))
+
+
 def test_the_machines_of_actors_are_read(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(run, other)

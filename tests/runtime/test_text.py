@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 from equipoise import api, cli
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
+from equipoise.record.directory import RunDirectory
+from tests.runtime.resuming import kill_after
 from tests.runtime.test_cluster import pids
 
 STEPS = 1024
@@ -235,3 +238,38 @@ def test_a_task_and_an_algorithm_that_do_not_go_together(target: str, algorithm:
 def test_a_task_s_settings_are_refused_without_one() -> None:
     with pytest.raises(ValueError, match="source.model: expected a run on text"):
         api.program("CartPole-v1", "ppo", model="tiny")
+
+
+KILLS = 10  # of each victim
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("victim", ["driver", "learner", "generator 0"])
+@pytest.mark.parametrize("algorithm", ["grpo", "token_ppo"])
+def test_whoever_is_killed_at_a_random_moment_the_bits_are_the_same(
+    algorithm: str, victim: str, tmp_path: Path, seed: int, deadline: Any
+) -> None:
+    """Each resumes: the run by itself where a worker dies, by hand where all of it does."""
+    options = {"algorithm": algorithm, "steps": 2048, "settings": [*SMALL["settings"], "optimizer.schedule=linear"]}
+    whole = trained(tmp_path / "whole", on="serial", **options)
+    draw = random.Random(seed)
+    for moment in range(KILLS):
+        out, at = tmp_path / f"killed {moment}", draw.randrange(64, 1900)
+        if victim == "driver":
+            words = ["train", "sort", "--algorithm", algorithm, "--batch", "64", "--steps", "2048", "--max-lag", "0"]
+            words += ["--evaluate-episodes", "0", "--no-tensorboard", "--checkpoint-every", "256", "--on", "process"]
+            words += [word for one in options["settings"] for word in ("--set", one)]
+            there = out / "checkpoints" / f"step_{at // 256 * 256 or 256}" / "manifest.json"
+            kill_after([*words, "--out", str(out)], there.exists, deadline, draw.uniform(0.0, 0.3))
+            done = RunDirectory.open(out).summary() or finished(api.resume(out))
+        else:
+            run, killed = api.train("sort", out=out, on="process", checkpoint_every=256, **SMALL | options), list[int]()
+            with run:
+                for report in run:
+                    if report.env_steps >= at and not killed:
+                        killed = pids(victim)[:1]
+                        os.kill(killed[0], signal.SIGKILL)
+            assert run.summary is not None and run.summary["status"] == "completed"
+            assert not killed or any(f"{victim} was killed" in note for note in run.summary["notes"]), run.summary["notes"]
+            done = run.summary
+        assert done["params_sha256"] == whole["params_sha256"], f"{victim} killed at about step {at}"

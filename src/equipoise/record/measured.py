@@ -42,9 +42,9 @@ def measured(run: RunDirectory) -> Calibrated:
     lines = [line for line in run.metrics() if not line.get("final") and "balance" in line]
     if not lines:
         raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")
-    balance = _sum(
-        [_read(line["balance"], f"{where}, step {line['env_steps']}") for line in lines[1:] or lines]
-    )  # the first one has the start in it
+    begun = next((number for number, line in enumerate(lines) if line["updates"]), len(lines)) + 1
+    later = lines[begun:] or lines  # the first one that tells of an update has the start of some worker in it
+    balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in later])
     machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))
     if unknown := beyond(balance, machines):
         raise ValueError(f"{run.path}: expected a run whose actors alone are on other machines, got {unknown}")
