@@ -2,14 +2,21 @@
 
     .venv/bin/python benchmarks/text.py lags [--seeds 1-2] [--page FILE]
     .venv/bin/python benchmarks/text.py serial [--turns 3]
-    .venv/bin/python benchmarks/text.py trl [--turns 2] [--updates 40]
+    .venv/bin/python benchmarks/text.py trl [--turns 2] [--updates 40] [--settings 'fp32, 1 thread']
+    .venv/bin/python benchmarks/text.py ragged --updates 4
     .venv/bin/python benchmarks/text.py publish
+    .venv/bin/python benchmarks/text.py reverse_add [--seeds 1-2]
+    .venv/bin/python benchmarks/text.py reasoning
 
 lags     "sort" by its recipe for grpo at bounds of 0, 1, 4 and 8, and at 4 without any correction or clip: the share of all 729
          inputs, and of those that were held out, that the last weights sort
 serial   samples/s of "sort" at a bound of 1, in one thread and as two processes, in turns
 trl      samples/s of "sort" in turns with TRL's GRPOTrainer (benchmarks/peers/setup.sh trl), same first weights, prompts,
          rewards and groups; start-up left out on both sides. TRL at each of some settings, of which the best counts
+reverse_add, reasoning
+         supervised learning until 30 % of the held-out prompts are answered rightly, then grpo and rloo from there: the share
+         before and at the end. Of sums with the last digit first, and of reasoning-gym's "chain_sum" of two numbers below 100
+ragged   the same of a model of 1M parameters that nobody trained, with completions of up to 256 tokens: tokens/s
 publish  a version of 25M float32 weights to two processes that decode: ms from its beginning until an engine has it, and
          the longest time that a decode step was held up by it
 """
@@ -29,7 +36,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from generate import LARGE
+from generate import LARGE, SMALL
 from harness import Failed, host, markdown, ran, recorded
 from matrix import OURS
 
@@ -42,9 +49,9 @@ LADDER = {
 }  # fmt: skip
 
 
-def train(out: Path, *words: str, limit_s: float = 1200) -> None:
-    begin = [str(OURS), "train", "sort", "--algorithm", "grpo", "--quiet", "--no-tensorboard", "--evaluate-episodes", "0"]
-    ran([*begin, *words, "--out", str(out)], out.parent / "log", limit_s=limit_s, PYTHONPATH=str(HERE.parent / "src"))
+def train(out: Path, *words: str, limit_s: float = 1200, task: str = "sort") -> None:
+    begin = [str(OURS), "train", task, "--algorithm", "grpo", "--quiet", "--no-tensorboard", "--evaluate-episodes", "0"]
+    ran([*begin, *words, "--out", str(out)], out.parent / "log", limit_s=limit_s, PYTHONPATH=f"{HERE}:{HERE.parent / 'src'}")
 
 
 def right(out: Path, seed: int) -> tuple[float, float]:
@@ -100,6 +107,63 @@ def serial(a: argparse.Namespace) -> None:
     print(json.dumps(medians | {"ratio": medians["process"] / medians["serial"]}))
 
 
+TUNED: dict[str, dict[str, Any]] = {  # what both kinds of learning are given
+    "reverse_add": {},
+    "reasoning": {
+        "env": "reasoning_gym:chain_sum", "max_completion_length": 5,
+        "settings": {"source.arguments": ("min_terms=2", "max_terms=2", "min_digits=1", "max_digits=2", "size=20000")},
+    },
+}  # fmt: skip
+ENOUGH = 0.3  # of the held-out prompts, after which supervised learning ends
+EXAM = 500  # held-out prompts of an evaluation
+
+
+def tuned(a: argparse.Namespace) -> None:
+    from equipoise import api
+
+    given: dict[str, Any] = {"model": "tiny", "batch": 256, "evaluate_episodes": EXAM, "tensorboard": False} | TUNED[a.what]
+    env, settings = given.pop("env", a.what), given.pop("settings", {})
+    rate = {"optimizer.learning_rate": 1e-3, "optimizer.schedule": "constant"}
+    first, _, last = a.seeds.partition("-")
+    for seed in range(int(first), int(last or first) + 1):
+        with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
+            place, before = Path(folder), 0.0
+            run = api.train(
+                env,
+                "sft",
+                out=place / "sft",
+                seed=seed,
+                steps=2_000_000,
+                evaluate_every=5_000,
+                settings=settings | rate,
+                **given,
+            )
+            with run:
+                for report in run:
+                    if report.evaluation is not None and (before := report.evaluation.info["pass@1"] or 0.0) >= ENOUGH:
+                        break
+            print(f"seed {seed}: sft {before:.3f} after {report.env_steps:,} samples, {report.wall_s:.0f} s", flush=True)
+            model = api.export(place / "sft", place / "model")
+            for algorithm in ("grpo", "rloo"):
+                began = time.monotonic()
+                more = settings | {
+                    "optimizer.learning_rate": a.rate,
+                    "optimizer.schedule": "linear",
+                    "algorithm.entropy": a.entropy,
+                }
+                run = api.train(
+                    env, algorithm, out=place / algorithm, seed=seed, steps=a.steps, max_lag=1, settings=more,
+                    **given | {"model": str(model), "evaluate_every": a.steps // 6},
+                )  # fmt: skip
+                with run:
+                    for report in run:
+                        if report.evaluation is not None:
+                            shown = f"{report.env_steps:,}: {report.evaluation.info['pass@1']:.3f}"
+                            print(f"  {algorithm} {shown}, reward {report.evaluation.mean:.3f}", flush=True)
+                found = api.evaluate(place / algorithm, episodes=4 * EXAM).info["pass@1"]
+                print(f"seed {seed}: {algorithm} {before:.3f} -> {found:.3f}, {time.monotonic() - began:.0f} s", flush=True)
+
+
 SETTINGS: dict[str, list[str]] = {
     "fp32, 2 threads": ["--threads", "2"], "fp32, 1 thread": ["--threads", "1"],
     "bf16, 2 threads": ["--threads", "2", "--bf16"],
@@ -116,51 +180,52 @@ def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[s
     return made
 
 
+SMALL_MODEL = "llama:" + ",".join(f"{name}={value}" for name, value in SMALL.items() if name != "vocab_size")
+BESIDE_TRL: dict[str, tuple[str, str, list[str], int]] = {  # the task, its first model, options, and tokens of a completion
+    "trl": ("sort", "tiny", [], 7),
+    "ragged": ("outside.letters:task", SMALL_MODEL, ["--set=optimizer.learning_rate=1e-9"], 256),
+}
+
+
 def trl(a: argparse.Namespace) -> None:
     from equipoise import api
     from equipoise.language import tasks
 
+    task, first, options, completion = BESIDE_TRL[a.what]
+    sys.path.insert(0, str(HERE))
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         place = Path(folder)
-        train(place / "first", "--steps", "256")
-        model = Path(api.export(place / "first", place / "model"))
+        train(place / "first", "--model", first, "--steps", "256", "--batch", "256", task=task)
+        model = Path(api.export(place / "first", place / "model", trust=["outside.letters"]))
         prompts = place / "prompts.jsonl"
-        lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make("sort", seed=1).train]
+        lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make(task, seed=1).train]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))
-        words = [
-            "--model",
-            str(model),
-            "--batch",
-            "256",
-            "--steps",
-            str(256 * a.updates),
-            "--set=algorithm.entropy=0",
-            "--seed",
-            "1",
-        ]
-        rates: dict[str, list[float]] = {}
-        rewards: dict[str, float] = {}
+        words = ["--model", str(model), "--batch", "256", "--steps", str(256 * a.updates), "--set=algorithm.entropy=0"]
+        words += ["--seed", "1", "--max-lag", "1", *options]
+        found: dict[str, list[tuple[float, float, float]]] = {}
 
-        def told(who: str, rate: float, reward: float) -> None:
-            rates.setdefault(who, []).append(rate)
-            rewards[who] = reward
-            print(f"{who}: {rate:,.0f} samples/s, reward {reward:.3f}", flush=True)
+        def told(who: str, rate: float, length: float, reward: float) -> None:
+            found.setdefault(who, []).append((rate, rate * length, reward))
+            print(f"{who}: {rate:,.1f} samples/s, {rate * length:,.0f} tokens/s, reward {reward:.3f}", flush=True)
 
         for turn in range(a.turns):
-            train(place / f"ours {turn}", *words)
+            train(place / f"ours {turn}", *words, task=task)
             records, rate = recorded(place / f"ours {turn}")
-            told("ours", rate, records[-1]["metrics"]["reward"])
-            for who, more in SETTINGS.items():
+            length = statistics.fmean(one["metrics"]["completions/mean_length"] for one in records if one["metrics"])
+            told("ours", rate, length, records[-1]["metrics"]["reward"])
+            for who in a.settings.split("|"):
+                more = [*SETTINGS[who], "--completion", str(completion), "--rate", "1e-9" if options else "1e-3"]
                 try:
                     made = theirs(model, prompts, a.updates, more)
-                except Failed as error:
+                except (Failed, subprocess.TimeoutExpired) as error:
                     print(f"{who}: {error}", flush=True)
                     continue
-                span = made["at"][-1] - made["at"][0]
-                told(f"TRL, {who}", 256 * (len(made["at"]) - 1) / span, statistics.fmean(made["reward"][-5:]))
-        medians = {who: statistics.median(found) for who, found in rates.items()}
-        best = max((rate for who, rate in medians.items() if who != "ours"), default=float("nan"))
-        print(json.dumps(medians | {"ratio": medians["ours"] / best, "rewards": rewards}))
+                rate = 256 * (len(made["at"]) - 1) / (made["at"][-1] - made["at"][0])
+                told(f"TRL, {who}", rate, statistics.fmean(made["length"]), statistics.fmean(made["reward"][-5:]))
+        medians = {who: [statistics.median(x) for x in zip(*rows, strict=True)] for who, rows in found.items()}
+        best = [max((rows[n] for who, rows in medians.items() if who != "ours"), default=float("nan")) for n in (0, 1)]
+        ratio = {"samples": medians["ours"][0] / best[0], "tokens": medians["ours"][1] / best[1]}
+        print(json.dumps(medians | {"ratio": ratio}))
 
 
 def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
@@ -194,7 +259,8 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
 def _net() -> Any:
     from equipoise.nets.decoder import Decoder, DecoderConfig
 
-    return Decoder(DecoderConfig(**LARGE))
+    sizes: dict[str, Any] = dict(LARGE)
+    return Decoder(DecoderConfig(**sizes))
 
 
 def publish(a: argparse.Namespace) -> None:
@@ -235,14 +301,18 @@ def publish(a: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["lags", "serial", "trl", "publish"])
+    parser.add_argument("what", choices=["lags", "serial", "publish", *BESIDE_TRL, *TUNED])
     parser.add_argument("--seeds", default="1-2", metavar="A-B")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--settings", default="|".join(SETTINGS), help="of TRL, with | between")
+    parser.add_argument("--steps", type=int, default=150_000, help="samples after supervised learning")
+    parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--entropy", type=float, default=0.01)
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     print(host(), flush=True)
-    {"lags": lags, "serial": serial, "trl": trl, "publish": publish}[a.what](a)
+    {"lags": lags, "serial": serial, "publish": publish}.get(a.what, tuned if a.what in TUNED else trl)(a)
     return 0
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from equipoise import api
 from equipoise.balance.calibrate import beyond, calibrate, changed, unpredictable
+from equipoise.balance.model import predict
 from equipoise.balance.remedies import advice, cause, remedies
 from equipoise.balance.shares import Shares
 
@@ -180,3 +181,15 @@ def test_what_the_model_does_not_know_on_other_machines():
     assert "central inference" in beyond(balance | {"inference 0": serves}, {"actor 0": "m"})
     assert not beyond(balance | {"inference 0": serves}, {f"actor {k}": "m" for k in range(4)} | {"inference 0": "m"})
     assert not beyond(balance | {"inference 0": serves}, {})
+
+
+def test_what_no_work_explains_in_lockstep_is_the_turning_and_a_lag_hides_it():
+    """Blocks of 0.1 s, batches of 0.05 s, and 0.05 s of each round that nobody worked."""
+    one = program(max_lag=0)
+    found = calibrate(one, measured(one, block_s=0.1, learn_s=0.05, rate=1 / 0.2), cores=2)
+    assert found is not None and found.ring.handover_s == pytest.approx(0.05, abs=0.002)
+    assert found.fit == pytest.approx(1.0, abs=0.01) and found.unexplained == pytest.approx(0.25, abs=0.01)
+    assert predict(changed(found, program(max_lag=1))).steps_per_s / found.measured == pytest.approx(2.0, rel=0.05)
+    behind = calibrate(one, measured(one, block_s=0.05, learn_s=0.1, rate=1 / 0.2), cores=2)
+    assert behind is not None
+    assert predict(changed(behind, program(max_lag=1))).steps_per_s / behind.measured == pytest.approx(2.0, rel=0.05)

@@ -74,7 +74,7 @@ def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> No
     equal = {name: shown(tmp_path / name, "frac_reward_zero_std") for name in ("run", "not")}
     assert equal["run"] < 0.6 * equal["not"], equal
     assert 0.0 < shown(tmp_path / "run", "refills") <= 3.0
-    assert shown(tmp_path / "run", "tokens_per_s") > 0.0
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])["tokens_per_s"] > 0.0
 
 
 def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) -> None:
@@ -200,6 +200,17 @@ def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
         api.generate(tmp_path / "run", ["20x"])
     with pytest.raises(ValueError, match="equipoise generate"):
         api.load(tmp_path / "run")
+
+
+@pytest.mark.thorough
+def test_a_run_at_a_url_is_asked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url: Any = f"file://{tmp_path}/store/run"
+    trained(url, on="serial", steps=64)
+    (said,) = api.generate(url, ["201102>"], greedy=True)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [said] == api.generate(run, ["201102>"], greedy=True)
+    assert (api.export(url, tmp_path / "model") / "model.safetensors").is_file()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -12,6 +12,7 @@ from equipoise.api.playing import weights_of
 from equipoise.language import files
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
+from equipoise.record.mirror import local
 from equipoise.runtime.roles import network
 from equipoise.types import Program, RunSpec, Stop, TaskSource, learning
 from equipoise.workers import texts
@@ -36,6 +37,11 @@ class Answer:
 
 def writer(directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()) -> tuple[Program, Text, Any]:
     """The program of a run on text, its task, and its network with the weights that ``load`` would take."""
+    with local(directory) as here:
+        return _writer(here, best, trust)
+
+
+def _writer(directory: str | os.PathLike[str], best: bool, trust: Sequence[str]) -> tuple[Program, Text, Any]:
     program = RunDirectory.open(directory, trusted=trust).program
     if not isinstance(program.source, TaskSource):
         raise ValueError(

@@ -28,6 +28,11 @@ class Calibrated:
         """Measured over predicted."""
         return self.measured / self.outcome.steps_per_s
 
+    @property
+    def unexplained(self) -> float:
+        """The share of a round that nobody works in, in lockstep."""
+        return self.ring.handover_s * self.measured / (self.ring.per_batch * self.ring.steps)
+
 
 def calibrate(
     program: Program, balance: Mapping[str, Shares], *, cores: float, machines: Mapping[str, str] | None = None
@@ -71,6 +76,9 @@ def calibrate(
     measured = rounds * ring.per_batch * ring.steps / seconds
     if outcome.steps_per_s <= 0.0:
         return None
+    if ring.max_lag == 0 and measured < outcome.steps_per_s:  # where sides take turns, what no work explains is their turning
+        ring = replace(ring, handover_s=ring.per_batch * ring.steps * (1 / measured - 1 / outcome.steps_per_s))
+        outcome = predict(ring)
     writes = sum(one.spent("insert") for one in learners) / max(sum(one.worked - one.asleep for one in learners), 1e-9)
     return Calibrated(
         ring=ring, program=program, measured=measured, outcome=outcome, writes=min(max(writes, 0.0), 1.0), sums=sums

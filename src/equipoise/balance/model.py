@@ -66,6 +66,7 @@ class Ring:
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
     learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
     learners: int = 1  # the first of ``learn``
+    handover_s: float = 0.0  # from the last block of a batch that the learner waits for until it begins, and back
     cores: float
     nodes: tuple[Node, ...] = ()
     at: tuple[int, ...] = ()  # of each actor: which of the nodes it is on, or HOME; empty: all are at home
@@ -330,12 +331,16 @@ class _Run:
         simulation = self._simulation
         for number in itertools.count():
             began = simulation.now
+            waits = False
             while self._begun <= number:
                 if rank == 0 and (batch := self._batch()) is not None:
+                    if waits and self._ring.handover_s:
+                        yield self._ring.handover_s
                     self._current = batch
                     self._begun += 1
                     self._part.open()
                     break
+                waits = True
                 yield self._complete if rank == 0 else self._part
             clock.starved += simulation.now - began
             yield from self._works(work, 1.0, clock)

@@ -13,7 +13,7 @@ from equipoise.types import Placement, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
-MARGIN = 0.05  # of a prediction, and half of what the model was off for the run as it is
+MARGIN = 0.05  # of a prediction, and half of what the model was off for the run as it is, or could not explain by work
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
 
 
@@ -75,7 +75,7 @@ def advice(found: Sequence[Remedy]) -> str:
 def remedy(known: Calibrated, change: str, costs: str, outcome: Outcome) -> Remedy:
     """What a change would gain that comes to this."""
     gain = outcome.steps_per_s / known.outcome.steps_per_s
-    off = min(MARGIN + abs(1.0 - known.fit) / 2, 1.0)
+    off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)
     return Remedy(
         change=change, costs=costs, steps_per_s=gain * known.measured, gain=gain, low=gain * (1 - off), high=gain * (1 + off)
     )  # fmt: skip

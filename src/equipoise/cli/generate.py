@@ -11,7 +11,7 @@ from equipoise.cli.app import Debug, Trust, app, vouched
 from equipoise.console.help import Sections, plain_errors
 
 Best = Annotated[bool, typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones.")]
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")]
 
 
 @app.command(

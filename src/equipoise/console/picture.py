@@ -144,6 +144,8 @@ def speed_lines(report: Report, program: Program, width: int) -> list[Text]:
     parts = [f"{report.steps_per_s:,.0f} steps/s"]
     if report.frames != report.env_steps:
         parts.append(f"{frames:,.0f} frames/s")
+    if report.tokens_per_s is not None:
+        parts.append(f"{report.tokens_per_s:,.0f} tokens/s")
     return part_lines([*parts, f"{report.updates_per_s:,.1f} updates/s", _lag(report, program)], width)
 
 

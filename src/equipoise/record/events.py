@@ -59,6 +59,7 @@ def scalars(report: Report) -> dict[str, float]:
     found: dict[str, float | None] = {
         "speed/steps_per_s": report.steps_per_s,
         "speed/updates_per_s": report.updates_per_s,
+        "speed/tokens_per_s": report.tokens_per_s,
         "episodes/return_mean": report.return_mean,
         "episodes/length_mean": report.length_mean,
         "lag/mean": report.lag_mean,

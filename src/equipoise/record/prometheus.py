@@ -148,6 +148,7 @@ class Endpoint:
         yield self._gauge("wall_seconds", "Seconds since the run began.", r.wall_s)
         yield self._gauge("steps_per_second", "Env steps learned from in a second.", r.steps_per_s)
         yield self._gauge("updates_per_second", "Updates in a second.", r.updates_per_s)
+        yield self._gauge("tokens_per_second", "Tokens of text learned from in a second.", r.tokens_per_s)
         yield self._gauge("return_mean", "Mean return of the last 100 episodes.", r.return_mean)
         yield self._gauge("length_mean", "Mean length of the last 100 episodes.", r.length_mean)
         yield self._gauge("lag_versions_mean", "Mean lag in versions.", r.lag_mean)

@@ -121,6 +121,7 @@ class Report:
     updates: int
     steps_per_s: float
     updates_per_s: float
+    tokens_per_s: float | None = None  # that are learned from, where a step is a sample of text
     episodes: int
     return_mean: float | None  # last 100 episodes, stochastic policy
     length_mean: float | None

@@ -231,6 +231,7 @@ class Reporter:
             updates=version,
             steps_per_s=0.0 if pace.offline else steps_per_s,
             updates_per_s=rate,
+            tokens_per_s=_tokens(r.metrics, steps_per_s),
             episodes=r.episodes,
             return_mean=r.return_mean,
             length_mean=r.length_mean,
@@ -242,7 +243,7 @@ class Reporter:
             verdict=judged.sentence,
             remaining_s=left / rate if rate > 0 and not final else None,
             governor=self._governed(self._program),
-            metrics=_with_tokens(r.metrics, steps_per_s),
+            metrics=r.metrics,
             evaluating=evaluating,
             evaluation=fresh if not final else self._evaluations.last,
             solved_at_s=self._solved_at,
@@ -386,10 +387,9 @@ def _more(evaluation: Evaluation) -> dict[str, Any]:
     return {name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))}
 
 
-def _with_tokens(metrics: Mapping[str, float], samples_per_s: float) -> Mapping[str, float]:
-    """With the tokens a second that are learned from, where steps are samples of tokens."""
+def _tokens(metrics: Mapping[str, float], samples_per_s: float) -> float | None:
     length = metrics.get("completions/mean_length")
-    return metrics if length is None else {**metrics, "tokens_per_s": length * samples_per_s}
+    return None if length is None else length * samples_per_s
 
 
 def _aborted(stats: RunStats) -> int:
