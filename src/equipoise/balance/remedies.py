@@ -13,7 +13,7 @@ from equipoise.types import Placement, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
-MARGIN = 0.05  # of a prediction, and half of what the model was off for the run as it is, or could not explain by work
+MARGIN = 0.12  # of a prediction; with half of what the model was off for the run as it is, or could not explain by work
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
 
 

@@ -13,8 +13,8 @@ from typing import Any
 _SORT: dict[str, Any] = {
     "source.model": "tiny",
     "policy.batch": 256, "placement.max_lag": 1,
-    "optimizer.learning_rate": 1e-3, "optimizer.schedule": "linear", "algorithm.entropy": 0.04,
-    "schedule.steps": 150_000,
+    "optimizer.learning_rate": 5e-4, "optimizer.schedule": "linear", "algorithm.entropy": 0.04,
+    "schedule.steps": 200_000,
 }  # fmt: skip
 
 RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = {
