@@ -21,7 +21,7 @@ from equipoise import schema
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.nets.decoder import Decoder
-from equipoise.nets.decoding import Decoding
+from equipoise.nets.decoding import Decoding, fill
 from equipoise.types import Tree
 from equipoise.types.packed import Stop
 
@@ -261,7 +261,7 @@ class TorchEngine:
     def _take(self, version: int, params: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, parameter in self._params.items():
-                parameter.copy_(params[name])
+                fill(parameter, params[name])
         self.version, self._next = version, None
         if self._on_update == "recompute":
             self._recompute()
