@@ -182,7 +182,7 @@ def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[s
 
 SMALL_MODEL = "llama:" + ",".join(f"{name}={value}" for name, value in SMALL.items() if name != "vocab_size")
 BESIDE_TRL: dict[str, tuple[str, str, list[str], int]] = {  # the task, its first model, options, and tokens of a completion
-    "trl": ("sort", "tiny", [], 7),
+    "trl": ("sort", "tiny", ["--set=optimizer.learning_rate=1e-3"], 7),
     "ragged": ("outside.letters:task", SMALL_MODEL, ["--set=optimizer.learning_rate=1e-9"], 256),
 }
 
@@ -214,7 +214,7 @@ def trl(a: argparse.Namespace) -> None:
             length = statistics.fmean(one["metrics"]["completions/mean_length"] for one in records if one["metrics"])
             told("ours", rate, length, records[-1]["metrics"]["reward"])
             for who in a.settings.split("|"):
-                more = [*SETTINGS[who], "--completion", str(completion), "--rate", "1e-9" if options else "1e-3"]
+                more = [*SETTINGS[who], "--completion", str(completion), "--rate", options[0].rpartition("=")[2]]
                 try:
                     made = theirs(model, prompts, a.updates, more)
                 except (Failed, subprocess.TimeoutExpired) as error:
