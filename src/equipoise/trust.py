@@ -36,6 +36,7 @@ OURS = re.compile(
 FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+")  # ids of packages, which name no module of their own
 REWARDS = re.compile(r"equipoise\.rewards\.(own|reasoning):\w+")  # of ours
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
+PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 KEY_BYTES = 32
 Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
@@ -75,14 +76,12 @@ def of_task(source: Any) -> Names:
         return []
     task, model = source["task"], str(source.get("model", ""))
     rewards = [name.strip() for name in str(source.get("reward", "")).split(",") if name.strip()]
-    paths = [("task", str(task))] if re.search(r"[/\\]|\.(jsonl|json|parquet)$", str(task)) else []
-    paths += [("held_out", one.partition("=")[2]) for one in _texts(source.get("arguments")) if one.startswith("held_out=")]
+    paths = [("task", str(task))] if PATH.search(str(task)) else []
+    arguments = source.get("arguments")
+    texts = arguments.split(",") if isinstance(arguments, str) else arguments if isinstance(arguments, Sequence) else ()
+    paths += [("argument", value) for one in texts if PATH.search(value := str(one).partition("=")[2].strip())]
     paths += [("model", model)] if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model) else []
     return [*of_text(task, rewards), *paths]
-
-
-def _texts(given: Any) -> list[str]:
-    return [str(one) for one in given] if isinstance(given, Sequence) else []
 
 
 def of_env(env: Any) -> tuple[Names, Any]:
@@ -120,6 +119,8 @@ def check(names: Names, signed: Any, signature: Any, trusted: Sequence[str], fil
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     module = _module(name)
     does = "" if not module else f" would be imported from {_place(module) or 'nowhere that is known'}, and its code would run"
+    if what == "argument":
+        does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
     raise Untrusted(
         f"{file}: {what} {_plain(name)!r}{does}. Nothing shows that your own 'train' wrote this file here. If you trust it: "

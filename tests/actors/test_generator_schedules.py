@@ -22,6 +22,7 @@ from equipoise.runtime.roles import text_role
 from equipoise.types import Stop, TextSpec, stream_ids
 from tests.experience.test_queue import Heap
 
+NOTHING: Any = None  # is taken
 GROUP, LIMIT, PROMPTS, STEPS = 2, 5, 7, 300
 ROW = text_role(GRPO(), TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT)).row
 
@@ -119,7 +120,7 @@ class Ring:
     def _open(self) -> None:
         self._memory, self._full = Heap(self.plan.nbytes), LocalChannel()
         self._free = [LocalChannel() for _ in range(self.plan.channels)]
-        self.driver, self.learner, self.keys = self._queue(), self._queue(), None
+        self.driver, self.learner, self.keys = self._queue(), self._queue(), NOTHING
 
     def _queue(self) -> Queue:
         return Queue(self.plan, self._memory, free=self._free, full=self._full)
@@ -128,7 +129,8 @@ class Ring:
         return Generator(
             Lengths(self.draw), prompts=Prompts(), judge=Late(self.draw), blocks=self.driver, weights=self.store,  # type: ignore[arg-type]
             episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))), streams=stream_ids(index, GROUP), policy="main",
-            at_once=self.at_once * GROUP, limit=LIMIT, number=lambda block: block, order=lambda group: group % PROMPTS,
+            at_once=self.at_once * GROUP, limit=LIMIT, number=lambda block: block,
+            order=lambda block, refills: (block + 3 * refills) % PROMPTS,
             refills=self.refills, clock=Clock(PARTS), note=lambda text: None,
         )  # fmt: skip
 
@@ -148,8 +150,10 @@ class Ring:
             age = self.store.version - int(version.min())
             assert age >= 0 and (self.max_lag is None or age <= self.max_lag), f"a token is {age} versions old"
             assert (data.action["token"][0, column][chosen] == group).all(), "a token of another group"
-            assert int(data.context["task"][column]) == int(data.context["prompt"][column, 0]) == group % PROMPTS
-            assert int(data.context["refills"][column]) == group % (1 + self.refills)
+            block, refills = divmod(group, 1 + self.refills)
+            assert int(data.context["refills"][column]) == refills
+            number = (block + 3 * refills) % PROMPTS
+            assert int(data.context["task"][column]) == int(data.context["prompt"][column, 0]) == number
             self.tokens += int(chosen.sum())
             self.happened["lost"] += not bool(there)
         self.groups.update(int(one) for one in data.context["group"][::GROUP])

@@ -168,6 +168,14 @@ def test_actors_on_other_machines_have_cores_there():
     assert at_home is not None and at_home.outcome.steps_per_s < 0.5 * found.outcome.steps_per_s
     more = changed(found, program(actors=11, max_lag=None))
     assert more.at == (0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0) and [node.cores for node in more.nodes] == [6, 5]
+    serves = Shares(worked=SECONDS, done=800.0, kind="inference", side="sampling", serves=True)
+    acted = calibrate(
+        one,
+        computes | {"inference 0": serves, "learner": learner},
+        cores=2,
+        machines=dict.fromkeys(away, "m") | {"inference 0": "m"},
+    )
+    assert acted is not None and [node.cores for node in acted.ring.nodes] == [9]
     fewer = changed(found, program(actors=1, max_lag=None))
     assert fewer.at == (0,) and len(fewer.nodes) == 1
 

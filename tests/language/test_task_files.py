@@ -122,6 +122,8 @@ def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> No
     assert (len(both.train), [one.prompt for one in both.held_out]) == (30, ["x"])
     with pytest.raises(ValueError, match="unknown argument 'heldout'; did you mean 'held_out'"):
         tasks.make(path, seed=1, arguments={"heldout": "b.jsonl"})
+    with pytest.raises(ValueError, match="held_out: expected a file that ends in .jsonl or .parquet, got 5"):
+        tasks.make(path, seed=1, arguments={"held_out": 5})
     with pytest.raises(ValueError, match="expected at least 2 prompts, one to be held out, got 1"):
         tasks.make(str(other), seed=1)
 
@@ -144,6 +146,8 @@ def test_a_task_of_a_callable() -> None:
     assert tasks.make(f"{__name__}:made", seed=0) == made()
     with pytest.raises(ValueError, match="expected a TextTask or rows with a prompt, got int 5"):
         tasks.make(f"{__name__}:nothing", seed=0)
+    with pytest.raises(ValueError, match="expected its arguments .*missing a required argument: 'count'"):
+        tasks.make(f"{__name__}:rows", seed=4)
     with pytest.raises(ValueError, match="unknown argument 'cuont'; did you mean 'count'"):
         tasks.make(f"{__name__}:rows", seed=4, arguments={"cuont": 20})
     with pytest.raises(ValueError, match="unknown function 'rwos'; did you mean 'rows'"):

@@ -25,7 +25,11 @@ def test_callables_need_one(task: str) -> None:
 
 
 def test_a_file_that_is_held_out_needs_one_and_arguments_are_signed() -> None:
-    source = {"task": "data.jsonl", "arguments": ["held_out=/etc/other.jsonl"]}
-    assert ("held_out", "/etc/other.jsonl") in trust.of_task(source)
+    source = {"task": "data.jsonl"}
+    for given in (["held_out=/etc/other.jsonl"], [" held_out = /etc/other.jsonl"], "size=2,held_out=/etc/other.jsonl"):
+        assert ("argument", "/etc/other.jsonl") in trust.of_task(source | {"arguments": given})
+    assert list(trust.of_task({"task": "reasoning_gym:chain_sum", "arguments": ["held_out=50"]})) == []
+    with pytest.raises(trust.Untrusted, match="argument '/etc/other.jsonl' would be opened"):
+        trust.check([("argument", "/etc/other.jsonl")], {}, None, [], "run.json")
     signed = [trust.of_program({"source": source | {"arguments": given}})[1] for given in ([], ["size=2"], ["size=3"])]
     assert signed[0] != signed[1] != signed[2]

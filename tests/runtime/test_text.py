@@ -261,7 +261,11 @@ def test_whoever_is_killed_at_a_random_moment_the_bits_are_the_same(
     algorithm: str, victim: str, tmp_path: Path, seed: int, deadline: Any
 ) -> None:
     """Each resumes: the run by itself where a worker dies, by hand where all of it does."""
-    options = {"algorithm": algorithm, "steps": 2048, "settings": [*SMALL["settings"], "optimizer.schedule=linear"]}
+    options: dict[str, Any] = {
+        "algorithm": algorithm,
+        "steps": 2048,
+        "settings": [*SMALL["settings"], "optimizer.schedule=linear"],
+    }
     whole = trained(tmp_path / "whole", on="serial", **options)
     draw = random.Random(seed)
     for moment in range(KILLS):

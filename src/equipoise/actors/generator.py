@@ -57,12 +57,13 @@ class Generator:
 
     def __init__(
         self, engine: Engine, *, prompts: Prompts, judge: Judge, blocks: Blocks, weights: WeightStore, episodes: Episodes,
-        streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int], order: Callable[[int], int],
-        refills: int, clock: Clock, note: Callable[[str], object],
+        streams: Array, policy: str, at_once: int, limit: int, number: Callable[[int], int],
+        order: Callable[[int, int], int], refills: int, clock: Clock, note: Callable[[str], object],
     ) -> None:  # fmt: skip
         """``streams``: of the group's samples, as the queue knows them; ``policy``: that is written; ``at_once``: samples;
         ``limit``: tokens of a sample. ``number``: of a block among those of all learners' queues; ``order``: the prompt that
-        such a number is of. ``refills``: how often a group whose rewards are all equal is written anew, with another prompt.
+        such a number is of, after so many groups that were dropped in its place. ``refills``: how often a group whose rewards
+        are all equal is dropped, at most.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
         self._weights, self._episodes, self._streams, self._policy = weights, episodes, streams, policy
@@ -115,9 +116,9 @@ class Generator:
             return False
         self._fetch()
         slot = one.slots[self._policy]
-        # Each attempt has a number of its own in the run, so it is of another prompt and drawn by other numbers.
-        group = self._number(int(slot.keys[0, 1])) * (1 + self._refills) + one.refills
-        one.number, one.left, one.samples = self._order(group), self._samples, []
+        block = self._number(int(slot.keys[0, 1]))
+        group = block * (1 + self._refills) + one.refills  # a number of its own in the run, which seeds its draws
+        one.number, one.left, one.samples = self._order(block, one.refills), self._samples, []
         prompt = self._prompts.token(one.number)
         data = slot.data
         context = {"task": one.number, "group": group, "refills": one.refills, "prompt_length": len(prompt)}

@@ -138,6 +138,11 @@ class PolicyText(TextLearns):
         """
 
     def refused(self, max_lag: int | None) -> str | None:
+        if self.refills and self.num_generations < 2:
+            return (
+                f"algorithm.refills: expected 0 with algorithm.num_generations={self.num_generations}, whose rewards are all "
+                f"equal, got {self.refills}"
+            )
         if self.beta and not self.target_every:
             return (
                 f"algorithm.target_every: expected more than 0 with algorithm.beta={self.beta:g}, which is against the target "

@@ -14,7 +14,7 @@ from equipoise.types import Policy, Program, learning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A ring with measured costs, and how far the model's steps/s were from the measured ones."""
+    """A ring with measured costs. ``fit`` and ``unexplained`` say how far the model is from what was measured."""
 
     ring: Ring
     program: Program
@@ -37,8 +37,8 @@ class Calibrated:
 def calibrate(
     program: Program, balance: Mapping[str, Shares], *, cores: float, machines: Mapping[str, str] | None = None
 ) -> Calibrated | None:
-    """A ring from what workers measured; None where too little was done to say, where no env is stepped, or where workers are
-    on machines on which the model knows none (``beyond``).
+    """A ring from what workers measured; None where too little was done to say, where no env is stepped, or where there is
+    something that the model does not know (``beyond``).
 
     ``machines``: of each worker that is not at home, by its title, which machine has it.
     """
@@ -70,8 +70,8 @@ def calibrate(
         learners=len(learners),
         cores=cores,
         at=tuple(at),
-        nodes=_nodes(at),
     )
+    ring = replace(ring, nodes=_nodes(ring))
     outcome = predict(ring)
     measured = rounds * ring.per_batch * ring.steps / seconds
     if outcome.steps_per_s <= 0.0:
@@ -86,7 +86,10 @@ def calibrate(
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
-    """What the model does not know of workers on several machines; "" where it knows all."""
+    """What the model does not know of workers on several machines; "" where it knows all.
+
+    It knows learners and shards at home alone, and inference workers on the machines of their actors.
+    """
     if learning := [title for title in machines if title in balance and balance[title].side in ("learning", "keeping")]:
         return f"{learning[0]} on another machine than the first learner"
     inside = {machines.get(title) for title, one in balance.items() if one.serves}
@@ -95,11 +98,13 @@ def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
     return ""
 
 
-def _nodes(at: Sequence[int]) -> tuple[Node, ...]:
-    """The machines of these actors. Each has a core for each of its actors, as a cluster reserves them, and what its link
-    carries is not known.
+def _nodes(ring: Ring) -> tuple[Node, ...]:
+    """The machines of the actors. Each has a core for each of its actors and inference workers, as a cluster reserves them.
+
+    What its link carries is not known.
     """
-    return tuple(Node(cores=max(at.count(node), 1)) for node in range(max(at, default=HOME) + 1))
+    there = [*ring.at, *(ring.node_of_server(server) for server in range(len(ring.servers)))]
+    return tuple(Node(cores=max(there.count(node), 1)) for node in range(max(ring.at, default=HOME) + 1))
 
 
 def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
@@ -163,11 +168,10 @@ def changed(known: Calibrated, program: Program) -> Ring:
     if place.learners > 1:
         sums = known.sums / _steps(old) * _steps(new) if was.learners > 1 else SUM_S * _steps(new)
     sleeps = sleeps * part / place.learners + sums
-    at = _spread(ring.at, place.actors)
     shards = ring.learn[ring.learners :]
     count = new.replay.shards if new.replay is not None and shards else 0
     servers = _mean(ring.servers).times(envs) if ring.servers else None
-    return replace(
+    made = replace(
         ring,
         steps=steps_of_block(program),
         per_batch=blocks_of_batch(program),
@@ -180,9 +184,9 @@ def changed(known: Calibrated, program: Program) -> Ring:
             *((_mean(shards).times(len(shards) / count * part),) * count if count else ()),
         ),
         learners=place.learners,
-        at=at,
-        nodes=_nodes(at),
+        at=_spread(ring.at, place.actors),
     )
+    return replace(made, nodes=_nodes(made))
 
 
 # What several learners cost (benchmarks/learners.py, two cores): a share of a learner's computing does not shrink with its part

@@ -121,6 +121,7 @@ def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) ->
     learn = tuple(replace(work.times(1 / home.learner_speed), threads=work.threads) for work in ring.learn)
     made = replace(
         ring, actors=tuple(actors), learn=learn, cores=home.cores, nodes=tuple(nodes), at=tuple(at),
+        handover_s=0.0 if ring.nodes else ring.handover_s,  # between machines it is the links' time, which the cluster says
         home_block_s=block * 8e-6 / home.mbit, home_version_s=sizes.version * 8e-6 / home.mbit,
     )  # fmt: skip
     return _told(predict(made, events=EVENTS), made, cluster, sizes)

@@ -19,7 +19,7 @@ SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
 def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     """The task of a data set; no question that is held out is learned from. ``given``: settings, and the two counts.
 
-    A model without a tokenizer gets one of the letters of its questions and answers.
+    A model from random weights gets the letters of the questions and answers as its tokens.
     """
     target = f"reasoning_gym:{name}"
     try:
@@ -32,10 +32,10 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     if name not in DATASETS:
         raise ValueError(f"unknown task {target!r}{hint(name, DATASETS)}")
     settings = {"seed": derive_seed(seed, "reasoning_gym") & 0x3FFFFFFF, **given}
-    held_out, learned = int(settings.pop("held_out", HELD_OUT)), int(settings.pop("size", SIZE))
+    held_out, learned = settings.pop("held_out", HELD_OUT), settings.pop("size", SIZE)
     for what, count in (("size", learned), ("held_out", held_out)):
-        if count < 1:
-            raise ValueError(f"task {target!r}: {what}: expected at least 1 question, got {count}")
+        if type(count) is not int or count < 1:
+            raise ValueError(f"task {target!r}: {what}: expected at least 1 question, got {count!r}")
     known = {field for field in DATASETS[name][1].__dataclass_fields__ if field != "size"}
     for key in settings:
         if key not in known:

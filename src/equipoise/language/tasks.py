@@ -113,6 +113,9 @@ def _only(target: str, given: dict[str, Any], *known: str) -> dict[str, Any]:
 def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
     examples = task_files.read(Path(target))
     if "held_out" in given:
+        if not str(given["held_out"]).endswith(task_files.SUFFIXES):
+            wanted = " or ".join(task_files.SUFFIXES)
+            raise ValueError(f"task {target!r}: held_out: expected a file that ends in {wanted}, got {given['held_out']!r}")
         return TextTask(name=target, train=examples, held_out=task_files.read(Path(given["held_out"])))
     return _parted(target, examples, seed)
 
@@ -132,6 +135,10 @@ def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:
         _only(target, given, *known)
     if "seed" in known:
         given.setdefault("seed", seed)
+    try:
+        inspect.signature(function).bind(**given)
+    except TypeError as error:
+        raise ValueError(f"task {target!r}: expected its arguments (source.arguments=KEY=VALUE), got {error}") from None
     made = function(**given)
     if isinstance(made, TextTask):
         return made

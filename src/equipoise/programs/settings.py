@@ -303,8 +303,12 @@ def _literal(args: Sequence[Any], value: Any) -> Any:
 
 
 def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str):
+    if isinstance(value, str) and (given := _json_list(value)) is not None:
+        value = given
+    elif isinstance(value, str):
         inside = value.strip()
+        if value and not inside:
+            raise _Reason('only blanks; a list in JSON has them, such as ["\\n"]')
         if inside[:1] + inside[-1:] in ("()", "[]"):
             inside = inside[1:-1]
         value = [part.strip() for part in inside.split(",")]
@@ -318,6 +322,15 @@ def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
     if len(kinds) != len(value):
         raise _Reason(f"{len(value)} values")
     return tuple(_converter(kind)(item) for kind, item in zip(kinds, value, strict=True))
+
+
+def _json_list(text: str) -> list[Any] | None:
+    """The list that a text is in JSON, such as ["a,b"]; None where it is none."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _none(value: Any) -> None:

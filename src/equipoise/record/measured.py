@@ -27,10 +27,10 @@ def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def measured(run: RunDirectory) -> Calibrated:
-    """Calibrate the model by what the workers of a run said between its first record and its newest one.
+    """Calibrate the model by what the workers of a run said after the record of its first update.
 
-    ValueError where they said too little, or where a run has no actors, has workers in one thread, or
-    on machines on which the model knows none.
+    ValueError where they said too little, or where a run has no actors, or has workers in one thread, or where the model does
+    not know them (``calibrate.beyond``).
     """
     where = run.path / METRICS
     if run.run["on"] == "serial":
@@ -43,7 +43,7 @@ def measured(run: RunDirectory) -> Calibrated:
     if not lines:
         raise ValueError(f"{where}: expected records, got none: the run ended, or was looked at, before its first one")
     begun = next((number for number, line in enumerate(lines) if line["updates"]), len(lines)) + 1
-    later = lines[begun:] or lines  # the first one that tells of an update has the start of some worker in it
+    later = lines[begun:] or lines[-1:]  # the first one that tells of an update has the start of some worker in it
     balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in later])
     machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))
     if unknown := beyond(balance, machines):

@@ -45,7 +45,6 @@ class Reporter:
 
     def __init__(self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str) -> None:
         self._blue, self._stats, self._began, self._on = blue, stats, began, on
-        self._machines: Mapping[str, str] = {}  # of workers that are not at home, by their titles
         self._settled: dict[str, Shares] | None = None
         self._balance, self._lags = self._shares(), dict(self._stats().lags)
         self._since: tuple[float, int] = (began, 0)  # time and version of the last record
@@ -222,7 +221,7 @@ class Reporter:
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         wall = (self._ended or now) - self._began
-        judged = STARTING if stats.phases and not stats.taken and not final else self._verdict(balance)
+        judged = STARTING if stats.phases and not stats.taken and not final else self._verdict(stats, balance)
         report = Report(
             wall_s=wall,
             env_steps=env_steps,
@@ -292,9 +291,9 @@ class Reporter:
         """Look for what would help, by what was measured since ``then``."""
         if self._on == "serial":  # one thread has no balance
             return
-        self._machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
+        machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {name: less(shares[name], then[name]) for name in shares if name not in self._paused}
-        known = calibrate(self._program, since, cores=usable(), machines=self._machines)
+        known = calibrate(self._program, since, cores=usable(), machines=machines)
         if known is not None:
             self._remedies, self._cause = tuple(remedies.remedies(known, allowed=self._allowed)), remedies.cause(known)
 
@@ -309,12 +308,12 @@ class Reporter:
     def _governs(self) -> bool:
         return self._blue.program.placement.balance == "auto"
 
-    def _verdict(self, balance: dict[str, Shares]) -> Verdict:
+    def _verdict(self, stats: RunStats, balance: dict[str, Shares]) -> Verdict:
         if self._governs:  # what was before the last change says nothing of now
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
-            max_lag=self._program.placement.max_lag, cores=None if self._machines else usable(),
+            max_lag=self._program.placement.max_lag, cores=None if stats.sites else usable(),
             one_thread=self._on == "serial", offline=self._blue.pace.offline, threads=self._program.placement.threads,
             envs=self._program.placement.envs_per_actor, paid=None if not self._blue.replays else self._blue.pace.updates,
             advice=None if self._remedies is None else remedies.advice(self._remedies), cause=self._cause,
@@ -338,7 +337,7 @@ class Reporter:
         e, stats = self._evaluations.last, self._stats()
         if self._first is not None and not self._governs:  # else the whole run was not one Program
             self._ask_the_model(stats, balance, self._first)
-        judged = self._verdict(balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
+        judged = self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
         # Between its last record and its end a whole run takes steps that nobody learns from; an ended one was amid its way.
         r = self._of_the_moment(stats) if status in ("alarmed", "interrupted", "failed") else self._record
         return {

@@ -53,14 +53,18 @@ class Text:
     train: Prompts
     held_out: Prompts
 
-    def order(self, seed: int) -> Callable[[int], int]:
-        """The prompt of each group of a run: all of them in a new order, again and again."""
+    def order(self, seed: int) -> Callable[[int, int], int]:
+        """The prompt of each group of a run: all of them in a new order, again and again.
 
-        @lru_cache(2)
-        def shuffled(turn: int) -> Any:
-            return np.random.default_rng(derive_seed(seed, f"prompts {turn}")).permutation(len(self.train))
+        The second number says how many groups were dropped in that one's place: there the orders are others.
+        """
 
-        return lambda group: int(shuffled(group // len(self.train))[group % len(self.train)])
+        @lru_cache(8)
+        def shuffled(turn: int, refills: int) -> Any:
+            name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
+            return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
+
+        return lambda group, refills: int(shuffled(group // len(self.train), refills)[group % len(self.train)])
 
 
 def read(source: TaskSource, seed: int) -> Text:
@@ -68,18 +72,19 @@ def read(source: TaskSource, seed: int) -> Text:
 
     What was read is kept, unless its file has changed since.
     """
-    file = Path(source.task)
-    return _read(source, seed, file.stat().st_mtime_ns if file.is_file() else 0)
+    files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
+    return _read(source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
 
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     model, tokenizer = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size), task.tokenizer
-    if model.directory is not None and any((model.directory / name).exists() for name in (TOKENIZER, CONFIG)):
-        tokenizer = HubTokenizer(model.directory)
+    if model.directory is not None:
+        has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
+        tokenizer = HubTokenizer(model.directory) if has else None
     if tokenizer is None:
-        raise ValueError(f"source.model: expected one with a tokenizer, since {source.task} has none, got {source.model}")
+        raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     completion = source.completion_tokens or task.completion or COMPLETION
     most = min(source.prompt_tokens, room(model.config, completion))
@@ -168,7 +173,7 @@ def reciter(program: Program, text: Text) -> Reciter:
                 f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
             )
     order = text.order(program.schedule.seed)
-    return Reciter(lambda group: found[order(group)])
+    return Reciter(lambda group: found[order(group, 0)])
 
 
 class Unjudged:
