@@ -146,11 +146,15 @@ def tuned(a: argparse.Namespace) -> None:
             model = api.export(place / "sft", place / "model")
             for algorithm in ("grpo", "rloo"):
                 began = time.monotonic()
-                more = settings | {
-                    "optimizer.learning_rate": a.rate,
-                    "optimizer.schedule": "linear",
-                    "algorithm.entropy": a.entropy,
-                }
+                more = (
+                    settings
+                    | {
+                        "optimizer.learning_rate": a.rate,
+                        "optimizer.schedule": "linear",
+                        "algorithm.entropy": a.entropy,
+                    }
+                    | ({"algorithm.scale_rewards": "none"} if algorithm == "grpo" else {})
+                )
                 run = api.train(
                     env, algorithm, out=place / algorithm, seed=seed, steps=a.steps, max_lag=1, settings=more,
                     **given | {"model": str(model), "evaluate_every": a.steps // 6},
@@ -306,8 +310,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--settings", default="|".join(SETTINGS), help="of TRL, with | between")
-    parser.add_argument("--steps", type=int, default=150_000, help="samples after supervised learning")
-    parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--steps", type=int, default=800_000, help="samples after supervised learning")
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--entropy", type=float, default=0.01)
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
