@@ -50,6 +50,8 @@ def test_no_question_that_is_held_out_is_learned() -> None:
         ("chain_smu", {}, "unknown task 'reasoning_gym:chain_smu'; did you mean 'chain_sum'"),
         ("chain_sum", {"max_term": 3}, "unknown argument 'max_term'; did you mean 'max_terms'"),
         ("chain_sum", {"size": 0}, "size: expected at least 1 question, got 0"),
+        ("chain_sum", {"allow_negation": "no"}, "allow_negation: expected true or false, got 'no'"),
+        ("chain_sum", {"seed": "x"}, "seed: expected a whole number, got 'x'"),
         ("chain_sum", {"held_out": "5k"}, "held_out: expected at least 1 question, got '5k'"),
         ("chain_sum", {"min_terms": 9, "max_terms": 3}, "expected other settings than .*max_terms"),
     ],

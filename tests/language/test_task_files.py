@@ -114,7 +114,8 @@ def test_a_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
 def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> None:
     path = str(jsonl(tmp_path / "a.jsonl", *({"prompt": str(i)} for i in range(30))))
     task = tasks.make(path, seed=1)
-    assert (len(task.train), len(task.held_out), task.tokenizer, task.reward) == (27, 3, None, "")
+    assert (len(task.train), len(task.held_out), task.reward) == (27, 3, "")
+    assert task.tokenizer is not None and task.tokenizer.size == 10 + 2
     assert {one.prompt for one in (*task.train, *task.held_out)} == {str(i) for i in range(30)}
     assert task == tasks.make(path, seed=1) != tasks.make(path, seed=2)
     other = jsonl(tmp_path / "b.jsonl", {"prompt": "x"})
@@ -122,6 +123,9 @@ def test_a_task_of_a_file_holds_out_a_part_or_another_file(tmp_path: Path) -> No
     assert (len(both.train), [one.prompt for one in both.held_out]) == (30, ["x"])
     with pytest.raises(ValueError, match="unknown argument 'heldout'; did you mean 'held_out'"):
         tasks.make(path, seed=1, arguments={"heldout": "b.jsonl"})
+    more = jsonl(tmp_path / "c.jsonl", *({"prompt": str(i), "answer": "é"} for i in range(3)))
+    with pytest.raises(ValueError, match="expected the columns of .*, got none named 'answer'"):
+        tasks.make(str(more), seed=1, arguments={"held_out": str(other)})
     with pytest.raises(ValueError, match="held_out: expected a file that ends in .jsonl or .parquet, got 5"):
         tasks.make(path, seed=1, arguments={"held_out": 5})
     with pytest.raises(ValueError, match="expected at least 2 prompts, one to be held out, got 1"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.api.playing import weights_of
+from equipoise.files import is_url
 from equipoise.language import files
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
@@ -72,6 +73,9 @@ def generate(
     tokens = [text.tokenizer.prompt(one) for one in prompts]
     most = text.spec.completion if limit is None else limit
     room = texts.room(text.config, most)
+    if room < 1:
+        most_of_all = text.config.max_position_embeddings - 1
+        raise ValueError(f"limit: expected at most {most_of_all:,} tokens, the model's context without a prompt, got {most:,}")
     for prompt, one in zip(prompts, tokens, strict=True):
         if not 0 < len(one) <= room:
             raise ValueError(
@@ -95,6 +99,8 @@ def export(
     directory: str | os.PathLike[str], to: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
 ) -> Path:
     """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which ``transformers`` loads."""
+    if is_url(to):
+        raise ValueError(f"{to}: expected a new directory on this machine for the model, got a URL")
     _, text, net = writer(directory, best=best, trust=trust)
     place = Path(to)
     if place.exists():

@@ -21,7 +21,7 @@ PREDICTED = (
     cls=Sections,
     epilog="""Examples:
   equipoise whatif runs/NAME               what would help, and by how much
-  equipoise whatif runs/NAME --actors 8 --max-lag 2
+  equipoise whatif runs/NAME --actors 4 --batch 64
   equipoise whatif runs/NAME --set algorithm.epochs=2 --json""",
 )
 @settings_options(only=PREDICTED)

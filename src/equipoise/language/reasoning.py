@@ -7,12 +7,14 @@ from typing import Any
 
 from equipoise import phases
 from equipoise.hints import hint, install
-from equipoise.language.tasks import TextTask
-from equipoise.language.tokenizers import CharTokenizer
+from equipoise.language.tasks import TextTask, letters
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 
 SCORED = "equipoise.rewards.reasoning:scored"
+KINDS: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"), int: (int, "a whole number"), float: ((int, float), "a number"), str: (str, "a text"),
+}  # fmt: skip  # values of settings, by the type of their default
 SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
 
 
@@ -36,10 +38,14 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     for what, count in (("size", learned), ("held_out", held_out)):
         if type(count) is not int or count < 1:
             raise ValueError(f"task {target!r}: {what}: expected at least 1 question, got {count!r}")
-    known = {field for field in DATASETS[name][1].__dataclass_fields__ if field != "size"}
-    for key in settings:
+    known = {name: field.default for name, field in DATASETS[name][1].__dataclass_fields__.items() if name != "size"}
+    for key, value in settings.items():
         if key not in known:
             raise ValueError(f"task {target!r}: unknown argument {key!r}{hint(key, {*known, 'size', 'held_out'})}")
+        kind = int if key == "seed" else type(known[key])
+        fits, what = KINDS.get(kind, (object, ""))
+        if not isinstance(value, fits) or (kind in (int, float) and isinstance(value, bool)):
+            raise ValueError(f"task {target!r}: {key}: expected {what}, got {value!r}")
     phases.say(f"making {learned + held_out:,} questions of {target}")
     try:
         made = reasoning_gym.create_dataset(name, size=learned + held_out, **settings)
@@ -55,7 +61,6 @@ def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
     train = [one for one in examples[:learned] if one.prompt not in kept]
     if not train:
         raise ValueError(f"task {target!r}: expected more questions than the {len(kept)} that are held out, got no other")
-    letters = sorted({letter for one in examples for letter in f"{one.prompt}{one.completion}"})
     return TextTask(
-        name=target, train=train, held_out=examples[learned:], reward=SCORED, tokenizer=CharTokenizer("".join(letters)),
+        name=target, train=train, held_out=examples[learned:], reward=SCORED, tokenizer=letters(examples),
     )  # fmt: skip

@@ -116,8 +116,19 @@ def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
         if not str(given["held_out"]).endswith(task_files.SUFFIXES):
             wanted = " or ".join(task_files.SUFFIXES)
             raise ValueError(f"task {target!r}: held_out: expected a file that ends in {wanted}, got {given['held_out']!r}")
-        return TextTask(name=target, train=examples, held_out=task_files.read(Path(given["held_out"])))
+        held_out = task_files.read(Path(given["held_out"]))
+        if missing := sorted({*examples[0].columns} - {*held_out[0].columns}):
+            raise ValueError(f"{given['held_out']}: expected the columns of {target}, got none named {missing[0]!r}")
+        return TextTask(name=target, train=examples, held_out=held_out, tokenizer=letters([*examples, *held_out]))
     return _parted(target, examples, seed)
+
+
+def letters(examples: Sequence[Example]) -> CharTokenizer | None:
+    """The tokenizer of a model from random weights: the letters of prompts, completions and columns. None for messages."""
+    if not all(isinstance(one.prompt, str) for one in examples):
+        return None
+    texts = (text for one in examples for text in (one.prompt, one.completion, *one.columns.values()) if isinstance(text, str))
+    return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))
 
 
 def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
@@ -125,7 +136,7 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
         raise ValueError(f"task {name!r}: expected at least 2 prompts, one to be held out, got {len(examples)}")
     most = min(len(examples) // 10, HELD_OUT) or 1
     train, held_out = split(examples, 1 - most / len(examples), seed)
-    return TextTask(name=name, train=train, held_out=held_out)
+    return TextTask(name=name, train=train, held_out=held_out, tokenizer=letters(examples))
 
 
 def _called(target: str, given: dict[str, Any], seed: int) -> TextTask:

@@ -127,7 +127,15 @@ class HubTokenizer:
         self._read.save_pretrained(str(directory))
 
     def encode(self, text: str) -> list[int]:
-        return list(self._read.encode(text, add_special_tokens=False))
+        return self._tokens(text, add_special_tokens=False)
+
+    def _tokens(self, text: str, **how: Any) -> list[int]:
+        try:
+            return list(self._read.encode(text, **how))
+        except Exception as error:  # what tokenizers raises has no class of its own
+            raise ValueError(
+                f"{text!r}: expected a text that {self._directory} has tokens for, got one with others ({error})"
+            ) from error
 
     def decode(self, token: Sequence[int]) -> str:
         """The text without special tokens, as TRL gives it to rewards."""
@@ -135,7 +143,7 @@ class HubTokenizer:
 
     def prompt(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            found = list(self._read.encode(prompt))  # with what the model's texts begin with
+            found = self._tokens(prompt)  # with what the model's texts begin with
             return found[:-1] if found[-1:] and found[-1] in self.eos and self.encode(prompt)[-1:] != found[-1:] else found
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")

@@ -253,7 +253,7 @@ def describe(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return f"a list of ({describe(args[0])}), such as 64,64"
+        return f"a list of ({describe(args[0])}), such as " + ("""one,two or ["one"]""" if args[0] is str else "64,64")
     if origin is tuple:
         return f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none", Any: "a value"}
