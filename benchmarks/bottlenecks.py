@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Failed, host, markdown, ran, recorded
+from harness import Failed, host, markdown, ran, recorded, seeds
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
@@ -256,7 +256,6 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
-    first, _, last = a.seeds.partition("-")
     print(host(), flush=True)
 
     def one(seed: int) -> dict[str, Any]:
@@ -266,7 +265,7 @@ def main() -> int:
             print(f"seed {seed}: {error}", flush=True)
             return {"seed": seed, "cause": setup(seed).cause, "named": "failed", "right": False, "rate": 0.0, "change": None}
 
-    told(map(one, range(int(first), int(last or first) + 1)), page, a.json, a.page)
+    told(map(one, seeds(a.seeds)), page, a.json, a.page)
     return 0
 
 

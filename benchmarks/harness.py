@@ -175,6 +175,14 @@ def recorded(run: Path) -> tuple[list[dict[str, Any]], float]:
     return records, (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
 
 
+def seeds(text: str) -> range:
+    """A-B, or A; "none" is none."""
+    if text == "none":
+        return range(0)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Aligned columns, the first one to the left."""
     text = [[str(x) for x in row] for row in (head, *rows)]

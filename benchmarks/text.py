@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from generate import LARGE, SMALL
-from harness import Failed, host, markdown, ran, recorded
+from harness import Failed, host, markdown, ran, recorded, seeds
 from matrix import OURS
 
 HERE = Path(__file__).resolve().parent
@@ -66,10 +66,9 @@ def right(out: Path, seed: int) -> tuple[float, float]:
 
 
 def lags(a: argparse.Namespace) -> None:
-    first, _, last = a.seeds.partition("-")
     rows = []
     for name, (lag, *settings) in LADDER.items():
-        for seed in range(int(first), int(last or first) + 1):
+        for seed in seeds(a.seeds):
             with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
                 out = Path(folder) / "run"
                 try:
@@ -124,8 +123,7 @@ def tuned(a: argparse.Namespace) -> None:
     given: dict[str, Any] = {"model": "tiny", "batch": 256, "evaluate_episodes": EXAM, "tensorboard": False} | TUNED[a.what]
     env, settings = given.pop("env", a.what), given.pop("settings", {})
     rate = {"optimizer.learning_rate": 1e-3, "optimizer.schedule": "constant"}
-    first, _, last = a.seeds.partition("-")
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in seeds(a.seeds):
         with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
             place, before = Path(folder), 0.0
             run = api.train(
@@ -177,7 +175,8 @@ SETTINGS: dict[str, list[str]] = {
 
 def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[str, Any]:
     command = [str(TRL), str(HERE / "peers/run_trl.py"), str(model), str(prompts), "--updates", str(updates), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    env = os.environ | {"PYTHONPATH": str(HERE.parent / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=env)
     if done.returncode:
         raise Failed(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     made: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

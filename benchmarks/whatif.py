@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import bottlenecks
-from harness import Failed, host, markdown, ran, recorded
+from harness import Failed, host, markdown, ran, recorded, seeds
 from matrix import OURS
 
 import equipoise as eq
@@ -91,9 +91,9 @@ def planted(seed: int) -> Pair:
     )
 
 
-def on_ray(seeds: range, words: Sequence[str]) -> list[Pair]:
+def on_ray(numbers: range, words: Sequence[str]) -> list[Pair]:
     """Those of these seeds whose costs are sleeps. ``words``: where the cluster is."""
-    pairs = [planted(seed) for seed in seeds]
+    pairs = [planted(seed) for seed in numbers]
     return [replace(one, name=f"{one.name}, Ray", on=tuple(words)) for one in pairs if not one.pinned]
 
 
@@ -174,14 +174,6 @@ def main() -> int:
         with machines(CORES) as cluster:
             return told([*pairs, *on_ray(seeds(a.ray), cluster.words)], a)
     return told(pairs, a)
-
-
-def seeds(text: str) -> range:
-    """A-B, or A; "none" is none."""
-    if text == "none":
-        return range(0)
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
 
 
 def told(pairs: Sequence[Pair], a: argparse.Namespace) -> int:

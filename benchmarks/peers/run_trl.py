@@ -1,10 +1,9 @@
 """GRPO of TRL on a task's prompts: seconds and reward of each update, as one JSON object.
 
-    ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/run_trl.py MODEL_DIR PROMPTS.jsonl --updates 40 [--threads 2]
-        [--bf16] [--paged] [--completion 7] [--groups 32] [--group 8] [--rate 1e-3]
+    PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/run_trl.py MODEL_DIR PROMPTS.jsonl
+        [--updates 40] [--threads 2] [--bf16] [--paged] [--completion 7] [--groups 32] [--group 8] [--rate 1e-3]
 
-A line of PROMPTS.jsonl has a prompt and the answer that it wants. The reward is the share of places that are right, the end
-being one, as in ``equipoise.rewards.own:answered``.
+A line of PROMPTS.jsonl has a prompt and the answer that it wants. The reward is that of our own tasks.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-
-def share(text: str, right: str, ended: bool) -> float:
-    places = max(len(text), len(right)) + 1
-    same = sum(a == b for a, b in zip(text, right, strict=False))
-    return (same + (ended and len(text) == len(right))) / places
+from equipoise.rewards.own import answered
 
 
 def main() -> None:
@@ -51,7 +46,7 @@ def main() -> None:
 
     def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
         ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
-        return [share(*one) for one in zip(completions, answer, ended, strict=True)]
+        return answered(completions, answer=answer, ended=ended)
 
     at, tokens, rewards = list[float](), list[float](), list[float]()
 

@@ -33,6 +33,9 @@ class Store:
     def __init__(self) -> None:
         self.version = 0
 
+    def publish(self, version: int, params: Mapping[str, Any]) -> None:
+        self.version = version
+
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Any]] | None:
         return (self.version, {}) if self.version > newer_than else None
 
@@ -127,7 +130,7 @@ class Ring:
 
     def _generator(self, index: int) -> Generator:
         return Generator(
-            Lengths(self.draw), prompts=Prompts(), judge=Late(self.draw), blocks=self.driver, weights=self.store,  # type: ignore[arg-type]
+            Lengths(self.draw), prompts=Prompts(), judge=Late(self.draw), blocks=self.driver, weights=self.store,
             episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))), streams=stream_ids(index, GROUP), policy="main",
             at_once=self.at_once * GROUP, limit=LIMIT, number=lambda block: block,
             order=lambda block, refills: (block + 3 * refills) % PROMPTS,
@@ -161,7 +164,7 @@ class Ring:
     def finishes(self) -> None:
         """An update, with its publication before the places are free."""
         if self.keys is not None:
-            self.store.version += 1
+            self.store.publish(self.store.version + 1, {})
             self.learner.finish(self.keys)
             self.keys = None
             self.happened["update"] += 1
@@ -180,7 +183,7 @@ class Ring:
             return
         published = self.draw.random() < 0.5
         if published:
-            self.store.version += 1
+            self.store.publish(self.store.version + 1, {})
         else:
             self.groups.subtract(int(one) for one in self.learner.batches(self.keys)["main"].data.context["group"][::GROUP])
         self.driver.orphaned()

@@ -66,7 +66,7 @@ class Ring:
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
     learn: tuple[Work, ...]  # a batch: the learners', and that of their replay's shards, side by side
     learners: int = 1  # the first of ``learn``
-    handover_s: float = 0.0  # from the last block of a batch that the learner waits for until it begins, and back
+    handover_s: float = 0.0  # of a batch that the learner waits for: what passes besides work
     cores: float
     nodes: tuple[Node, ...] = ()
     at: tuple[int, ...] = ()  # of each actor: which of the nodes it is on, or HOME; empty: all are at home

@@ -123,8 +123,8 @@ class _Joined:
 def fill(view: Tensor, values: Tensor) -> None:
     """Copy new values into a parameter.
 
-    A part of the joined weights lies across the grain and is copied some outputs at a time: on a CPU a copy at once takes 1.6
-    times as long, since lines leave the caches before they are full.
+    A part of the joined weights lies across the grain and is copied some outputs at a time: in a copy at once on a CPU lines
+    leave the caches before they are full (``benchmarks/text.py publish``).
     """
     if view.is_contiguous() or view.device.type != "cpu":
         view.copy_(values)

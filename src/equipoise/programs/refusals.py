@@ -198,6 +198,8 @@ def _source_problems(program: Program) -> list[str]:
         problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
     if isinstance(source, TaskSource) and not source.model.strip():
         problems.append("source.model: expected a model, such as tiny or a directory, got ''")
+    if isinstance(source, TaskSource) and "" in source.stop:
+        problems.append(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
     if not source.dataset:
         return problems
     if source.env is None and program.evaluation.episodes:

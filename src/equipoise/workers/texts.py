@@ -90,8 +90,6 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     most = min(source.prompt_tokens, room(model.config, completion))
     train, left_out = _tokens(task.train, tokenizer, most)
     held_out, also = _tokens(task.held_out, tokenizer, most)
-    if "" in source.stop:
-        raise ValueError(f"source.stop: expected texts of at least one letter, got {source.stop!r}")
     if not len(train):
         raise ValueError(
             f"source.task={source.task}: expected prompts of at most {most} tokens, got none among {len(task.train)}"
