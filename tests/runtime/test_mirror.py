@@ -118,8 +118,8 @@ def test_a_damaged_newer_checkpoint_gives_the_older(tmp_path, url):
 
 
 def peek(store: Store, name: str) -> bytes | None:
-    """What a file holds now; None where there is none."""
-    with contextlib.suppress(FileNotFoundError):
+    """What a file holds now; None where there is none, or it is replaced faster than it is read."""
+    with contextlib.suppress(OSError):
         return store.read(name)
     return None
 
@@ -174,6 +174,35 @@ def test_a_reader_never_sees_a_half_checkpoint(tmp_path, url, seed):
         mirror.close()
     assert wrong == [] and looks > 10
     assert Store(url).rows() == named_rows(Store(url))
+
+
+class Package(Exception):
+    """What the package of a store raises of its own, as botocore does at a 412."""
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    store, left = Store(f"file://{tmp_path}"), [0]
+    (tmp_path / "metrics.jsonl").write_bytes(b"whole")
+    plain = store.fs.open
+
+    @contextlib.contextmanager
+    def replaced(*arguments):
+        with plain(*arguments) as file:
+            yield file
+            left[0] -= 1
+            if left[0] >= 0:
+                raise Package("PreconditionFailed")
+
+    monkeypatch.setattr(store.fs, "open", replaced)
+    for often in (0, 2):
+        left[0] = often
+        assert store.read("metrics.jsonl") == b"whole"
+        left[0] = often
+        store.get("metrics.jsonl", tmp_path / "here", 100)
+        assert (tmp_path / "here").read_bytes() == b"whole"
+    left[0] = 9
+    with pytest.raises(OSError, match="metrics.jsonl: expected a file to read, got Package: PreconditionFailed"):
+        store.read("metrics.jsonl")
 
 
 def test_rows_of_an_earlier_process_are_used_or_removed(tmp_path, url, monkeypatch):

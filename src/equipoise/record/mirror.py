@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 from equipoise.envs.failures.capsule import ARRAYS, RECORD
 from equipoise.files import LARGEST_JSON, is_url, parse_json, read_bounded
@@ -35,7 +35,10 @@ OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}  # stores wit
 CHUNK = 8 << 20  # bytes read at once
 PART = 96 << 20  # bytes sent at once: a segment of a replay's rows
 MOST_CAPSULES = 100  # that are copied
+TRIES = 5  # at a file that is replaced while it is read
 END_S = 300.0  # that the end of a run waits for its mirror, at most
+
+T = TypeVar("T")
 
 
 class Store:
@@ -88,8 +91,7 @@ class Store:
 
     def read(self, name: str, most: int = LARGEST_JSON) -> bytes:
         """The bytes of a small file; ValueError where it is larger than ``most``."""
-        with self.fs.open(self.at(name), "rb") as file:
-            data: bytes = file.read(most + 1)
+        data = self._taken(name, lambda source: source.read(most + 1))
         if len(data) > most:
             raise ValueError(f"{self.url}/{name}: expected at most {most:,} bytes, got more")
         return data
@@ -97,11 +99,30 @@ class Store:
     def get(self, name: str, file: Path, most: int) -> None:
         """Copy a file here, of which no more than ``most`` bytes are taken."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        left = most
-        with self.fs.open(self.at(name), "rb") as source, file.open("wb") as target:
-            while left and (data := source.read(min(CHUNK, left))):
-                target.write(data)
-                left -= len(data)
+
+        def copy(source: IO[bytes]) -> None:
+            left = most
+            with file.open("wb") as target:
+                while left and (data := source.read(min(CHUNK, left))):
+                    target.write(data)
+                    left -= len(data)
+
+        self._taken(name, copy)
+
+    def _taken(self, name: str, take: Callable[[IO[bytes]], T]) -> T:
+        """What is taken of a file. A run replaces its files while they are read, and each store says so by an error of its own
+        package (S3: ``PreconditionFailed``), so it is tried again; OSError where that does not help.
+        """
+        for left in reversed(range(TRIES)):
+            try:
+                with self.fs.open(self.at(name), "rb") as source:
+                    return take(source)
+            except (OSError, ValueError):
+                raise
+            except Exception as error:
+                if not left:
+                    raise OSError(f"{self.url}/{name}: expected a file to read, got {type(error).__name__}: {error}") from error
+        raise AssertionError("the last try returns or raises")
 
     def names(self, room: str) -> list[str]:
         """The names of what lies in a folder."""
