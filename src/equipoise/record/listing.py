@@ -92,8 +92,6 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     """
     run = RunDirectory.found(directory)
     program = run.run["program"]
-    source = program["source"]
-    learners = [policy["algorithm"]["name"] for policy in program["policies"].values() if "algorithm" in policy]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
@@ -104,8 +102,8 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     metrics = directory / "metrics.jsonl"
     return RunRow(
         path=directory,
-        env=str((source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")),
-        algorithm="+".join(dict.fromkeys(map(str, learners))),
+        env=env_of(program),
+        algorithm=algorithm_of(program),
         seed=program["schedule"].get("seed"),
         status=str(summary["status"]) if summary else ("running" if _is_written(directory) else "killed"),
         steps=int(told.get("env_steps") or told.get("updates") or 0),
@@ -117,6 +115,18 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         size=size_of(directory),
         changed=(metrics if metrics.is_file() else directory).stat().st_mtime,
     )
+
+
+def env_of(program: Mapping[str, Any]) -> str:
+    """The name of what a run of this program, as run.json has it, learns from: an env, recorded rows, a task of text."""
+    source = program["source"]
+    return str((source.get("env") or {}).get("target") or source.get("dataset") or source.get("task"))
+
+
+def algorithm_of(program: Mapping[str, Any]) -> str:
+    """The name of its algorithm; several with a plus between them."""
+    names = [policy["algorithm"]["name"] for policy in program["policies"].values() if "algorithm" in policy]
+    return "+".join(dict.fromkeys(map(str, names)))
 
 
 def size_of(directory: Path) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ALARMED = 4  # the exit code of a run that an alarm ended
 
 
-def watch(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
+def show(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
     """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped.
 
     ``endpoint``: is told every report, and closed.
