@@ -29,7 +29,7 @@ from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import host, versions
 from equipoise.record.paths import CAPSULES, RUN
-from equipoise.record.report import Evaluation, Report, read_reports, step_of
+from equipoise.record.report import METRICS, Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-METRICS, CHECKPOINTS, VIDEOS, LOGS = "metrics.jsonl", "checkpoints", "videos", "logs"
+CHECKPOINTS, VIDEOS, LOGS = "checkpoints", "videos", "logs"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints

@@ -1,0 +1,72 @@
+"""``equipoise watch``: one live page of runs and versions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.cli.runs import PLACE
+from equipoise.console.help import Sections, plain_errors
+
+PORT = 8420
+NICE = 5  # runs on the same machine go first
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise watch
+  equipoise watch runs/five --port 9000
+  equipoise watch --registry policies
+  EQUIPOISE_WATCH_TOKEN=... equipoise watch --host 0.0.0.0""",
+)
+def watch(
+    place: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder with runs, or one run.")] = PLACE,
+    registry: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A registry, whose versions the page shows and moves.")
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")] = PORT,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="What a viewer from elsewhere, and whoever moves a version, must say; by default "
+            "$EQUIPOISE_WATCH_TOKEN, which other users of the machine do not see, or a new one.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Show runs and versions on one live page in a browser, from their files alone; Ctrl-C ends it."""
+    with plain_errors("equipoise watch", debug):
+        from equipoise.hints import install
+
+        try:
+            from equipoise.watching.page import Page, folder
+            from equipoise.watching.server import Server, listen
+        except ImportError as error:
+            raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
+        from equipoise.watching.guard import TOKEN, check_token, is_local
+
+        given = os.environ.get(TOKEN, "") if token is None else token
+        check_token(host, given)
+        word = given or secrets.token_urlsafe(16)
+        page = Page(folder(place), _versions(registry), host=host, token=word, closed=not is_local(host))
+        listener = listen(host, port)
+        os.nice(NICE)
+        at = f"[{host}]" if ":" in host else host
+        print(f"watching {place} at http://{at}:{listener.getsockname()[1]}/ (Ctrl-C ends it)", flush=True)
+        if registry is not None and not given:
+            print(f"token, to move a version: {word}", flush=True)
+        Server(page).run([listener])
+
+
+def _versions(place: Path | None) -> object:
+    return None
