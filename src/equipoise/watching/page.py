@@ -38,7 +38,7 @@ class Page:
     """The state behind the page. Nothing is read while nobody looks."""
 
     def __init__(self, folder: Folder, versions: Any = None, *, host: str = "127.0.0.1", token: str = "", closed: bool) -> None:
-        """``versions``: those of a registry, if there is one (``watching/versions.py``); ``closed``: readers need the token, too."""
+        """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``: readers need the token, too."""
         self.folder, self.versions = folder, versions
         self.viewers = 0
         self._hands = ThreadPoolExecutor(1, "files")  # one thread reads files, so nothing is read twice at once
