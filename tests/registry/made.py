@@ -7,10 +7,15 @@ import json
 from pathlib import Path
 
 
-def artifact(folder: Path, model: bytes = b"a model", lineage: dict | None = None, **files: bytes) -> Path:
-    """An artifact whose version follows from its arguments; ``files``: more of them, "_" for "."."""
+def model(text: str) -> bytes:
+    """An ONNX file with nothing in it but the name of what made it."""
+    return b"\x08\x08\x12" + bytes([len(text)]) + text.encode()
+
+
+def artifact(folder: Path, text: str = "a", lineage: dict | None = None, **files: bytes) -> Path:
+    """An artifact whose version follows from its arguments; ``files``: more of them, or others, "_" for "."."""
     folder.mkdir(parents=True)
-    contents = {"policy.onnx": model, "weights.safetensors": b"weights", "edge.py": b"# edge\n"}
+    contents = {"policy.onnx": model(text), "weights.safetensors": b"weights", "edge.py": b"# edge\n"}
     contents["spec.json"] = json.dumps({"format": 1, "artifact": {"format": 1, "lineage": lineage or {}}}).encode()
     contents |= {name.replace("_", "."): data for name, data in files.items()}
     for name, data in contents.items():

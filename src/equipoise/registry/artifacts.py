@@ -18,6 +18,7 @@ from equipoise.schema import Each, Number, Schema, Text, check
 
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
+MODEL = "policy.onnx"
 ASIDE = ".aside-"  # what a folder is called before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.files import LARGEST_JSON, json_bytes, parse_json, read_bounded, sync_directory, write_atomic
-from equipoise.hints import hint
+from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records, state
-from equipoise.registry.artifacts import ASIDE, SPEC
+from equipoise.registry.artifacts import ASIDE, MODEL, SPEC
 from equipoise.registry.reading import ABOUT, RegistryReader
 from equipoise.registry.records import ALIASES
 from equipoise.registry.state import State
@@ -25,6 +25,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+LARGEST_MODEL = 2 << 30  # bytes; an ONNX file is one protobuf message, which cannot be larger
 LOCK_S = 60.0  # how long to wait for another process that writes
 ANY: Final = "any"  # what ``expect`` is where any version may be replaced
 
@@ -62,6 +63,8 @@ class Registry(RegistryReader):
         aside.mkdir()
         try:
             artifacts.copy(source, manifest, aside)
+            if MODEL in manifest.files:
+                _check_model(aside / MODEL, source / MODEL)
             said = _lineage(aside / SPEC) | dict(lineage or {})
             with self.locked():
                 if artifacts.problems(folder, version):
@@ -176,6 +179,15 @@ def _create(about: Path) -> None:
         raise ValueError(f"{folder}: expected a registry, or an empty folder for a new one, got one with {min(there)}")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(about, json_bytes({"format": 1}))
+
+
+def _check_model(copied: Path, source: Path) -> None:
+    """ValueError for a graph that reads other files or has operators of its own; it is read, and nothing of it is run."""
+    try:
+        from equipoise.edge import check_model
+    except ImportError as error:
+        raise ImportError(f"{source}: to check it takes onnxruntime ({error}): {install('serve')}") from error
+    check_model(read_bounded(copied, LARGEST_MODEL), source)
 
 
 def _lineage(spec: Path) -> dict[str, Any]:
