@@ -104,6 +104,17 @@ def copy(source: Path, manifest: Manifest, to: Path) -> None:
     sync_directory(to)
 
 
+def place(whole: Path, folder: Path) -> None:
+    """Give a folder that is whole its name; where one that is half copied or damaged has it, replace its files one by one."""
+    if folder.exists():
+        for name in sorted(os.listdir(whole)):
+            (whole / name).replace(folder / name)
+        sync_directory(folder)
+    else:
+        whole.rename(folder)
+        sync_directory(folder.parent)
+
+
 def set_aside(folder: Path) -> Path:
     """Take a version away in one step: a reader sees it as a whole, or not at all."""
     return folder.rename(folder.with_name(f"{ASIDE}{secrets.token_hex(8)}"))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.files import LARGEST_JSON, json_bytes, parse_json, read_bounded, sync_directory, write_atomic
+from equipoise.files import LARGEST_JSON, json_bytes, parse_json, read_bounded, write_atomic
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records, state
 from equipoise.registry.artifacts import ASIDE, MODEL, SPEC
@@ -68,10 +68,7 @@ class Registry(RegistryReader):
             said = _lineage(aside / SPEC) | dict(lineage or {})
             with self.locked():
                 if artifacts.problems(folder, version):
-                    if folder.exists():  # half copied, or damaged
-                        artifacts.set_aside(folder)
-                    aside.rename(folder)
-                    sync_directory(folder.parent)
+                    artifacts.place(aside, folder)
                 audit.mkdir(parents=True, exist_ok=True)
                 now = state.listed(audit)
                 old = now.added.get(version)
