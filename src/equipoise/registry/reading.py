@@ -19,6 +19,7 @@ from equipoise.registry.state import State
 from equipoise.schema import Number, check
 
 ABOUT = "registry.json"
+SAYS = b'{"format": 1}\n'  # what is in it
 POLICY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 SHORTEST = 6  # digits of a version that a caller must give
 
@@ -34,11 +35,13 @@ class RegistryReader:
             got = "another folder" if self.path.is_dir() else "a file" if self.path.exists() else "nothing"
             raise ValueError(f"{self.path}: expected a registry, got {got}; 'equipoise registry add' makes one")
         check(read_json(about), {"format": Number(1, 1, whole=True)}, str(about))
+        _no_link(self.path / "artifacts", self.path / "policies")
         self._read: dict[Path, dict[str, Any]] = {}  # contents of records, which never change
 
     def names(self) -> Sequence[str]:
         """The policies that have versions, sorted."""
-        return sorted(name for name in self.listing("policies") if POLICY.fullmatch(name) and self.state(name).added)
+        found = [name for name in self.listing("policies") if POLICY.fullmatch(name)]
+        return sorted(name for name in found if not (self.path / "policies" / name).is_symlink() and self.state(name).added)
 
     def state(self, name: str) -> State:
         """What the records of a policy say of its versions and aliases: one listing of a folder."""
@@ -150,9 +153,7 @@ class RegistryReader:
         if not POLICY.fullmatch(name):
             raise ValueError(f"policy: expected a name of letters, digits, '.', '_' and '-', got {name!r}")
         folder = self.path / "policies" / name / "audit"
-        for inner in (folder.parent.parent, folder.parent, folder):
-            if inner.is_symlink():
-                raise ValueError(f"{inner}: expected a folder, got a link, which may lead out of the registry")
+        _no_link(folder.parent, folder)
         return folder
 
     def listing(self, folder: str) -> Sequence[str]:
@@ -199,3 +200,9 @@ class RegistryReader:
         if path not in self._read:
             self._read[path] = records.read(path.parent, record)
         return self._read[path]
+
+
+def _no_link(*folders: Path) -> None:
+    for folder in folders:
+        if folder.is_symlink():
+            raise ValueError(f"{folder}: expected a folder, got a link, which may lead out of the registry")

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.files import LARGEST_JSON, json_bytes, parse_json, read_bounded, write_atomic
+from equipoise.files import LARGEST_JSON, parse_json, read_bounded, write_atomic
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records, state
 from equipoise.registry.artifacts import ASIDE, MODEL, SPEC
-from equipoise.registry.reading import ABOUT, RegistryReader
+from equipoise.registry.reading import ABOUT, SAYS, RegistryReader
 from equipoise.registry.records import ALIASES
 from equipoise.registry.state import State
 from equipoise.schema import described
@@ -175,7 +175,7 @@ def _create(about: Path) -> None:
     if there:  # a hidden file may be what a kill left of ours
         raise ValueError(f"{folder}: expected a registry, or an empty folder for a new one, got one with {min(there)}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(about, json_bytes({"format": 1}))
+    write_atomic(about, SAYS)
 
 
 def _check_model(copied: Path, source: Path) -> None:

@@ -79,7 +79,7 @@ def listed(folder: Path) -> State:
     """The state of the policy whose records are in a folder: one listing."""
     try:
         return of(os.listdir(folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return State([])
 
 
