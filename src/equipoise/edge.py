@@ -53,7 +53,9 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
-    def __init__(self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
+    def __init__(
+        self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
+    ) -> None:
         """Load a graph; ``open`` reads and checks the files of an artifact."""
         self.version, self.spec = version, spec
         try:
@@ -64,7 +66,9 @@ class Artifact:
             self._explore: dict[str, Any] = dict(about["explore"])
             self._observation, self._action = policy["observation"], policy["action"]
             self._rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about["rows"].items()}
-            self._state = {name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()}
+            self._state = {
+                name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()
+            }
             self._forms = {name: Form.read(one) for name, one in about["action"].items()}
             found: Any = self._observation
             for key in policy["mask"]:
@@ -72,7 +76,9 @@ class Artifact:
             self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
             wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
+            ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -308,7 +314,9 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
         if not NAME.fullmatch(name) or file.is_symlink():
             raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
         if name not in files or not file.is_file():
-            raise ValueError(f"{file}: expected a file that the manifest names, got {'none' if name in files else 'no mention'}")
+            raise ValueError(
+                f"{file}: expected a file that the manifest names, got {'none' if name in files else 'no mention'}"
+            )
         digest, size, data = hashlib.sha256(), files[name].get("size"), b""
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
@@ -350,7 +358,9 @@ def check_model(data: bytes, place: Path) -> None:
             kind, message = left.pop()
             for field, value in _fields(message):
                 if field == DOMAIN.get(kind) and bytes(value) not in (b"", b"ai.onnx"):
-                    raise ValueError(f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}")
+                    raise ValueError(
+                        f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}"
+                    )
                 if kind == "tensor" and (field == 13 or (field == 14 and value)):
                     raise ValueError(f"{place}: expected all data within the file, got a tensor with external data")
                 inner = MESSAGES.get(kind, {}).get(field)
@@ -425,9 +435,7 @@ class Session:
 class EdgePolicy:
     """A policy with sessions, in one process, for one caller. Each session has a recurrent state and noise of its own."""
 
-    def __init__(
-        self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None) -> None:
         """``log``: a file to which each decision is added, with its observation, as a line of JSON."""
         self.artifact = Artifact.open(path)
         self.seed, self.lost = seed, 0  # lost: decisions that could not be written to the log
@@ -461,8 +469,15 @@ class EdgePolicy:
             propensity(artifact.propensity, logp, 0, deterministic), deterministic, time.time(),
         )  # fmt: skip
         if self._log is not None:
-            said = asdict(decision) | {"action": artifact.action(raw, 0, plain=True), "session": session, "first": bool(begins[0])}
-            said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
+            said = asdict(decision) | {
+                "action": artifact.action(raw, 0, plain=True),
+                "session": session,
+                "first": bool(begins[0]),
+            }
+            said |= {
+                "drawn": {name: x[0].tolist() for name, x in raw.items()},
+                "obs": {name: x[0].tolist() for name, x in rows.items()},
+            }
             self._keep(said)
         return decision
 
@@ -478,7 +493,9 @@ class EdgePolicy:
             os.ftruncate(self._log, end)
             self.lost += 1
             if self.lost == 1:
-                warnings.warn("a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3)
+                warnings.warn(
+                    "a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3
+                )
 
     def reset(self, session: str = "0") -> None:
         """The next observation of the session begins an episode."""
@@ -524,7 +541,12 @@ def main(given: list[str] | None = None) -> int:
         for number, line in enumerate(sys.stdin, 1):
             obs, how = json.loads(line), {}
             # {"obs": ..., "session": "a", "first": true}, or the observation itself
-            if isinstance(obs, dict) and "obs" in obs and obs.keys() <= {"obs", "session", "first"} and obs.keys() != (branches(space) or {}).keys():
+            if (
+                isinstance(obs, dict)
+                and "obs" in obs
+                and obs.keys() <= {"obs", "session", "first"}
+                and obs.keys() != (branches(space) or {}).keys()
+            ):
                 how, obs = {key: value for key, value in obs.items() if key != "obs"}, obs["obs"]
             policy.decide(obs, deterministic=not options.draw, **how)
     except ValueError as error:

@@ -54,11 +54,13 @@ def watch(
         except ImportError as error:
             raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
         from equipoise.watching.guard import TOKEN, check_token, is_local
+        from equipoise.watching.versions import Versions
 
         given = os.environ.get(TOKEN, "") if token is None else token
         check_token(host, given)
         word = given or secrets.token_urlsafe(16)
-        page = Page(folder(place), _versions(registry), host=host, token=word, closed=not is_local(host))
+        versions = None if registry is None else Versions(registry)
+        page = Page(folder(place), versions, host=host, token=word, closed=not is_local(host))
         listener = listen(host, port)
         os.nice(NICE)
         at = f"[{host}]" if ":" in host else host
@@ -66,7 +68,3 @@ def watch(
         if registry is not None and not given:
             print(f"token, to move a version: {word}", flush=True)
         Server(page).run([listener])
-
-
-def _versions(place: Path | None) -> object:
-    return None

@@ -75,7 +75,9 @@ def spec_json(
         "format": edge.FORMAT,
         "policy": name,
         "inputs": inputs,
-        "outputs": {path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in named("action", graph.signature.action).items()},
+        "outputs": {
+            path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in named("action", graph.signature.action).items()
+        },
         "noise": {"fresh": policy.noise.fresh, "held": policy.noise.held, "every": policy.noise.every},
         "state": {path: inputs[path] for path in named("state", graph.signature.state)},
         "explore": {path: leaf[0].item() for path, leaf in explore.items()},

@@ -23,6 +23,7 @@ from equipoise.hints import hint
 from equipoise.report.style import DARK, DASHES, LIGHT
 from equipoise.watching.guard import Guard
 from equipoise.watching.runs import Folder, Watched
+from equipoise.watching.versions import Versions
 
 T = TypeVar("T")
 EVERY_S = 0.5  # how often files are looked at while somebody watches
@@ -37,7 +38,9 @@ TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "
 class Page:
     """The state behind the page. Nothing is read while nobody looks."""
 
-    def __init__(self, folder: Folder, versions: Any = None, *, host: str = "127.0.0.1", token: str = "", closed: bool) -> None:
+    def __init__(
+        self, folder: Folder, versions: Versions | None = None, *, host: str = "127.0.0.1", token: str = "", closed: bool
+    ) -> None:
         """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``: readers need the token, too."""
         self.folder, self.versions = folder, versions
         self.viewers = 0
@@ -202,8 +205,8 @@ class Page:
         body = await _body(request, keys)
         client = request.client.host if request.client else "?"
         try:
-            to = await self._do(lambda: getattr(self.versions, what)(who=f"page from {client}", **body))
-        except ValueError as error:
+            to = await self._do(lambda: getattr(self.versions, what)(where=f"by the page from {client}", **body))
+        except (ValueError, OSError) as error:
             raise Refused(409, str(error)) from error
         return JSONResponse({"version": to})
 

@@ -1,6 +1,6 @@
 // The page: what the server pushes, which view is shown, keys, light and dark.
 
-import { h, attr, text, ask, query } from "./dom.js";
+import { h, attr, text, ask, query, rem } from "./dom.js";
 import { Shelf } from "./shelf.js";
 import { RunView } from "./run.js";
 import { CompareView, MOST } from "./compare.js";
@@ -146,6 +146,9 @@ addEventListener("keydown", (event) => {
 $("theme").addEventListener("click", () => theme(true));
 $("keys").addEventListener("click", help);
 addEventListener("hashchange", route);
+const hatch = () => { for (const one of document.querySelectorAll("pattern")) attr(one, { patternTransform: `${one.id === "fill-preempted" ? "rotate(45) " : ""}scale(${(rem() / 16).toFixed(2)})` }); };
+addEventListener("resize", hatch);
+hatch();
 if (narrow.matches) $("shelf").open = false;
 theme(false);
 

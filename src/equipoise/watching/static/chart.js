@@ -83,7 +83,7 @@ export class Chart {
       nodes.push(s("path", { class: "rule", d: `M${left} ${Y(y).toFixed(1)}H${this.width - right}` }),
         s("text", { class: "tick", x: left - 0.5 * em, y: Y(y) + 0.3 * em, "text-anchor": "end" }, this.areas ? `${Math.round(100 * y)} %` : Math.abs(y) >= 1000 ? short(y) : String(+y.toPrecision(4))));
     }
-    const many = Math.max(3, Math.min(6, Math.floor(this.width / (7 * em))));
+    const many = Math.max(4, Math.min(7, Math.floor(this.width / (5.5 * em))));
     for (const x of ticks(x0, x1, many)) {
       const anchor = X(x) < left + em ? "start" : X(x) > this.width - 2 * em ? "end" : "middle";
       nodes.push(s("text", { class: "tick", x: X(x).toFixed(1), y: height - 0.35 * em, "text-anchor": anchor }, onX(this.axis, x)));

@@ -91,10 +91,10 @@ export class CompareView {
   }
 
   table2() {
-    const { runs, differ, alike } = this.settings, rows = Object.entries(differ);
-    if (!rows.length) { this.differ.replaceChildren(h("p", { class: "note" }, `All ${alike} settings are alike.`)); return; }
-    this.differ.replaceChildren(h("table", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "setting"), runs.map((run) => h("th", { scope: "col" }, run)))),
-      h("tbody", null, rows.slice(0, 200).map(([key, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, key)), values.map((value) => h("td", null, value === null ? NONE : value.slice(0, 80))))))),
-      h("p", { class: "note" }, alike ? `${alike} others are alike.` : ""));
+    const { runs, differ, alike } = this.settings, rows = Object.entries(differ).filter(([, values]) => !values.includes(null)), rest = Object.entries(differ).filter(([, values]) => values.includes(null));
+    if (!rows.length && !rest.length) { this.differ.replaceChildren(h("p", { class: "note" }, `All ${alike} settings are alike.`)); return; }
+    const table = (some) => h("table", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "setting"), runs.map((run) => h("th", { scope: "col" }, run)))),
+      h("tbody", null, some.slice(0, 200).map(([key, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, key)), values.map((value) => h("td", null, value === null ? NONE : value.slice(0, 80)))))));
+    this.differ.replaceChildren(...[rows.length ? table(rows) : null, rest.length ? h("details", null, h("summary", null, `${rest.length} that not all of them have`), table(rest)) : null, h("p", { class: "note" }, alike ? `${alike} others are alike.` : "")].filter(Boolean));
   }
 }

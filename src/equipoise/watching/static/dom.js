@@ -9,7 +9,7 @@ const put = (node, props, children) => {
     else if (key === "class") node.setAttribute("class", value);
     else node.setAttribute(key, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  node.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
   return node;
 };
 

@@ -96,7 +96,7 @@ export class Ring {
 
   build(stations, all, back) {
     // Words at the arrows stand beside the ring where there is room, else in a list below it; names bend along the ring.
-    const em = rem(), room = (this.width / 2 / em - 12.5) / 0.62 - 1.2, wide = room >= 11.5;
+    const em = rem(), room = (this.width / 2 / em - 11.5) / 0.62 - 1.2, wide = room >= 11.5;
     const above = (wide ? 3.4 : 2.1) * em, below = (wide ? 4.4 : 1.2) * em;
     const outer = Math.min(this.width / 2 - 2 * em, (wide ? Math.min(room, 18) : 13.5) * em);
     const height = 2 * outer + above + below;
@@ -128,8 +128,9 @@ export class Ring {
       const head = s("path", { class: "head", d: `M${point([x, y])}L${point(tip)}L${point([u, v])}Z` });
       // Back-pressure: chevrons against the flow, at the end where there is no room.
       const press = s("g", { class: "press" }, [0, 1, 2].map((k) => {
-        const angle = from + 1 + k * 3.4, [p, q, t] = [at(c, middle + 0.55 * em, angle + 2.2), at(c, middle, angle), at(c, middle - 0.55 * em, angle + 2.2)];
-        return s("path", { d: `M${point(p)}L${point(q)}L${point(t)}` });
+        const angle = from + 0.5 + k * 4, [p, q, t] = [at(c, middle + 0.7 * em, angle + 2.6), at(c, middle, angle), at(c, middle - 0.7 * em, angle + 2.6)];
+        const d = `M${point(p)}L${point(q)}L${point(t)}`;
+        return s("g", null, s("path", { class: "halo", d }), s("path", { d }));
       }));
       const group = s("g", { class: `arrow ${kind}` }, way, dots, head, press);
       nodes.push(group);
@@ -154,7 +155,7 @@ export class Ring {
         s("text", { class: "name", "text-anchor": "middle" }, s("textPath", { href: `#bent-${i}`, startOffset: "50%" }, name, rest)));
       return { name, rest, room: ((end - start + 2 * more) / 57.3) * (outer / em) };
     });
-    this.parts.said = wide ? this.parts.arrows.map((one) => label(one.angle, 3, 1.2)) : [];
+    this.parts.said = wide ? this.parts.arrows.map((one) => label(one.angle, 4, 1.2)) : [];
     this.parts.backSaid = wide && back ? label(180, 2, 0.9) : null;
     const centre = (dy, kind) => { const node = s("text", { x: c[0], y: c[1] + dy * em, class: kind, "text-anchor": "middle" }); nodes.push(node); return node; };
     const big = Math.min(4.6, inner / em / 2.4);
@@ -198,9 +199,10 @@ export class Ring {
       const rows = parts.said[i];
       if (!rows) return;
       const waits = (arrow.waits ?? []).filter(([, , share]) => share >= 0.005), flows = flowing(arrow);
-      const lines = [{ said: flows.join(" · "), kind: "said flow" },
-        ...waits.map(([who, state, share]) => ({ said: `${state === "blocked" ? "▲ " : ""}${who} ${state} ${percent(share)}`, kind: `said ${state}-word` }))].filter((one) => one.said);
-      rows.forEach((row, k) => { text(row, lines[k]?.said ?? ""); attr(row, { class: lines[k]?.kind ?? "said" }); });
+      const lines = [...flows.map((one) => ({ said: one, kind: "said flow" })),
+        ...waits.map(([who, state, share]) => ({ said: `${state === "blocked" ? "▲ " : ""}${who} ${state} ${percent(share)}`, kind: `said ${state}-word` }))];
+      const spare = Math.max(0, rows.length - lines.length), top = parts.arrows[i].angle % 360 > 300 || parts.arrows[i].angle % 360 < 60 ? spare : 0; // close to the ring
+      rows.forEach((row, k) => { const line = lines[k - top]; text(row, line?.said ?? ""); attr(row, { class: line?.kind ?? "said" }); });
     });
     if (parts.back) {
       this.flow(parts.back, told.ring.back ?? {}, moving);

@@ -5,6 +5,7 @@ import { Ring, STATES } from "./ring.js";
 import { Chart, spark, sparkBox } from "./chart.js";
 
 const CURVES_MS = 1500; // between two looks at the curves
+const SHOWN = 4; // remedies that are open
 const SIDES = ["sampling", "learning"];
 const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
 const options = (said) => said.split(/(--[\w-]+(?: \S+)?)/).map((part, i) => (i % 2 ? h("code", null, part) : part));
@@ -21,7 +22,7 @@ export class RunView {
       name: h("h1"), status: h("span", { class: "chip" }), about: h("p", { class: "about" }),
       progress: h("div", { class: "progress" }, h("i")), far: h("p", { class: "far" }),
       problems: h("ul", { class: "problems" }), quiet: h("p", { class: "quietly", hidden: true }),
-      cause: h("strong"), verdict: h("p", { class: "sentence", "aria-live": "off" }), remedies: h("ol", { class: "remedies" }), helps: h("p", { class: "note" }),
+      cause: h("strong"), verdict: h("p", { class: "sentence", "aria-live": "off" }), remedies: h("ol", { class: "remedies" }), further: h("details", { hidden: true }, h("summary"), h("ol", { class: "remedies" })), helps: h("p", { class: "note" }),
       tiles: h("dl", { class: "tiles" }), workers: h("tbody"), more: h("p", { class: "note", hidden: true }), alarms: h("ul", { class: "said" }), notes: h("ul", { class: "said" }), calm: h("p", { class: "note" }),
       phases: h("p", { class: "phases", hidden: true }),
       which: h("select", { "aria-label": "Which number", onchange: () => { this.wanted = p.which.value; this.curves(true); } }),
@@ -29,11 +30,10 @@ export class RunView {
     const head = h("header", { class: "head" }, h("div", { class: "title" }, p.name, p.status, h("a", { class: "button quiet", href: `#/compare?${query({ run: id })}` }, "Compare")), p.about, p.far, p.progress, p.quiet, p.problems);
     const table = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workers" }, h("table", { class: "workers" }, h("thead", null, h("tr", null, ...["worker", "time", "worked", "starved", "blocked", "cores", "memory", "most of its work"].map((name, i) => h("th", { scope: "col", class: i > 1 && i < 7 ? "num" : null }, name)))), p.workers));
     this.element = h("div", { class: "run" }, head,
-      card("The ring", "ringcard", p.phases, this.ring.element),
-      card("What holds it back", "verdict", p.verdict, p.helps, p.remedies),
-      p.tiles,
+      h("div", { class: "column left" }, card("The ring", "ringcard", p.phases, this.ring.element), p.tiles),
+      h("div", { class: "column right" }, card("What holds it back", "verdict", p.verdict, p.helps, p.remedies, p.further),
+        card("Where the time goes", "time", this.areas.sampling.element, this.areas.learning.element)),
       card("Learning", "learning", h("div", { class: "three" }, this.charts.return.element, this.charts.speed.element, this.charts.lag.element), h("details", null, h("summary", null, "Any other number"), p.which, this.charts.more.element)),
-      card("Where the time goes", "time", this.areas.sampling.element, this.areas.learning.element),
       card("Workers", "workerscard", table, p.more),
       card("Alarms and notes", "alarms", p.calm, p.alarms, p.notes));
     this.size = -1;
@@ -81,28 +81,34 @@ export class RunView {
   }
 
   verdict(told) {
-    const p = this.parts, cause = told.cause ?? "", sentence = String(told.verdict ?? "No verdict yet.");
+    const p = this.parts, [summary, rest] = p.further.children, cause = told.cause ?? "", sentence = String(told.verdict ?? "No verdict yet.");
     if (this.sentence !== sentence) {
       this.sentence = sentence;
       p.verdict.replaceChildren(...(sentence.startsWith(cause) && cause ? [h("strong", null, cause), ...options(sentence.slice(cause.length))] : options(sentence)));
     }
-    const list = (told.remedies ?? []).slice(0, 6), most = Math.max(1.2, ...list.map((one) => one.high));
+    const list = (told.remedies ?? []).slice(0, 12), most = Math.max(1.2, ...list.map((one) => one.high));
     text(p.helps, list.length ? "What would help: the steps/s that the model of the ring predicts, by those of now." : "");
-    keyed(p.remedies, list, (one) => one.change, (one) => {
-      const parts = { gain: h("b"), bar: h("i", { class: "gain" }, h("i"), h("u")), costs: h("span", { class: "note" }), range: h("span", { class: "note" }) };
+    p.further.hidden = list.length <= SHOWN;
+    text(summary, `${list.length - SHOWN} more`);
+    for (const [place, some] of [[p.remedies, list.slice(0, SHOWN)], [rest, list.slice(SHOWN)]]) this.remedies(place, some, most);
+  }
+
+  remedies(place, list, most) {
+    keyed(place, list, (one) => one.change, (one) => {
+      const parts = { gain: h("b"), bar: h("i", { class: "gain" }, h("i"), h("u")), costs: h("span"), range: h("span", { class: "note" }) };
       const copy = h("button", { type: "button", class: "copy quiet", title: "Copy", "aria-label": `Copy ${one.change}`, onclick: async () => {
         try { await navigator.clipboard.writeText(one.change); text(copy, "copied"); } catch { text(copy, "no clipboard here"); }
         setTimeout(() => text(copy, "copy"), 1500);
       } }, "copy");
-      return Object.assign(h("li", null, h("span", { class: "change" }, one.change.startsWith("--") ? h("code", null, one.change) : one.change, one.change.startsWith("--") ? copy : null), parts.gain, parts.bar, parts.costs, parts.range), { parts });
+      return Object.assign(h("li", null, h("span", { class: "change" }, one.change.startsWith("--") ? h("code", null, one.change) : one.change), parts.gain, parts.bar, h("span", { class: "note" }, parts.costs, one.change.startsWith("--") ? copy : null), parts.range), { parts });
     }, (node, one) => {
       text(node.parts.gain, `× ${number(one.gain, 2)}`);
       text(node.parts.costs, one.costs ? `costs: ${one.costs}` : "");
       text(node.parts.range, `${number(one.low, 2)} to ${number(one.high, 2)}`);
-      const place = (x) => `${((100 * Math.max(0, Math.min(most, x) - 1)) / (most - 1)).toFixed(1)}%`;
-      node.parts.bar.children[0].style.width = place(one.gain);
-      node.parts.bar.children[1].style.left = place(one.low);
-      node.parts.bar.children[1].style.right = `${100 - parseFloat(place(one.high))}%`;
+      const at = (x) => `${((100 * Math.max(0, Math.min(most, x) - 1)) / (most - 1)).toFixed(1)}%`;
+      node.parts.bar.children[0].style.width = at(one.gain);
+      node.parts.bar.children[1].style.left = at(one.low);
+      node.parts.bar.children[1].style.right = `${100 - parseFloat(at(one.high))}%`;
     });
   }
 

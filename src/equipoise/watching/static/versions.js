@@ -88,7 +88,11 @@ export class VersionsView {
       keyed(node.at.flags, flags, (flag) => flag, (flag) => h("i", { class: flag }, flag));
     });
     if (!here.versions.some((one) => one.version === this.version)) this.version = here.aliases.champion ?? here.versions[0]?.version;
-    if (this.shown !== here.name) { this.shown = here.name; p.graph.scrollLeft = p.graph.scrollWidth; }
+    if (this.shown !== here.name) { // begin where the champion is
+      this.shown = here.name;
+      const [x] = spot(place.get(this.version) ?? { column: columns, lane: 0 });
+      requestAnimationFrame(() => { p.graph.scrollLeft = x + (BOX[0] * em) / 2 - p.graph.clientWidth / 2; });
+    }
     this.detail();
     keyed(p.audit, [...here.audit].reverse().slice(0, 100), (one) => one.record, (one) => h("li", { class: one.kind }, h("time", null, when(one.time)), h("span", null, h("b", null, one.kind), " ", one.alias && one.kind !== one.alias ? `${one.alias} ` : "",
       one.from ? `${brief(one.from)} → ` : "", one.version ? brief(one.version) : "", one.problem ? `: ${one.problem}` : ""), h("span", { class: "note" }, [one.who, one.reason].filter(Boolean).join(": "))));
