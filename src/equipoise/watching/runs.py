@@ -22,6 +22,7 @@ SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones fo
 FORGET_S = 120.0  # curves that nobody asked for so long are dropped
 MOST_PROBLEMS = 5  # damaged lines that are named
 QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
+GOING = ("running", "quiet")  # what a run is that has not ended
 STATIONS = (("sampling", False, "actors"), ("sampling", True, "inference workers"), ("keeping", False, "shards"))
 OF_SUMMARY = (
     "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "return_mean", "episodes", "wall_s",
@@ -47,7 +48,7 @@ class Watched:
 
     @property
     def ended(self) -> bool:
-        return self.row.get("status") not in ("running", "quiet")
+        return self.row.get("status") not in GOING
 
     def asked(self) -> None:
         """Somebody looks at the curves of this run."""
@@ -123,15 +124,15 @@ class Watched:
     def _row(self) -> dict[str, Any]:
         """The line of a list of runs."""
         told: Mapping[str, Any] = self.summary or self.live or self.curves.last
-        evaluation = told.get("evaluation")
+        evaluation, status = told.get("evaluation"), self._status()
         return {
-            "id": self.name, **self._about, "status": self._status(),
+            "id": self.name, **self._about, "status": status,
             "step": told.get("step") or told.get("env_steps") or told.get("updates") or 0,
             "steps_per_s": told.get("steps_per_s"), "return": told.get("return_mean"),
             "evaluation": evaluation.get("mean") if isinstance(evaluation, Mapping) else None, "cause": told.get("cause"),
             "wall_s": told.get("wall_s"), "alarms": len(told.get("alarms") or ()),
             "problems": len(self._problems) + len(self.curves.damaged), "metrics": self._read[METRICS][2],
-            "changed": max(at[1] for at in self._read.values()) / 1e9 if self.ended else None,
+            "changed": max(at[1] for at in self._read.values()) / 1e9 if status not in GOING else None,
         }  # fmt: skip
 
     def _status(self) -> str:

@@ -97,7 +97,7 @@ export class Ring {
   build(stations, all, back) {
     // Words at the arrows stand beside the ring where there is room, else in a list below it; names bend along the ring.
     const em = rem(), room = (this.width / 2 / em - 11.5) / 0.62 - 1.2, wide = room >= 11.5;
-    const above = (wide ? 3.4 : 2.1) * em, below = (wide ? 4.4 : 1.2) * em;
+    const crowded = stations.length > 3, above = (wide ? (crowded ? 5.6 : 3.4) : 2.1) * em, below = (wide ? 4.4 : 1.2) * em;
     const outer = Math.min(this.width / 2 - 2 * em, (wide ? Math.min(room, 18) : 13.5) * em);
     const height = 2 * outer + above + below;
     const c = [this.width / 2, above + outer], thick = Math.min(outer * 0.36, 5.6 * em), inner = outer - thick, middle = outer - thick / 2;
@@ -149,13 +149,13 @@ export class Ring {
       return rows;
     };
     this.parts.names = stations.map((one, i) => {
-      const { start, end } = place[i], more = i && i < stations.length - 1 ? 16 : 2;
+      const { start, end } = place[i], more = i && i < stations.length - 1 ? (crowded ? 7 : 16) : 2;
       const name = s("tspan"), rest = s("tspan", { class: "rest" });
       nodes.push(s("path", { id: `bent-${i}`, d: arc(c, outer + 0.6 * em, start - more, end + more) }),
         s("text", { class: "name", "text-anchor": "middle" }, s("textPath", { href: `#bent-${i}`, startOffset: "50%" }, name, rest)));
       return { name, rest, room: ((end - start + 2 * more) / 57.3) * (outer / em) };
     });
-    this.parts.said = wide ? this.parts.arrows.map((one) => label(one.angle, 4, 1.2)) : [];
+    this.parts.said = wide ? this.parts.arrows.map((one) => label(one.angle, 4, crowded && Math.abs(Math.sin((one.angle * Math.PI) / 180)) < 0.25 ? 2.3 : 1.2)) : [];
     this.parts.backSaid = wide && back ? label(180, 2, 0.9) : null;
     const centre = (dy, kind) => { const node = s("text", { x: c[0], y: c[1] + dy * em, class: kind, "text-anchor": "middle" }); nodes.push(node); return node; };
     const big = Math.min(4.6, inner / em / 2.4);
@@ -189,8 +189,9 @@ export class Ring {
       });
       const { name, rest, room } = parts.names[i];
       const more = [one.shares ? `${percent(one.shares.worked ?? 0)} worked` : null, typeof one.full === "number" ? `${percent(one.full)} full` : null].filter(Boolean).join(", ");
-      text(name, one.name);
-      text(rest, more && (one.name.length + more.length + 3) * 0.5 < room ? ` · ${more}` : "");
+      const brief = one.name.length * 0.53 > room && one.noun ? one.noun : one.name;
+      text(name, brief);
+      text(rest, more && (brief.length + more.length + 3) * 0.5 < room ? ` · ${more}` : "");
     });
     const moving = told.status === "running";
     const arrows = told.ring.arrows ?? [];
