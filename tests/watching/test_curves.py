@@ -83,7 +83,10 @@ def test_shares_are_stacked_at_the_same_places(file: Path) -> None:
 
 
 def test_numbers_that_are_none_break_nothing(file: Path) -> None:
-    said = made.line(21, random.Random(0)) | {"metrics": {"a": None, "b": "text", "c": 1}, "balance": {"actor 0": {"side": "sampling"}}}
+    said = made.line(21, random.Random(0)) | {
+        "metrics": {"a": None, "b": "text", "c": 1},
+        "balance": {"actor 0": {"side": "sampling"}},
+    }
     with file.open("a") as out:
         out.write(json.dumps(said) + "\n")
     one = Curves(file)

@@ -48,7 +48,9 @@ def test_it_is_written_twice_a_second_and_costs_no_run(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_is_told_from_a_live_one(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+    )
     try:
         assert child.stdout is not None and child.stdout.readline()
         told = {"pid": child.pid, "born": live.born(child.pid), "machine": live.machine(), "time": time.time()}

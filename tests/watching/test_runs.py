@@ -22,7 +22,18 @@ def told(**said: object) -> dict:
         "format": 1, "time": time.time(), "pid": os.getpid(), "born": live.born(os.getpid()), "machine": live.machine(),
         "step": 7000, "steps": 100_000, "wall_s": 14.0, "steps_per_s": 500.0, "return_mean": 99.0, "cause": "Sampling-bound",
         "verdict": "Sampling-bound: add actors.", "evaluation": None, "notes": [], "alarms": [], "version": 70,
-        "ring": {"stations": [{"name": "2 actors", "noun": "actors", "shares": {"worked": 1.0}}], "arrows": [], "back": None},
+        "ring": {
+            "stations": [
+                {"name": "2 actors × 8 envs", "noun": "actors", "shares": {"worked": 0.5, "blocked": 0.5}},
+                {"name": "queue", "noun": "", "shares": None, "full": 0.5},
+                {"name": "learner", "noun": "learner", "shares": {"worked": 0.9, "starved": 0.1}},
+            ],
+            "arrows": [
+                {"level": 2, "steps_per_s": 500.0, "bytes_per_s": 2e5, "waits": [["actors", "blocked", 0.5]]},
+                {"level": 2, "updates_per_s": 5.0, "bytes_per_s": 2e5, "waits": [["learner", "starved", 0.1]]},
+            ],
+            "back": {"level": 1, "bytes_per_s": 5e4},
+        },
         "workers": [{"name": "actor 0", "side": "sampling", "shares": {"worked": 0.5, "blocked": 0.5}}],
     } | said  # fmt: skip
 
@@ -86,7 +97,10 @@ def test_runs_come_end_and_go(folder: Folder) -> None:
     shutil.rmtree(folder.place / "old")
     folder.poll()
     news = folder.news(before)
-    assert news["gone"] == ["old"] and {row["id"]: row["status"] for row in news["rows"]} == {"new": "completed", "going": "completed"}
+    assert news["gone"] == ["old"] and {row["id"]: row["status"] for row in news["rows"]} == {
+        "new": "completed",
+        "going": "completed",
+    }
     (folder.place / "going/summary.json").unlink()  # as a resume does
     folder.poll()
     assert folder.runs["going"].row["status"] == "running"
@@ -115,7 +129,11 @@ def test_damaged_files_are_named(folder: Folder) -> None:
     run = folder.runs["going"]
     run.read_curves()
     said = run.told()["problems"]
-    assert "live.json" in said[0] and "metrics.jsonl, line 21" in said[1] and said[-1].endswith("4 more lines are damaged, and are left out")
+    assert (
+        "live.json" in said[0]
+        and "metrics.jsonl, line 21" in said[1]
+        and said[-1].endswith("4 more lines are damaged, and are left out")
+    )
     for text in ('{"status": 3, "alarms": 7}', "[]", '{"evaluation": []}'):
         (going / "summary.json").write_text(text)
         folder.poll()

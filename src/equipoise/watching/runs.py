@@ -136,11 +136,11 @@ class Watched:
         }  # fmt: skip
 
     def _status(self) -> str:
-        """That of the summary; before there is one "running", "quiet" where it has not said a word lately, or "killed"."""
-        if self.summary is not None:
-            return str(self.summary.get("status"))
+        """The summary's; before there is one "running", "quiet" where the run has not said a word lately, or "killed"."""
         if RUN in self._problems:
             return "damaged"
+        if self.summary is not None:
+            return str(self.summary.get("status"))
         now = time.time()
         if self.live is not None:
             state = state_of(self.live, now)
@@ -156,6 +156,8 @@ class Watched:
 
     def told(self) -> dict[str, Any]:
         """All that the page shows of the run but its curves."""
+        if self.live is None:
+            self.curves.read()
         try:
             told: dict[str, Any] = dict(self.live or {}) or _of_a_report(self.curves.last)
         except (TypeError, AttributeError, ValueError) as error:

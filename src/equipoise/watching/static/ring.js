@@ -66,7 +66,7 @@ const backward = (told) => {
 
 export class Ring {
   constructor() {
-    this.svg = s("svg", { class: "ring", role: "img" });
+    this.svg = s("svg", { class: "ring", role: "img", "aria-label": "The ring: nothing was measured yet." });
     this.flows = h("ul", { class: "flows" });
     this.legend = h("ul", { class: "legend" }, STATES.map((state) => h("li", null,
       s("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" }, s("rect", { class: state, width: 12, height: 12 })),
