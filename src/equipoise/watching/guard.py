@@ -1,4 +1,4 @@
-"""Who may ask: names of this machine, pages of this server, and where others reach it those that know the token."""
+"""The guard of the page: names of this machine and pages of this server may ask, from elsewhere only with the token."""
 
 from __future__ import annotations
 
