@@ -33,7 +33,7 @@ export class Chart {
   /** `series`: [{name, style, x, y, dots}]; `axis`: steps, updates or wall. */
   constructor(label, { height = 13, areas = false } = {}) {
     this.label = label; this.height = height; this.areas = areas;
-    this.series = []; this.axis = "steps"; this.smooth = 0; this.at = null;
+    this.series = []; this.beside = []; this.axis = "steps"; this.smooth = 0; this.at = null;
     this.svg = s("svg", { "aria-hidden": "true" });
     this.readout = h("div", { class: "reading", hidden: true });
     this.empty = h("p", { class: "note", hidden: true }, "Nothing to draw yet.");
@@ -56,8 +56,9 @@ export class Chart {
 
   close() { this.watcher.disconnect(); }
 
-  update(series, axis = "steps", smooth = 0) {
-    this.series = series.filter((one) => one.x.length); this.axis = axis; this.smooth = smooth;
+  /** `beside`: series of other charts, whose axes this one shares. */
+  update(series, axis = "steps", smooth = 0, beside = []) {
+    this.series = series.filter((one) => one.x.length); this.axis = axis; this.smooth = smooth; this.beside = beside.filter((one) => one.x.length);
     this.draw();
   }
 
@@ -69,7 +70,7 @@ export class Chart {
     if (!this.series.length) { this.svg.replaceChildren(); this.grid = []; this.read(null); return; }
     const left = 3.4 * em, right = 0.8 * em, top = 0.6 * em, bottom = 1.7 * em;
     const lines = this.series.map((one) => ({ ...one, shown: one.dots || this.areas ? one.y : smoothed(one.y, this.smooth) }));
-    const xs = lines.flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : lines.flatMap((one) => one.shown);
+    const xs = [...lines, ...this.beside].flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : [...lines.map((one) => one.shown), ...this.beside.map((one) => one.y)].flat();
     let [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     let y0 = ys.reduce((a, b) => Math.min(a, b)), y1 = ys.reduce((a, b) => Math.max(a, b));
     if (x1 - x0 < 1e-9 * Math.max(Math.abs(x0), Math.abs(x1), 1)) [x0, x1] = [x0 - 0.5, x1 + 0.5];
@@ -133,7 +134,7 @@ export class Chart {
     const rows = this.lines.map((one) => {
       const i = nearest(one.x, x);
       return { ...one, value: one.shown[i], there: one.x[i] };
-    }).filter((one) => one.dots ? Math.abs(this.X(one.there) - px) < 0.6 * rem() : true);
+    }).filter((one) => Math.abs(this.X(one.there) - px) < 0.6 * rem() || (!one.dots && one.x[0] < x && x < one.x.at(-1)));
     this.marks.replaceChildren(...(this.areas ? [] : rows.map((one) => s("circle", { class: `mark f${one.style % STYLES}`, cx: this.X(one.there).toFixed(1), cy: this.Y(one.value).toFixed(1), r: 0.3 * rem() }))));
     this.readout.replaceChildren(h("b", null, `${onX(this.axis, x)} ${UNITS[this.axis]}`), ...rows.slice(0, 12).map((one) => h("span", { class: "row" },
       this.areas ? s("svg", { class: "swatch", viewBox: "0 0 12 12" }, s("rect", { class: one.kind, width: 12, height: 12 })) : sample(one.style, one.dots),

@@ -87,7 +87,7 @@ export class CompareView {
     this.grid.hidden = !this.apart;
     if (!this.apart) { this.chart.update(lines, this.axis, this.smooth); return; }
     keyed(this.grid, lines, (one) => one.id, (one) => { const chart = new Chart(one.id, { height: 11 }); this.small.set(one.id, chart); return chart.element; },
-      (_, one) => this.small.get(one.id).update([one], this.axis, this.smooth));
+      (_, one) => this.small.get(one.id).update([one], this.axis, this.smooth, lines));
   }
 
   table2() {
