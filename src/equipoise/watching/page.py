@@ -112,10 +112,10 @@ class Page:
             silent = 0.0
             while not self._closing and self._looking is not None:  # a look that failed ends the streams, which come back
                 said = []
-                if self.folder.revision > seen:
+                if (revision := self.folder.revision) > seen:
                     news = await self._do(partial(self.folder.news, seen))
                     said.append(_event("runs", news | {"all": seen < 0}))
-                    seen = self.folder.revision
+                    seen = revision  # that of before the question: what changed meanwhile is told again
                 if name is not None and (run := self.folder.runs.get(name)) is not None and run.revision > shown:
                     shown = run.revision
                     said.append(_event("run", await self._do(run.told)))
