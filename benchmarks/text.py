@@ -236,25 +236,31 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
     import torch
 
     from equipoise.actors.engine.torch_engine import TorchEngine
+    from equipoise.actors.generator import HELD_S
 
     torch.set_num_threads(1)
     engine = TorchEngine(_net(), rows=8, length=80, eos=(), seed=0)
     handle, version, group = store.handle(), -1, 0
-    there, held = [], []
+    there, held, taking = [], [], None
     ready.wait()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not engine.live:
             engine.submit(group, list(range(1, 17)), 8, limit=64)
             group += 1
-        if handle.version > version:
-            began = time.monotonic()
-            found = handle.fetch(version)
-            if found is not None:
-                engine.update(*found)
-                version = found[0]
-                there.append((version, time.monotonic()))
-                held.append(time.monotonic() - began)
+        began = time.monotonic()
+        while handle.version > version and time.monotonic() < began + HELD_S:
+            if taking is None:
+                if (found := handle.look(version)) is None:
+                    continue
+                taking = found, engine.take(*found)
+            if next(taking[1], taking) is taking:
+                if taking[0][2]():
+                    version = taking[0][0]
+                    there.append((version, time.monotonic()))
+                taking = None
+        if (waited := time.monotonic() - began) > 1e-4:
+            held.append(waited)
         engine.step()
     results.put((there, held))
 

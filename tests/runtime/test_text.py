@@ -57,6 +57,12 @@ def test_the_same_bits_wherever_it_runs(alone: Any, tmp_path: Path) -> None:
     assert trained(tmp_path / "run", on="process")["params_sha256"] == alone["params_sha256"]
 
 
+def test_generators_may_draw_with_rounded_weights(tmp_path: Path) -> None:
+    settings = [*SMALL["settings"], "source.weights=bf16", "source.weight_buffers=2"]
+    trained(tmp_path / "run", on="process", max_lag=1, settings=settings)
+    assert 1.0 < shown(tmp_path / "run", "token_mult_prob_error") < 1.02
+
+
 @pytest.mark.thorough
 def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> None:
     found = [trained(tmp_path / on, on=on, actors=3)["params_sha256"] for on in ("serial", "process")]

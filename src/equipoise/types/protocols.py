@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -92,11 +92,16 @@ class Experience(Protocol):
     def close(self) -> None: ...
 
 
+Look = tuple[int, Mapping[str, "Tensor"], Callable[[], bool]]
+"""A version, its tensors, and whether they are still those: a publisher may have begun to rewrite them."""
+
+
 class WeightStore(Protocol):
     @property
     def version(self) -> int: ...  # the newest; -1 before the first
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
+    def look(self, newer_than: int = -1) -> Look | None: ...  # as fetch, for a reader that copies at its own pace
 
 
 class StateWriter(Protocol):
