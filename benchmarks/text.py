@@ -240,6 +240,7 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
 
     torch.set_num_threads(1)
     engine = TorchEngine(_net(), rows=8, length=80, eos=(), seed=0)
+    engine.make_room()
     handle, version, group = store.handle(), -1, 0
     there, held, taking = [], [], None
     ready.wait()

@@ -22,7 +22,7 @@ from equipoise.clock import Clock
 from equipoise.types import Array, Blocks, Look, Slot, StateReader, StateWriter, Tick, WeightStore
 
 PARTS = ("fetch", "decode", "write", "score")
-HELD_S = 0.010  # of a tick that new weights may hold running samples up
+HELD_S = 0.016  # of a tick that new weights may hold running samples up
 
 
 class Prompts(Protocol):

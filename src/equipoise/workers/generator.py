@@ -39,7 +39,10 @@ class GeneratorKind(SamplingKind):
         text = texts.read(source, program.schedule.seed)
         algorithm, engine, judge = blue.roles[name].algorithm, None, None
         if algorithm.reads_rewards:
-            engine = texts.engine(program, text, algorithm, blue.network(name), device=program.placement.device)
+            drawing = texts.engine(program, text, algorithm, blue.network(name), device=program.placement.device)
+            if program.placement.max_lag != 0:  # in lockstep nothing is drawn when weights come
+                drawing.make_room()
+            engine = drawing
             judge = texts.judge(program, text, text.train, blue.capsules)
         worker = Generator(
             engine or texts.reciter(program, text), prompts=text.train, judge=judge or texts.Unjudged(),

@@ -268,12 +268,17 @@ class TorchEngine:
 
     # ------------------------------------------------------------------------------------------------ weights and caches
 
+    def make_room(self) -> None:
+        """Allocate what weights are put into while others draw, so that the first ones do not wait for that."""
+        if self._spare is None:
+            net = deepcopy(self._now.net)
+            self._spare = _Weights(net, self._now.decoding.twin(net))
+
     def _taking(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
         waits = self.live > 0 and self._on_update == "finish"
         aside = bool(self._open) and (waits or self._device.type == "cpu")  # else nobody waits for the copy
-        if aside and self._spare is None:
-            net = deepcopy(self._now.net)
-            self._spare = _Weights(net, self._now.decoding.twin(net))
+        if aside:
+            self.make_room()
         target = self._spare if aside and self._spare is not None else self._now
         self._next = None  # a version that waited is of no use any more
         for name, parameter in target.params.items():
