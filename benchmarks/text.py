@@ -109,8 +109,8 @@ def serial(a: argparse.Namespace) -> None:
 TUNED: dict[str, dict[str, Any]] = {  # what both kinds of learning are given
     "reverse_add": {},
     "reasoning": {
-        "env": "reasoning_gym:chain_sum", "max_completion_length": 5,
-        "settings": {"source.arguments": ("min_terms=2", "max_terms=2", "min_digits=1", "max_digits=2", "size=20000")},
+        "env": "reasoning_gym:spell_backward", "max_completion_length": 6,
+        "settings": {"source.arguments": ("min_word_len=3", "max_word_len=5", "size=20000", "held_out=500")},
     },
 }  # fmt: skip
 ENOUGH = 0.3  # of the held-out prompts, after which supervised learning ends
@@ -157,9 +157,11 @@ def tuned(a: argparse.Namespace) -> None:
                     env, algorithm, out=place / algorithm, seed=seed, steps=a.steps, max_lag=1, settings=more,
                     **given | {"model": str(model), "evaluate_every": a.steps // 6},
                 )  # fmt: skip
+                last = None
                 with run:
                     for report in run:
-                        if report.evaluation is not None:
+                        if report.evaluation not in (None, last):
+                            last = report.evaluation
                             shown = f"{report.env_steps:,}: {report.evaluation.info['pass@1']:.3f}"
                             print(f"  {algorithm} {shown}, reward {report.evaluation.mean:.3f}", flush=True)
                 found = api.evaluate(place / algorithm, episodes=4 * EXAM).info["pass@1"]
