@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 FORMAT = 1
 NEEDED = ("policy.onnx", "spec.json")
@@ -73,6 +72,8 @@ class Artifact:
             wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+        import onnxruntime  # not by who only checks hashes
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -123,7 +124,7 @@ class Artifact:
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
-                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), allowed)}")
+                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}")
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
@@ -165,7 +166,7 @@ class Artifact:
         -> (actions by name, log propensity [B] of each or None, the next state). Rows with ``deterministic`` get the policy's
         best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: instead of the artifact's own.
         """
-        constant = self._constants(len(first))
+        constant = self.constants(len(first))
         given = {**constant, **rows, **state, **(explore or {}), "first": first, "deterministic": deterministic}
         if noise is not None:
             given["noise"] = noise
@@ -176,7 +177,8 @@ class Artifact:
         following = {f"state/{name[5:]}": out.pop(name) for name in self._outputs if name.startswith("next/")}
         return out, logp, following
 
-    def _constants(self, count: int) -> dict[str, Array]:
+    def constants(self, count: int) -> dict[str, Array]:
+        """Inputs [count, ...] that a caller need not give: how much is explored, and noise for rows that draw nothing."""
         if (found := self._constant.get(count)) is None:
             if len(self._constant) >= KEPT:
                 self._constant.clear()
@@ -276,7 +278,9 @@ def uniform(seed: int, stream: Array, row: Array, columns: int, skip: int = 0) -
         x = _mix(row.astype(np.uint64) * ODD[0] + stream.astype(np.uint64) * ODD[1] + key)
         x = _mix(x[:, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * ODD[2])
     top = (x >> np.uint64(41)).astype(np.float32)
-    return (top + np.float32(0.5)) * np.float32(2.0**-23)
+    top += np.float32(0.5)
+    top *= np.float32(2.0**-23)
+    return top
 
 
 ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]

@@ -12,7 +12,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,10 +89,22 @@ class PolicyGraph(nn.Module):
         zeros = {name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype)) for name, s in specs.items()}
         return tuple((zeros | {"noise": zeros["noise"] + 0.5}).values())
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _read(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tree, Tree, Tree]:
+        """Inputs by name, and the trees of observations, state and exploration."""
         given = dict(zip(self.signature.inputs, tensors, strict=True))
         parts = {"obs": self.signature.obs, "state": self.signature.state, "explore": self.signature.explore}
         obs, state, explore = (tree.like(branch, _unnamed(root, branch, given)) for root, branch in parts.items())
+        return given, obs, state, explore
+
+    def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
+        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best one is taken."""
+        given, obs, state, explore = self._read(tensors)
+        taken = tree.like(self.signature.action, _unnamed("action", self.signature.action, action))
+        logp = self._algorithm.propensity(self.net, obs, given["first"], state, taken, explore=explore)
+        return None if logp is None else torch.where(given["deterministic"], 0.0, logp)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given, obs, state, explore = self._read(tensors)
         first, noise, deterministic = (given[name] for name in ("first", "noise", "deterministic"))
         best, best_state = self._algorithm.best(self.net, obs, first, state)
         drawn, _, drawn_state = self._algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
@@ -142,7 +154,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
         if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
             node.op_type = "Identity"
             del node.input[2], node.input[0]
-    return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+    return model.SerializeToString(deterministic=True)
 
 
 @contextlib.contextmanager
