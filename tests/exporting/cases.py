@@ -38,12 +38,13 @@ def of(action: Any, observation: Any = BOX, **more: Any) -> EnvSpec:
 
 
 Case = tuple[str, dict[str, Any], EnvSpec]
+LATER = 1_000_000  # step of the exports: random steps are over, epsilon is what it ends with
 LSTM, GRU, NORM = {"core": "lstm", "core_size": 16}, {"core": "gru", "core_size": 16}, {"normalize_obs": True}
 CASES: dict[str, Case] = {
     # those of `make test` first
     "ppo gru normalised box": ("ppo", GRU | NORM, of(PUSH)),
     "ppo joint masked": ("ppo", {}, masked(JOINT, spaces.Dict({"go": spaces.MultiBinary(4), "more": spaces.Dict({"0": spaces.MultiBinary(9)})}))),
-    "td3": ("td3", {"random_steps": 0, "hidden": [32], "noise": 0.8}, of(PUSH)),  # most actions are clipped
+    "td3": ("td3", {"hidden": [32], "noise": 0.8}, of(PUSH)),  # most actions are clipped
     "r2d2 lstm masked": ("r2d2", LSTM, masked(SHIFTED, spaces.MultiBinary(3))),
     # every algorithm
     "ppo": ("ppo", {}, of(THREE)),
@@ -57,14 +58,15 @@ CASES: dict[str, Case] = {
     "qr_dqn": ("qr_dqn", {}, of(THREE)),
     "r2d2 gru": ("r2d2", GRU, of(THREE)),
     "apex_dqn": ("apex_dqn", {}, of(THREE)),
-    "sac": ("sac", {"random_steps": 0}, of(PUSH)),
-    "sac random": ("sac", {"random_steps": 1000}, of(PUSH)),
-    "sac sde": ("sac", {"random_steps": 0, "sde_every": 3, "hidden": [16]}, of(PUSH)),
+    "sac": ("sac", {}, of(PUSH)),
+    "sac random": ("sac", {"random_steps": LATER + 1}, of(PUSH)),
+    "sac sde": ("sac", {"sde_every": 3, "hidden": [16]}, of(PUSH)),
+    "sac discrete random": ("sac", {"random_steps": LATER + 1}, masked(SHIFTED, spaces.MultiBinary(3))),
     "sac discrete masked": ("sac", {}, masked(SHIFTED, spaces.MultiBinary(3))),
-    "td3 random": ("td3", {"random_steps": 1000}, of(spaces.Box(-1.0, 1.0, (2, 2), np.float64))),
-    "td3 without noise": ("td3", {"noise": 0.0, "random_steps": 0}, of(PUSH)),
-    "tqc": ("tqc", {"random_steps": 0}, of(PUSH)),
-    "crossq": ("crossq", {"random_steps": 0, "critic_hidden": [32]}, of(PUSH)),
+    "td3 random": ("td3", {"random_steps": LATER + 1}, of(spaces.Box(-1.0, 1.0, (2, 2), np.float64))),
+    "td3 without noise": ("td3", {"noise": 0.0}, of(PUSH)),
+    "tqc": ("tqc", {}, of(PUSH)),
+    "crossq": ("crossq", {"critic_hidden": [32]}, of(PUSH)),
     "bc": ("bc", NORM, of(JOINT)),
     # every family of spaces
     "multidiscrete": ("ppo", {}, of(MANY)),
