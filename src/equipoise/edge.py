@@ -311,8 +311,10 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
         file = path / name
         if not NAME.fullmatch(name) or file.is_symlink():
             raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
-        if name not in files or not file.is_file():
-            raise ValueError(f"{file}: expected a file that the manifest names, got {'none' if name in files else 'no mention'}")
+        if name not in files:
+            raise ValueError(f"{place}: expected {name} among the files, got {sorted(files)}; torch can serve weights alone")
+        if not file.is_file():
+            raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
         digest, size, data = hashlib.sha256(), files[name].get("size"), b""
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")

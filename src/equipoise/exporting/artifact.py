@@ -30,29 +30,34 @@ MANIFEST, GRAPH, WEIGHTS, SPEC, EDGE = "manifest.json", "policy.onnx", "weights.
 
 def write(
     to: Path, name: str, one: Playable, policy: FixedPolicy, *, step: int = 0, lineage: Mapping[str, Any], seen: Seen,
-    rows: int | None = None,
-) -> Parity:  # fmt: skip
+    rows: int | None = None, graph: bool = True,
+) -> Parity | None:  # fmt: skip
     """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what torch says of ``seen``.
 
-    ``step``: of the run, by which it explores; ``rows``: how many are compared in each size of a batch. FileExistsError where
-    there is something already; ``Differs`` where the graph is wrong.
+    ``step``: of the run, by which it explores; ``rows``: how many are compared. Without a ``graph`` there are weights alone,
+    which torch can serve. FileExistsError where there is something already; ``Differs`` where the graph is wrong.
     """
     if to.exists():
         raise FileExistsError(f"{to}: expected a new directory for the artifact, got one that is there already")
-    graph = PolicyGraph(policy, one.spec)
-    model, spec = onnx_bytes(graph), spec_json(name, one, policy, graph, step=step)
-    edge.check_model(model, to / GRAPH)
-    parity = compare(edge.Artifact(model, spec, version=""), graph, seen, rows=wanted_rows(one.spec) if rows is None else rows)
-    about = {"lineage": dict(lineage), "parity": asdict(parity) | {"source": seen.source}}
-    found = quantiles(seen, one.spec.mask)
-    spec["artifact"] |= about | ({} if found is None else {"quantiles": found})
-    _publish(to, {
-        GRAPH: model,
-        WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net)),
-        SPEC: _json(spec),
-        EDGE: Path(edge.__file__).read_bytes(),
-    })  # fmt: skip
+    module, files, parity = PolicyGraph(policy, one.spec), {WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net))}, None
+    spec = spec_json(name, one, policy, module, step=step)
+    about: dict[str, Any] = {"lineage": dict(lineage)}
+    if graph:
+        files |= {GRAPH: onnx_bytes(module), EDGE: Path(edge.__file__).read_bytes()}
+        edge.check_model(files[GRAPH], to / GRAPH)
+        played = edge.Artifact(files[GRAPH], spec, version="")
+        parity = compare(played, module, seen, rows=wanted_rows(one.spec) if rows is None else rows)
+        about["parity"] = asdict(parity) | {"source": seen.source}
+    if (found := quantiles(seen, one.spec.mask)) is not None:
+        about["quantiles"] = found
+    spec["artifact"] |= about
+    _publish(to, files | {SPEC: _json(spec)})
     return parity
+
+
+def version(path: Path) -> str:
+    """The version of an artifact: the SHA-256 of its manifest, which has those of all files."""
+    return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
 
 
 def _publish(to: Path, files: Mapping[str, bytes]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 # Giles 2010, "Approximating the erfinv function", single precision: polynomials in w = -log(1 - x^2), highest power first.
 CENTRE = (
@@ -49,6 +50,14 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 
 TABLE: dict[Any, Callable[..., Tensor]] = {
-    torch.ops.aten.erfinv.default: erfinv,
-    torch.ops.aten.special_log_ndtr.default: log_ndtr,
+    torch.erfinv: erfinv,
+    Tensor.erfinv: erfinv,
+    torch.special.log_ndtr: log_ndtr,
 }
+
+
+class Decomposed(TorchFunctionMode):
+    """A context in which these operators are called in place of torch's."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return TABLE.get(func, func)(*args, **(kwargs or {}))

@@ -17,17 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from gymnasium import spaces
-from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
-from equipoise.exporting.decompositions import TABLE
+from equipoise.exporting.decompositions import Decomposed
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec, Tree
 
@@ -133,12 +131,34 @@ def leaves_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
 
 
 def onnx_bytes(module: PolicyGraph) -> bytes:
-    """The graph as an ONNX file. ValueError where the exporter cannot say an operator."""
-    rows = module.eval().example(EXAMPLE_ROWS)
+    """The graph as an ONNX file. ValueError where the exporter cannot say what the policy does."""
+    try:
+        model = _model(module)
+    except ImportError:
+        raise
+    except Exception as error:  # of torch's exporter, or of a torso of the user's
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ValueError(
+            f"expected a policy that ONNX can say, got one that its exporter refuses: {type(error).__name__}: "
+            f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve it"
+        ) from error
+    model.graph.name = "policy"
+    for node in model.graph.node:
+        if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
+            node.op_type = "Identity"
+            del node.input[2], node.input[0]
+    return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+
+
+def _model(module: PolicyGraph) -> Any:
+    """An ``onnx.ModelProto``."""
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    rows, batch = module.eval().example(EXAMPLE_ROWS), torch.export.Dim("batch")
     with torch.no_grad(), quiet():
-        batch = torch.export.Dim("batch")
-        traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
-        traced = traced.run_decompositions({**torch.export.default_decompositions(), **TABLE})
+        with Decomposed():
+            traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
         program = torch.onnx.export(
             traced, input_names=list(module.signature.inputs), output_names=module.outputs, external_data=False, verbose=False,
         )  # fmt: skip
@@ -148,13 +168,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
             common.DeduplicateInitializersPass(size_limit=1 << 40), common.CommonSubexpressionEliminationPass(),
             common.RemoveUnusedNodesPass(), common.ClearMetadataAndDocStringPass(),
         )  # fmt: skip
-        model = ir.serde.serialize_model(tidy(program.model).model)
-    model.graph.name = "policy"
-    for node in model.graph.node:
-        if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
-            node.op_type = "Identity"
-            del node.input[2], node.input[0]
-    return model.SerializeToString(deterministic=True)
+        return ir.serde.serialize_model(tidy(program.model).model)
 
 
 @contextlib.contextmanager
