@@ -146,6 +146,17 @@ class Artifact:
         for key, one in inner.items():
             self._collect(one, value[key], f"{place}/{key}", rows)
 
+    def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
+        """{"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, what is said beside it)."""
+        space = branches(self._observation) or {}
+        if not isinstance(line, dict) or "obs" not in line or line.keys() == space.keys():
+            return line, {}
+        kinds = {"session": str, "first": bool}
+        for key, value in line.items():
+            if key != "obs" and not isinstance(value, kinds.get(key, ())):
+                raise ValueError(f'expected {{"obs": ..., "session": "a", "first": true}}, got {key!r}: {value!r}')
+        return line["obs"], {key: line[key] for key in kinds if key in line}
+
     def initial(self, count: int) -> dict[str, Array]:
         """The recurrent state [count, ...] of streams at the beginning of an episode, by name; {} without a memory."""
         return {name: np.full((count, *shape), value, dtype) for name, (value, shape, dtype) in self._state.items()}
@@ -190,16 +201,15 @@ class Artifact:
     def _dtype(self, name: str) -> str:
         return str(self.spec["artifact"]["inputs"][name]["dtype"])
 
-    def action(self, raw: Mapping[str, Array], row: int | None = None, *, plain: bool = False) -> Any:
-        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain``: as JSON has it."""
-        return self._formed(self._action, raw, "action", row, plain)
+    def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any:
+        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain`` makes JSON of it."""
+        return self._formed(self._action, raw, "action", row)
 
-    def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None, plain: bool) -> Any:
+    def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None) -> Any:
         if (inner := branches(space)) is not None:
-            parts = {key: self._formed(one, raw, f"{place}/{key}", row, plain) for key, one in inner.items()}
-            return parts if space["type"] == "Dict" else list(parts.values()) if plain else tuple(parts.values())
-        x = self._forms[place](raw[place] if row is None else raw[place][row])
-        return x.tolist() if plain else x
+            parts = {key: self._formed(one, raw, f"{place}/{key}", row) for key, one in inner.items()}
+            return parts if space["type"] == "Dict" else tuple(parts.values())
+        return self._forms[place](raw[place] if row is None else raw[place][row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +477,7 @@ class EdgePolicy:
             propensity(artifact.propensity, logp, 0, deterministic), deterministic, time.time(),
         )  # fmt: skip
         if self._log is not None:
-            said = asdict(decision) | {"action": artifact.action(raw, 0, plain=True), "session": session, "first": bool(begins[0])}
+            said = asdict(decision) | {"action": plain(decision.action), "session": session, "first": bool(begins[0])}
             said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
             self._keep(said)
         return decision
@@ -509,6 +519,13 @@ def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> 
     return None if logp is None else math.exp(float(logp[row]))
 
 
+def plain(action: Any) -> Any:
+    """An action as JSON has it."""
+    if isinstance(action, dict):
+        return {key: plain(one) for key, one in action.items()}
+    return [plain(one) for one in action] if isinstance(action, tuple) else action.tolist()
+
+
 def stream_of(session: str) -> int:
     """The stream of a session, which its noise depends on: its number where its name is one, else a hash of its name."""
     if session.isascii() and session.isdecimal() and len(session) < 19:
@@ -526,13 +543,9 @@ def main(given: list[str] | None = None) -> int:
     options, number = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
-        space = policy.artifact._observation
         for number, line in enumerate(sys.stdin, 1):
-            obs, how = json.loads(line), {}
-            # {"obs": ..., "session": "a", "first": true}, or the observation itself
-            if isinstance(obs, dict) and "obs" in obs and obs.keys() <= {"obs", "session", "first"} and obs.keys() != (branches(space) or {}).keys():
-                how, obs = {key: value for key, value in obs.items() if key != "obs"}, obs["obs"]
-            policy.decide(obs, deterministic=not options.draw, **how)
+            obs, how = policy.artifact.asked(json.loads(line))
+            print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
     except ValueError as error:
         print(f"edge.py: {f'line {number}: ' if number else ''}{error}", file=sys.stderr)
         return 2
