@@ -6,8 +6,8 @@
     policy = EdgePolicy("ARTIFACT", log="decisions.jsonl")
     action = policy.act(obs, first=True)                an episode begins; then policy.act(obs)
 
-An artifact is a folder: ``policy.onnx``, ``spec.json``, ``weights.safetensors``, this file, and ``manifest.json`` with the SHA-256
-of each. ``Artifact`` checks and loads one and keeps nothing between calls; ``EdgePolicy`` keeps sessions.
+An artifact is a folder: ``policy.onnx``, ``spec.json``, ``weights.safetensors``, this file, and ``manifest.json`` with the
+SHA-256 of each. ``Artifact`` checks and loads one and keeps nothing between calls; ``EdgePolicy`` keeps sessions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
-    def __init__(self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
+    def __init__(
+        self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
+    ) -> None:
         """Load a graph; ``open`` reads and checks the files of an artifact."""
         self.version, self.spec = version, spec
         try:
@@ -63,7 +65,9 @@ class Artifact:
             self._explore: dict[str, Any] = dict(about["explore"])
             self._observation, self._action = policy["observation"], policy["action"]
             self._rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about["rows"].items()}
-            self._state = {name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()}
+            self._state = {
+                name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()
+            }
             self._forms = {name: Form.read(one) for name, one in about["action"].items()}
             found: Any = self._observation
             for key in policy["mask"]:
@@ -71,7 +75,9 @@ class Artifact:
             self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
             wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
+            ) from error
         import onnxruntime  # not by who only checks hashes
 
         options = onnxruntime.SessionOptions()
@@ -124,7 +130,9 @@ class Artifact:
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
-                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}")
+                raise ValueError(
+                    f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}"
+                )
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
@@ -147,7 +155,7 @@ class Artifact:
             self._collect(one, value[key], f"{place}/{key}", rows)
 
     def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
-        """{"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, what is said beside it)."""
+        """Read {"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, the rest)."""
         space = branches(self._observation) or {}
         if not isinstance(line, dict) or "obs" not in line or line.keys() == space.keys():
             return line, {}
@@ -175,7 +183,7 @@ class Artifact:
         """One batch: rows as ``read`` gives them, first [B] bool, state and noise [B, k] as above, deterministic [B] bool.
 
         -> (actions by name, log propensity [B] of each or None, the next state). Rows with ``deterministic`` get the policy's
-        best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: instead of the artifact's own.
+        best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: in place of the artifact's.
         """
         constant = self.constants(len(first))
         given = {**constant, **rows, **state, **(explore or {}), "first": first, "deterministic": deterministic}
@@ -366,7 +374,9 @@ def check_model(data: bytes, place: Path) -> None:
             kind, message = left.pop()
             for field, value in _fields(message):
                 if field == DOMAIN.get(kind) and bytes(value) not in (b"", b"ai.onnx"):
-                    raise ValueError(f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}")
+                    raise ValueError(
+                        f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}"
+                    )
                 if kind == "tensor" and (field == 13 or (field == 14 and value)):
                     raise ValueError(f"{place}: expected all data within the file, got a tensor with external data")
                 inner = MESSAGES.get(kind, {}).get(field)
@@ -441,9 +451,7 @@ class Session:
 class EdgePolicy:
     """A policy with sessions, in one process, for one caller. Each session has a recurrent state and noise of its own."""
 
-    def __init__(
-        self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None) -> None:
         """``log``: a file to which each decision is added, with its observation, as a line of JSON."""
         self.artifact = Artifact.open(path)
         self.seed, self.lost = seed, 0  # lost: decisions that could not be written to the log
@@ -478,7 +486,10 @@ class EdgePolicy:
         )  # fmt: skip
         if self._log is not None:
             said = asdict(decision) | {"action": plain(decision.action), "session": session, "first": bool(begins[0])}
-            said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
+            said |= {
+                "drawn": {name: x[0].tolist() for name, x in raw.items()},
+                "obs": {name: x[0].tolist() for name, x in rows.items()},
+            }
             self._keep(said)
         return decision
 
@@ -494,7 +505,9 @@ class EdgePolicy:
             os.ftruncate(self._log, end)
             self.lost += 1
             if self.lost == 1:
-                warnings.warn("a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3)
+                warnings.warn(
+                    "a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3
+                )
 
     def reset(self, session: str = "0") -> None:
         """The next observation of the session begins an episode."""
@@ -540,14 +553,15 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--log", help="file to which each decision is added, as a line of JSON")
     parser.add_argument("--draw", action="store_true", help="draw actions as in training, instead of the best ones")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    options, number = parser.parse_args(given), 0
+    options, place = parser.parse_args(given), ""
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
         for number, line in enumerate(sys.stdin, 1):
+            place = f"line {number}: "
             obs, how = policy.artifact.asked(json.loads(line))
             print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
     except ValueError as error:
-        print(f"edge.py: {f'line {number}: ' if number else ''}{error}", file=sys.stderr)
+        print(f"edge.py: {place}{error}", file=sys.stderr)
         return 2
     return 0
 

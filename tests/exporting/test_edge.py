@@ -46,7 +46,8 @@ def test_it_acts_as_a_loaded_policy_does(kind: str, deterministic: bool, place: 
     player, edged = Player(policy, one.spec, meta=META, seed=7), EdgePolicy(artifact(place, kind), seed=7)
     for t, obs in enumerate(rows(kind, 30)):
         if t % 11 == 0:
-            player.reset(), edged.reset()
+            player.reset()
+            edged.reset()
         wanted, got = player.act(obs, deterministic=deterministic), edged.act(obs, deterministic=deterministic)
         np.testing.assert_allclose(got, wanted, atol=1e-5)
         assert np.asarray(got).dtype == np.asarray(wanted).dtype
@@ -70,9 +71,9 @@ def test_interleaved_sessions_are_those_played_alone(place: Path) -> None:
             decision = together.decide(obs[name][t], session=name, first=t == 6, deterministic=False, unit=f"user {name}")
             mixed[name].append((int(decision.action), decision.propensity))
             assert decision.unit == f"user {name}" and 0 < (decision.propensity or 0) < 1
-    for name in obs:
+    for name, seen in obs.items():
         alone = EdgePolicy(place)
-        said = [alone.decide(one, session=name, first=t == 6, deterministic=False) for t, one in enumerate(obs[name])]
+        said = [alone.decide(one, session=name, first=t == 6, deterministic=False) for t, one in enumerate(seen)]
         assert mixed[name] == [(int(one.action), one.propensity) for one in said]
     assert len({tuple(actions) for actions in mixed.values()}) == 3  # each session has noise of its own
     together.forget("7")
@@ -143,7 +144,12 @@ def test_decisions_are_logged_and_a_full_disk_does_not_stop_it(place: Path, monk
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [one["id"] for one in lines] == [first.id, lines[1]["id"]] and lines[0]["id"] != lines[1]["id"]
     said = lines[0]
-    assert (said["unit"], said["version"], said["first"], said["obs"]) == ("user 3", policy.artifact.version, True, {"obs": ROW})
+    assert (said["unit"], said["version"], said["first"], said["obs"]) == (
+        "user 3",
+        policy.artifact.version,
+        True,
+        {"obs": ROW},
+    )
     assert said["propensity"] == first.propensity and said["action"] == first.action.tolist() and not said["deterministic"]
     assert lines[1]["propensity"] is None and not lines[1]["first"]  # the best action of a Box has no density
     before, write = log.read_bytes(), os.write
@@ -184,7 +190,9 @@ finally:
 
 def test_it_runs_where_there_is_neither_torch_nor_equipoise(alone: Path, place: Path) -> None:
     artifact(place, "mask")
-    lines = '{"obs": [0, 1, 2, 3], "action_mask": [0, 0, 1]}\n{"obs": {"obs": [0, 1, 2, 3], "action_mask": [1, 0, 0]}, "session": "a", "first": true}\n'
+    obs = {"obs": [0, 1, 2, 3], "action_mask": [0, 0, 1]}
+    given = [obs, {"obs": obs | {"action_mask": [1, 0, 0]}, "session": "a", "first": True}]
+    lines = "".join(json.dumps(one) + "\n" for one in given)
     ran = run_alone(alone, place, lines, "--log", "log.jsonl", "--draw")
     assert ran.stdout == "2\n0\n" and ran.returncode == 0, ran.stderr
     loaded = set(ran.stderr.splitlines()[-1].split())

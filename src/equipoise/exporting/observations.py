@@ -34,16 +34,18 @@ def wanted_rows(spec: EnvSpec) -> int:
 
 
 def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, rows: int, step: int, seed: int = 0) -> Seen:
-    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. Whatever the env raises goes through."""
+    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the env raises is not caught."""
     env = blueprint.making(program)(
-        streams=np.arange(STREAMS), seed=derive_seed(seed, "export"), failures=Failures(on_nonfinite=program.source.on_nonfinite)
+        streams=np.arange(STREAMS),
+        seed=derive_seed(seed, "export"),
+        failures=Failures(on_nonfinite=program.source.on_nonfinite),
     )
     try:
         agents = len(env.spec.env.agents)
         playing = {
             one: Playing(
-                policy, agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places), deterministic=False, seed=seed,
-                step=step, total_streams=STREAMS * agents,
+                policy, agent_streams(np.arange(STREAMS), agents, env.spec.policies[one].places),
+                deterministic=False, seed=seed, step=step, total_streams=STREAMS * agents,
             )
             for one, policy in policies.items()
         }  # fmt: skip
@@ -78,7 +80,7 @@ def recorded(episodes: Iterable[Tree], source: str, *, rows: int) -> Seen:
 
 
 def sampled(spec: EnvSpec, net: Any, *, rows: int, seed: int = 0) -> Seen:
-    """Made-up rows: drawn from the space, or by the statistics of the network's norm where it has one; masks allow something."""
+    """Made-up rows: drawn from the space, or by the statistics of the network's norm; masks allow something."""
     rng = np.random.default_rng(seed)
     steps = -(-rows // STREAMS)
     obs = _drawn(spec.observation, rng, (steps, STREAMS))
