@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from equipoise.edge import Artifact, EdgePolicy
 from equipoise.exporting.observations import sampled
 from tests.artifacts import KINDS, artifact, untrained
 
+ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
 META = {"env_steps": 0, "version": 0}
 
 
@@ -200,6 +203,30 @@ def test_it_runs_where_there_is_neither_torch_nor_equipoise(alone: Path, place: 
     assert [json.loads(line)["unit"] for line in (place.parent / "log.jsonl").read_text().splitlines()] == ["0", "a"]
 
 
+def test_the_loop_of_the_page_for_robots_runs(alone: Path, place: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", ROBOTS.read_text(), re.MULTILINE | re.DOTALL)
+    around = f"""import sys
+sys.path.append({str(alone)!r})
+rows = 5
+def running():
+    return rows > 0
+def sensors():
+    return [0.1] * 4
+def move(action):
+    global rows
+    rows -= 1
+    return rows == 3
+"""
+    code = f"{around}{block}\npolicy.close()"
+    artifact(place)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", code], cwd=place.parent, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in (place.parent / "decisions.jsonl").read_text().splitlines()]
+    assert [one["first"] for one in lines] == [True, False, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -212,9 +239,6 @@ def test_it_runs_where_there_is_neither_torch_nor_equipoise(alone: Path, place: 
 def test_the_command_says_which_line_is_wrong(
     line: str, said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    import io
-    import re
-
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"[0, 1, 2, 3]\n{line}\n"))
     assert edge.main([str(artifact(place))]) == 2
     out, err = capsys.readouterr()

@@ -44,12 +44,23 @@ def exported(name: str, to: Path, rows: int) -> Any:
     return artifacts.write(to, "main", one, policy, step=LATER, lineage={}, seen=seen, rows=rows)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_says_what_torch_says(name: str, tmp_path: Path) -> None:
     parity = exported(name, tmp_path / "out", ROWS)
     assert parity.equal >= 0.999 and parity.likely >= 0.999 and parity.state <= 1e-4 and np.isfinite(parity.logp)
     assert parity.rows >= 1.3 * ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_graph_says_what_torch_says_on_ten_thousand_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (1, 2, 7, 64)
+    monkeypatch.setattr("equipoise.exporting.parity.BATCHES", dict.fromkeys(sizes, 1))
+    parity = exported(name, tmp_path / "out", 10_000)
+    assert parity.rows >= 10_000 * len(sizes) and parity.equal >= 0.999 and parity.likely >= 0.999 and parity.logp <= 1e-4
 
 
 # ------------------------------------------------------------------------------------------------------------------ refusals
@@ -74,7 +85,7 @@ def wrong_step(order: str) -> Any:
     return step
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", ["reset before the product", "z before r", "right", "without a reset"])
 def test_a_gru_that_is_written_wrongly_is_refused(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = onnx_bytes

@@ -56,7 +56,7 @@ def export(
     (``Differs``). They are played in the run's own env, or ``recorded`` as for ``play``; without an env they are made up.
     Without a ``graph`` there are weights alone, which torch can serve. ``policy``: of several, by default the first.
 
-    Of a run on text: ``config.json`` and ``model.safetensors``, which ``transformers`` loads.
+    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers`` loads.
     """
     if is_url(to):
         raise ValueError(f"{to}: expected a new directory on this machine, got a URL")
