@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/edge.py [--kinds mlp lstm] [--calls 5000] [--rounds 5] [--json FILE]
 
-- memory: resident bytes of a process that has loaded an artifact by ``edge.py`` and acted, and of one that has loaded the same
-  artifact by ``eq.load`` and acted. Each is a process of its own; the ratio counts.
-- time: median of ``EdgePolicy.act``, and of ``InferenceSession.run`` with the same graph and the same arrays, ready-made. Both are
-  called in turn, in one process with one thread; the ratio of the medians counts.
+- memory: resident bytes of a process that has loaded an artifact by ``edge.py`` and acted, and of one that has loaded the
+  same artifact by ``eq.load`` and acted. Each is a process of its own; the ratio counts.
+- time: median of ``EdgePolicy.act``, and of ``InferenceSession.run`` with the same graph and the same arrays, ready-made. Both
+  are called in turn, in one process with one thread; the ratio of the medians counts.
 
 Policies are untrained: an MLP 64-64 and the same with an LSTM of 64 units, 8 numbers in, one of 4 actions out.
 """
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def times(place: Path, calls: int, rounds: int) -> dict[str, float]:
         **artifact.constants(1), **artifact.read(obs)[0], **artifact.initial(1), "first": np.array([False]),
         "deterministic": np.array([True]),
     }  # fmt: skip
-    ways = {"edge": lambda: policy.act(obs), "bare": lambda: artifact._session.run(None, given)}
+    ways: dict[str, Callable[[], Any]] = {"edge": lambda: policy.act(obs), "bare": lambda: artifact._session.run(None, given)}
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, call in ways.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ STREAMS = 16
 ROWS, LARGE_ROWS, LARGE = 10_000, 2_000, 8_192  # rows; of observations with more bytes than this
 QUANTILES = (0.0, 0.001, 0.01, 0.05, 0.5, 0.95, 0.99, 0.999, 1.0)
 MOST = 256  # numbers of an observation that have quantiles of their own; of larger ones all numbers together have some
+LONGEST_S = 60.0  # an env that is slow is played for so long, whatever the number of rows
 SEAM = 0.02  # made-up rows that begin an episode
 
 
@@ -50,7 +52,8 @@ def played(program: Program, policies: Mapping[str, FixedPolicy], name: str, *, 
             for one, policy in policies.items()
         }  # fmt: skip
         kept: list[dict[str, Tree]] = []
-        while len(kept) * len(playing[name].streams) < rows:
+        until = time.monotonic() + LONGEST_S
+        while len(kept) * len(playing[name].streams) < rows and (not kept or time.monotonic() < until):
             if (parts := env.recv()) is None:
                 continue
             mine = parts[name]
