@@ -83,7 +83,7 @@ def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, see
         here.alias("cart", "champion", add(here, text))
     draw = random.Random(seed)
     files = [path for path in here.path.rglob("*") if path.is_file()]
-    for turn in range(5):
+    for turn in range(10):
         draw.shuffle(files)
         target = tmp_path / f"target-{turn}"
         target.mkdir()
@@ -102,6 +102,7 @@ def readable(target: Path) -> None:
         to = Registry(target)
         to.list()
         version, folder = to.resolve("cart")
+        to.show("cart"), to.audit("cart"), to.conflicts("cart")
     except ValueError:
         return
     manifest = (folder / "manifest.json").read_bytes()

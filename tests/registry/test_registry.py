@@ -47,6 +47,7 @@ def test_a_version_is_the_hash_of_the_manifest_and_is_found_by_name_digits_and_a
     assert to.verify() == []
 
 
+@pytest.mark.thorough
 def test_a_real_artifact_goes_in_and_acts_when_it_comes_out(to, tmp_path):
     pytest.importorskip("onnx")
     from tests.artifacts import artifact as exported

@@ -176,6 +176,8 @@ class RegistryReader:
             if (version := now.aliases.get(which)) is None:
                 there = ", ".join(now.aliases) or "no alias"
                 raise ValueError(f"{name}: expected an alias that is set, got {which!r}; set: {there}")
+            if version not in now.added:
+                raise Incomplete(f"{name}: expected the record that adds {version}, got none; copy its registry here again")
             return version
         found = [version for version in now.added if version.startswith(which)] if len(which) >= SHORTEST else []
         if len(found) == 1:
