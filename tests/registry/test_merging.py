@@ -76,6 +76,17 @@ def test_an_alias_that_was_moved_in_both_is_the_later_one_until_the_next_move_se
     assert said(here) == said(there) and said(here)["wrong"] == []
 
 
+def test_two_who_promote_the_same_agree(two):
+    here, there = two
+    version = add(here, "a")
+    assert there.add(here.artifact(version), "cart") == version
+    for one in (here, there):
+        one.alias("cart", "champion", version)
+    copied(here.path, there.path)
+    assert there.conflicts("cart") == {} and there.aliases("cart")["champion"] == version
+    assert there.rollback("cart") != version
+
+
 def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, seed):
     """Whatever was copied up to now, a reader gets a version that is whole, or an error; at the end it gets all."""
     here, _ = two

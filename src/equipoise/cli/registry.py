@@ -97,8 +97,10 @@ def add(
     already is not copied again.
     """
     with plain_errors("equipoise registry add", debug):
-        from equipoise.registry import Registry
+        from equipoise.registry import Registry, check_alias
 
+        if alias is not None:
+            check_alias(alias)
         to = Registry(at, create=True)
         version = to.add(artifact, name, reason=reason)
         if alias is not None:
