@@ -180,6 +180,11 @@ def test_links_within_the_registry_are_not_followed(to, tmp_path):
     assert to.names() == ["cart"]
     expected = (f"artifacts/{version}: expected only folders of versions", "policies/pole: expected only folders of policies")
     assert all(any(one in sentence for sentence in to.verify()) for one in expected)
+    (to.path / ".lock").unlink()
+    (to.path / ".lock").symlink_to(tmp_path / "lock")
+    with pytest.raises(OSError, match=r"\.lock"):
+        to.gc()
+    assert not (tmp_path / "lock").exists()
     (to.path / "policies").rename(tmp_path / "policies")
     (to.path / "policies").symlink_to(tmp_path / "policies")
     with pytest.raises(ValueError, match="policies: expected a folder, got a link"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.registry import ALIASES, Registry, state
+from equipoise.registry import ALIASES, Incomplete, Registry, state
 from tests.registry.made import artifact
 
 
@@ -93,7 +93,7 @@ def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, see
     for text in "abc":
         here.alias("cart", "champion", add(here, text))
     draw = random.Random(seed)
-    files = [path for path in here.path.rglob("*") if path.is_file()]
+    files = sorted(path for path in here.path.rglob("*") if path.is_file())
     for turn in range(10):
         draw.shuffle(files)
         target = tmp_path / f"target-{turn}"
@@ -106,6 +106,17 @@ def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, see
             shutil.copy2(path, to)
             readable(target)
         assert said(Registry(target)) == said(here)
+
+
+def test_an_alias_whose_version_is_not_added_yet_says_so(two):
+    here, there = two
+    here.alias("cart", "champion", add(here, "a"))
+    *_, moved = sorted((here.path / "policies/cart/audit").iterdir())
+    shutil.copy(moved, there.path / "policies/cart/audit")
+    for read in (there.resolve, there.show):
+        with pytest.raises(Incomplete, match="expected the record that adds .*, got none; copy its registry here again"):
+            read("cart", "champion")
+    assert any("expected a record that adds" in sentence for sentence in there.verify())
 
 
 def readable(target: Path) -> None:
