@@ -55,7 +55,8 @@ test-chaos: setup ## kills, stalls and starves real processes
 test-bench: setup ## tests that assert a figure; on a quiet machine
 	@$(PYTEST) -m bench --timeout 3600
 
-test-browser: setup ## the report in a headless Chromium, which has to be installed (Debian: apt-get install chromium)
+test-browser: setup ## the report and the live page in a headless Chromium, which has to be installed (Debian: apt-get install chromium)
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install -qq --no-compile 'playwright>=1.50' || true
 	@$(PYTEST) -m browser --timeout 300
 
 bench: setup ## what the pieces cost on this machine, and the bound they give

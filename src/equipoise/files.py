@@ -126,21 +126,26 @@ def write_synced(path: Path, data: bytes) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file: written beside it, synced, renamed over it."""
+def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """Replace a file: written beside it, synced, renamed over it.
+
+    Without ``synced`` a power cut may lose it; that is for a file that is renewed soon.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp's 0600 would hide a run from the people it is shared with
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if synced:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

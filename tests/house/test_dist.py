@@ -40,7 +40,8 @@ def test_it_holds_the_package_and_needs_no_compiler(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    wanted = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "equipoise").rglob("*.py")}
+    source = ROOT / "src" / "equipoise"
+    wanted = {str(file.relative_to(ROOT / "src")) for file in [*source.rglob("*.py"), *source.glob("watching/static/*")]}
     assert wanted <= names and "equipoise/py.typed" in names and not any(name.startswith("tests") for name in names)
 
 

@@ -35,6 +35,7 @@ from equipoise.cli import (
     runs,
     trace,
     train,
+    watch,
     whatif,
 )
 from equipoise.cli.app import app
@@ -42,14 +43,14 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "runs", "report", "plot", "whatif", "probe", "forecast", "envs",
-    "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
+    "train", "resume", "evaluate", "generate", "export", "runs", "watch", "report", "plot", "whatif", "probe", "forecast",
+    "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
-    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "whatif",
+    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "watch", "whatif",
 ]  # fmt: skip
 
 

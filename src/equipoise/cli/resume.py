@@ -11,7 +11,7 @@ import typer
 from equipoise import phases
 from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
-from equipoise.cli.watch import watch
+from equipoise.cli.show import show
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.options import read, settings_options
 from equipoise.console.place import say
@@ -82,5 +82,5 @@ def resume(
             for key, (was, now) in run.changes.items():
                 say(f"changed: {key} {was!r} -> {now!r}")
             view = View(run.program, on=run.on, quiet=quiet, told=told)
-        code = watch(run, view, "resume", start, endpoint)
+        code = show(run, view, "resume", start, endpoint)
     sys.exit(code)

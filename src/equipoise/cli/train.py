@@ -12,7 +12,7 @@ from equipoise import phases
 from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
-from equipoise.cli.watch import watch
+from equipoise.cli.show import show
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
@@ -230,5 +230,5 @@ def train(
                 say(str(done))
                 sys.exit(0)
             view = View(run.program, on=run.on, quiet=quiet)
-        code = watch(run, view, "train", start, endpoint)
+        code = show(run, view, "train", start, endpoint)
     sys.exit(code)

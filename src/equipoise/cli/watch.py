@@ -1,73 +1,70 @@
-"""Show a run to its end, and turn its outcome into an exit code."""
+"""``equipoise watch``: one live page of runs and versions."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
 
-from equipoise.console.help import fail
+import typer
 
-if TYPE_CHECKING:
-    from equipoise.console.starting import Starting
-    from equipoise.console.terminal import View
-    from equipoise.record.prometheus import Endpoint
-    from equipoise.run.run import Run
+from equipoise.cli.app import Debug, app
+from equipoise.cli.runs import PLACE
+from equipoise.console.help import Sections, plain_errors
 
-
-ALARMED = 4  # the exit code of a run that an alarm ended
-
-
-def watch(run: Run, view: View, command: str, start: Starting, endpoint: Endpoint | None = None) -> int:
-    """Show a run of ``command`` to its end; returns the exit code. ``start`` ends once envs are stepped.
-
-    ``endpoint``: is told every report, and closed.
-    """
-    from equipoise.console.aside import prints_aside
-    from equipoise.console.ending import Ending
-    from equipoise.errors import CannotStart, WorkerFailed
-    from equipoise.learners.learner import NonFiniteUpdate
-    from equipoise.record.directory import LOGS
-    from equipoise.run.session import Preempted
-
-    failed: WorkerFailed | None = None
-    said = ""
-    interrupted = preempted = False
-    try:
-        # The view is left first: closing the run takes a moment and may print.
-        aside = prints_aside(run.directory / LOGS, view.console)
-        with nullcontext() if endpoint is None else endpoint, aside as keep_small, Ending(view), run, view:
-            for report in run:
-                view.update(report)
-                if endpoint is not None:
-                    endpoint.update(report)
-                keep_small()
-                if report.taken or report.updates or run.on != "serial":  # serial workers are in the way of reports
-                    start.end()
-    except KeyboardInterrupt as error:
-        interrupted, preempted = True, isinstance(error, Preempted)
-    except WorkerFailed as error:
-        failed, said = error, error.sentence
-    except NonFiniteUpdate as error:  # on serial
-        said = str(error)
-    except CannotStart as error:
-        fail(str(error), f"equipoise {command}")
-    if run.summary is not None:
-        view.summarise(run.summary, run.directory)
-        interrupted = interrupted or run.summary["status"] == "interrupted"
-    if said:
-        fail(said, f"equipoise {command}", code=1)
-    if failed is not None:
-        print(f"\n{failed.traceback_text}".rstrip(), file=sys.stderr)
-        print(f"equipoise {command}: {failed.worker} {failed.reason}{_because(failed.cause)}", file=sys.stderr)
-        return 1
-    if preempted:
-        return 143
-    if run.summary is not None and run.summary["status"] == "alarmed":
-        print(f"equipoise {command}: ended by --on-alarm stop: {run.summary['alarms'][-1]['name']}", file=sys.stderr)
-        return ALARMED
-    return 130 if interrupted else 0
+PORT = 8420
+NICE = 5  # runs on the same machine go first
 
 
-def _because(cause: str) -> str:
-    return f": {cause}" if cause else ""
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise watch
+  equipoise watch runs/five --port 9000
+  equipoise watch --registry policies
+  EQUIPOISE_WATCH_TOKEN=... equipoise watch --host 0.0.0.0""",
+)
+def watch(
+    place: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder with runs, or one run.")] = PLACE,
+    registry: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A registry, whose versions the page shows and moves.")
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")] = PORT,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="What a viewer from elsewhere, and whoever moves a version, must say; by default "
+            "$EQUIPOISE_WATCH_TOKEN, which other users of the machine do not see, or a new one.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Show runs and versions on one live page in a browser, from their files alone; Ctrl-C ends it."""
+    with plain_errors("equipoise watch", debug):
+        from equipoise.hints import install
+
+        try:
+            from equipoise.watching.page import Page, folder
+            from equipoise.watching.server import Server, listen
+        except ImportError as error:
+            raise ImportError(f"a page needs starlette and uvicorn: {install('serve')} ({error})") from error
+        from equipoise.watching.guard import TOKEN, check_token, is_local
+        from equipoise.watching.versions import Versions
+
+        given = os.environ.get(TOKEN, "") if token is None else token
+        check_token(host, given)
+        word = given or secrets.token_urlsafe(16)
+        versions = None if registry is None else Versions(registry)
+        page = Page(folder(place), versions, host=host, token=word, closed=not is_local(host))
+        listener = listen(host, port)
+        os.nice(NICE)
+        at = f"[{host}]" if ":" in host else host
+        print(f"watching {place} at http://{at}:{listener.getsockname()[1]}/ (Ctrl-C ends it)", flush=True)
+        if registry is not None and not given:
+            print(f"token, to move a version: {word}", flush=True)
+        Server(page).run([listener])

@@ -12,11 +12,12 @@ import numpy as np
 
 from equipoise.hints import hint, install
 from equipoise.programs.settings import convert
-from equipoise.record.directory import METRICS, RunDirectory
+from equipoise.record.described import directories
+from equipoise.record.directory import RunDirectory
 from equipoise.record.interval import mean_and_half
-from equipoise.record.listing import directories, row
+from equipoise.record.listing import row
 from equipoise.record.paths import near_runs
-from equipoise.record.report import read_reports
+from equipoise.record.report import METRICS, read_reports
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,6 @@ from equipoise.console.picture import (
     alarm_lines,
     also,
     clock,
-    count,
     evaluating,
     evaluation_lines,
     info_lines,
@@ -32,6 +31,7 @@ from equipoise.console.picture import (
 )
 from equipoise.console.ring import ring_lines
 from equipoise.record.report import Report
+from equipoise.record.ring import count
 from equipoise.types import Program
 
 RING, WORKERS, REMEDIES, ALARMS = PAGES = "1", "2", "3", "4"
@@ -113,7 +113,7 @@ def _numbers(report: Report, program: Program, history: History, width: int, sho
 def _usage(report: Report, history: History) -> dict[str, str]:
     """Cores and memory of each worker, where the system tells them."""
     return {
-        name: f"{history.rate('usage', name, 'cpu_s'):.2f} cores, {decimal(round(one['rss']))}"
+        name: f"{history.rates.rate('usage', name, 'cpu_s'):.2f} cores, {decimal(round(one['rss']))}"
         for name, one in report.usage.items()
     }
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from rich.filesize import decimal
 from rich.text import Text
@@ -15,13 +13,13 @@ from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
+from equipoise.record.ring import Rates, count
 from equipoise.types import Frozen, Program, learning
 
 WIDTH = 80  # columns where nothing says how many
 PROGRESS, SPARKLINE = 20, 24
 MANY = 100  # versions, of which tenths say nothing
 AHEAD = 1.1  # so many times the steps that are learned from
-RATE_S = 5.0  # that a rate is of
 SITES = 4  # that have a line each
 MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
@@ -41,30 +39,14 @@ class History:
     returns: list[float] = field(default_factory=list)
     evaluation: Evaluation | None = None
     notes: list[tuple[float, str]] = field(default_factory=list)  # with the seconds since the run began
-    recent: deque[Report] = field(default_factory=deque)  # of the last ``RATE_S``
+    rates: Rates = field(default_factory=Rates)
 
     def add(self, report: Report) -> None:
         if report.recorded and report.return_mean is not None:
             self.returns.append(report.return_mean)
         self.evaluation = report.evaluation or self.evaluation
         self.notes += [(report.wall_s, note) for note in report.notes]
-        self.recent.append(report)
-        while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
-            self.recent.popleft()
-
-    def rate(self, field: str, *names: str) -> float:
-        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where there is no telling."""
-        if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
-            return 0.0
-        first, last = (_number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1]))
-        return max(last - first, 0.0) / seconds
-
-
-def _number(found: Any, *names: str) -> float:
-    """The number that has these names in dicts in dicts; 0 where it has not come yet."""
-    for name in names:
-        found = found.get(name, {})
-    return found or 0.0
+        self.rates.add(report)
 
 
 def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:
@@ -118,10 +100,6 @@ def _site(site: SiteStats) -> str:
     said += [f"{n:,} {what}" for n, what in ((site.lost, "times lost"), (site.moved, "times moved")) if n]
     said += ["out of reach"] * (not site.reached)
     return ", ".join(said)
-
-
-def count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 # ----------------------------------------------------------------------------------------------------------------- numbers

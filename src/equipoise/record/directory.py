@@ -1,7 +1,7 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
-run.json, spec.json (what plays its policies), metrics.jsonl, events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an
-env failed), summary.json. JSON files are replaced whole, and nan is written as null.
+run.json, spec.json (what plays its policies), metrics.jsonl, live.json (the moment), events.* (TensorBoard),
+checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON files are replaced whole, and nan is written as null.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
+from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN
-from equipoise.record.report import Evaluation, Report, read_reports, step_of
+from equipoise.record.report import METRICS, Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-METRICS, CHECKPOINTS, VIDEOS, LOGS = "metrics.jsonl", "checkpoints", "videos", "logs"
+CHECKPOINTS, VIDEOS, LOGS = "checkpoints", "videos", "logs"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -55,6 +56,7 @@ class RunDirectory:
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._wandb: wandb_log.WandbLog | None = None
         self._metrics: Any = None
+        self._live: Live | None = None
         self._lock: int | None = None
         self._unconfirmed = False
         self.mirror: Mirror | None = None  # at a URL
@@ -235,6 +237,11 @@ class RunDirectory:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+    def write_live(self, report: Report) -> None:
+        """What the run does at this moment: live.json, for pages that show it."""
+        self._live = self._live or Live(self.path, self.program)
+        self._live.write(report)
 
     def sync_metrics(self) -> None:
         """A checkpoint promises the reports up to it."""

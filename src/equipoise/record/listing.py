@@ -7,22 +7,21 @@ import dataclasses
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from equipoise.hints import hint
-from equipoise.record.directory import METRICS, RunDirectory
+from equipoise.record.described import algorithm_of, directories, env_of
+from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
-from equipoise.record.report import read_reports
+from equipoise.record.report import METRICS, read_reports
 
 try:
     import fcntl
 except ImportError:  # no locks on this platform
     fcntl = None  # type: ignore[assignment]
-
-DEEPEST = 3  # folders between the place that is listed and a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +54,6 @@ class RunRow:
 COLUMNS = ("name", *(field.name for field in dataclasses.fields(RunRow) if field.name != "path"))
 
 
-def directories(place: Path) -> Iterator[Path]:
-    """Every run directory in and below a folder, in the order of their names."""
-    if (place / RUN).is_file():
-        yield place
-        return
-    yield from _below(place, DEEPEST)
-
-
-def _below(place: Path, depth: int) -> Iterator[Path]:
-    for entry in sorted(place.iterdir()):
-        if entry.is_symlink() or not entry.is_dir():
-            continue
-        if (entry / RUN).is_file():
-            yield entry
-        elif depth > 1:
-            yield from _below(entry, depth - 1)
-
-
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     """All runs of a folder; those whose files are damaged are told of in ``damaged``."""
     found = []
@@ -92,8 +73,6 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
     """
     run = RunDirectory.found(directory)
     program = run.run["program"]
-    source = program["source"]
-    learners = [policy["algorithm"]["name"] for policy in program["policies"].values() if "algorithm" in policy]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a summary that cannot be read is as none
         summary = run.summary()
@@ -101,11 +80,11 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         lines = read_reports(directory / METRICS, damaged=[])  # of which the last one will do that can be read
     told: Mapping[str, Any] = summary or next(reversed(lines or ()), {})
     evaluation = told.get("evaluation")
-    metrics = directory / "metrics.jsonl"
+    metrics = directory / METRICS
     return RunRow(
         path=directory,
-        env=str((source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")),
-        algorithm="+".join(dict.fromkeys(map(str, learners))),
+        env=env_of(program),
+        algorithm=algorithm_of(program),
         seed=program["schedule"].get("seed"),
         status=str(summary["status"]) if summary else ("running" if _is_written(directory) else "killed"),
         steps=int(told.get("env_steps") or told.get("updates") or 0),

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from equipoise.balance.calibrate import Calibrated, beyond, calibrate
 from equipoise.balance.shares import SECONDS, Shares, Side, add
-from equipoise.record.directory import METRICS, RunDirectory
+from equipoise.record.directory import RunDirectory
+from equipoise.record.report import METRICS
 from equipoise.schema import Anything, Each, Flag, Items, Number, Schema, Text, check
 
 NAMES = tuple(field.name for field in fields(Shares))

@@ -13,7 +13,9 @@ from equipoise.balance.shares import Shares
 from equipoise.files import LARGEST_JSON, parse_json
 from equipoise.schema import Anything, Flag, Number, Schema, check
 
-__all__ = ["Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
+__all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
+
+METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ import equipoise
 from equipoise.balance.shares import STATES
 from equipoise.console.curves import Axis, Curve, averaged, points
 from equipoise.histograms import EDGES
-from equipoise.record.directory import METRICS, RunDirectory
-from equipoise.record.listing import RunRow, directories, row
+from equipoise.record.described import directories, flat
+from equipoise.record.directory import RunDirectory
+from equipoise.record.listing import RunRow, row
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import read_reports
+from equipoise.record.report import METRICS, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.report.markup import clipped
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -53,7 +53,6 @@ SUMMARY: Schema = BOTH | {
     "rows?": Each(Anything()),
 }  # fmt: skip
 RUN_JSON: Schema = {"program": Each(Anything()), "host?": Each(Anything()), "versions?": Each(Anything()), "*": Anything()}
-OF_A_POLICY = ("algorithm", "optimizer", "rewards", "replay")  # rooms of their own in ``--set``
 
 
 @dataclass(frozen=True)
@@ -217,30 +216,6 @@ def summed(balances: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dic
                 into[state] += max(one[state], 0.0)
             for part, seconds in one.get("parts", {}).items():
                 into["parts"][part] = into["parts"].get(part, 0.0) + max(seconds, 0.0)
-    return found
-
-
-def flat(program: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a program by their names in ``--set``, in the order of the file; values as JSON."""
-    found: dict[str, str] = {}
-
-    def put(name: str, value: Any) -> None:
-        if isinstance(value, Mapping) and value:
-            for key, item in value.items():
-                put(f"{name}.{key}" if name else str(key), item)
-        elif not isinstance(value, Mapping):
-            found[name] = value if isinstance(value, str) else json.dumps(value)
-
-    policies = program["policies"]
-    for room, value in program.items():
-        if room != "policies":
-            put(str(room), value)
-    for policy, given in policies.items():
-        before = "" if len(policies) == 1 else f"{policy}."
-        for key, value in given.items():
-            if key == "algorithm" and isinstance(value, Mapping):
-                value = {"name": value["name"], **(value.get("fields") or {})}
-            put(before + str(key) if key in OF_A_POLICY else f"{before}policy.{key}", value)
     return found
 
 

@@ -139,6 +139,7 @@ class Run:
         """The next report; None where the run is over."""
         if (report := next(self._reports, None)) is not None:
             self._known = self._known.after(report)
+            self._files.write_live(report)
         return report
 
     def save(self) -> Path:

@@ -1,0 +1,169 @@
+"""``live.json``: what a run does at this moment, renewed twice a second for those that read its directory alone.
+
+Nothing depends on it: a run that cannot write it goes on. A killed run leaves its last one behind, so the file says when it was
+written and by which process, and ``state_of`` tells from that whether the run still goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from equipoise.balance.shares import STATES, Shares
+from equipoise.files import plain, read_json, write_atomic
+from equipoise.record.report import Evaluation, Report
+from equipoise.record.ring import Rates, level, ring
+from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check
+from equipoise.types import Program, learning
+
+LIVE = "live.json"
+FORMAT = 1
+EVERY_S = 0.45  # at most so often: reports of the moment come twice a second
+STALE_S = 10.0  # without a word for so long, a run on another machine counts as killed
+MOST_WORKERS = 256  # that have a row each
+MOST_SAID = 20  # notes and alarms
+
+COUNT, REAL = Number(0, 1 << 62), Number(-1e300, 1e300)
+TOLD: Schema = {"name": Text(1_000), "shares": Each(Number(0, 1)), "*": Anything()}
+SCHEMA: Schema = {  # what a reader relies on
+    "format": Number(FORMAT, FORMAT, whole=True), "time": REAL, "pid": COUNT, "machine": Text(1_000), "born": Maybe(COUNT),
+    "step": COUNT, "wall_s": REAL, "steps_per_s": Maybe(REAL), "return_mean": Maybe(REAL), "cause": Text(1_000),
+    "verdict": Text(10_000), "ring": {"stations": Items(TOLD | {"shares": Maybe(Each(Number(0, 1)))}), "*": Anything()},
+    "workers": Items(TOLD), "*": Anything(),
+}  # fmt: skip
+
+
+class Live:
+    """Writes ``live.json`` of one run; ``write`` is given every report."""
+
+    def __init__(self, directory: Path, program: Program) -> None:
+        self._path, self._program = directory / LIVE, program
+        self._rates, self._notes = Rates(), list[str]()
+        self._evaluation: Evaluation | None = None  # the last one
+        self._written = -EVERY_S
+        self._owner = {"pid": os.getpid(), "machine": machine(), "born": born(os.getpid())}
+
+    def write(self, report: Report) -> None:
+        """Write it where the last one is old enough. A disk that is full costs a picture, not the run."""
+        self._rates.add(report)
+        self._evaluation = report.evaluation or self._evaluation
+        self._notes = [*self._notes, *report.notes][-MOST_SAID:]
+        if time.monotonic() - self._written < EVERY_S and not report.final:
+            return
+        self._written = time.monotonic()
+        told = {"format": FORMAT, "time": time.time(), **self._owner, "evaluation": self._evaluation, "notes": self._notes}
+        with suppress(OSError):
+            data = json.dumps(plain(told | picture(report, self._program, self._rates)), allow_nan=False)
+            write_atomic(self._path, data.encode(), synced=False)
+
+
+def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
+    """What a report says of the moment, as JSON has it. Shares are of each worker's time, 0..1."""
+    stations, arrows = ring(report, program, rates)
+    back = rates.rate("moved", "weights")
+    governed = report.governor or {}
+    replay = any(policy.replay is not None for policy in learning(program).values())
+    workers = [_worker(name, one, report, rates) for name, one in report.balance.items()]
+    return {
+        "step": report.step, "steps": program.schedule.steps, "taken": report.taken, "version": report.updates,
+        "wall_s": report.wall_s, "remaining_s": report.remaining_s, "final": report.final,
+        "steps_per_s": report.steps_per_s, "updates_per_s": report.updates_per_s, "tokens_per_s": report.tokens_per_s,
+        "episodes": report.episodes, "return_mean": report.return_mean, "length_mean": report.length_mean,
+        "evaluating": plain(report.evaluating), "solved_at_s": report.solved_at_s,
+        "lag": {
+            "name": "age of rows" if replay else "lag", "mean": report.lag_mean, "max": report.lag_max,
+            "bound": program.placement.max_lag, "now": governed.get("max_lag"),
+        },
+        "cause": report.cause, "verdict": report.verdict, "remedies": [one.to_json() for one in report.remedies],
+        "ring": {
+            "stations": [
+                {"name": one.name, "noun": one.noun, "shares": _shares(one.shares), "full": one.full} for one in stations
+            ],
+            "arrows": [
+                {"steps_per_s": one.steps_per_s, "updates_per_s": one.updates_per_s, "bytes_per_s": one.bytes_per_s,
+                 "queue": one.queue, "level": one.level, "waits": one.waits} for one in arrows
+            ],
+            "back": {"bytes_per_s": back, "level": level(back)} if program.actors else None,
+        },
+        "workers": workers[:MOST_WORKERS], "more_workers": len(workers[MOST_WORKERS:]),
+        "alarms": plain(report.alarms[-MOST_SAID:]), "phases": report.phases, "sites": plain(report.sites),
+        "gpus": report.gpus, "governor": report.governor,
+    }  # fmt: skip
+
+
+def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, Any]:
+    """One worker: its shares, the parts of its work, how long each of these takes, and what its process uses."""
+    usage = report.usage.get(name)
+    parts = {part: one.part(part) for part in one.parts if one.parts[part] > 0}
+    each = {part: one.parts[part] / one.counts[part] for part in parts if one.counts.get(part)}
+    lines, last = report.printed.get(name, (0, ""))
+    return {
+        "name": name, "kind": one.kind, "side": one.side, "serves": one.serves, "shares": _shares(one) or {},
+        "parts": {part: round(share, 4) for part, share in parts.items()}, "each_s": each,
+        "cores": None if usage is None else round(rates.rate("usage", name, "cpu_s"), 3),
+        "rss": None if usage is None else usage["rss"], "printed": lines, "last": last[:200],
+    }  # fmt: skip
+
+
+def _shares(one: Shares | None) -> dict[str, float] | None:
+    if one is None or one.total <= 0:
+        return None
+    return {state: round(min(max(one.share(state), 0.0), 1.0), 4) for state in STATES}
+
+
+# ----------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_live(directory: Path) -> dict[str, Any]:
+    """What ``live.json`` says; OSError where there is none, ValueError where it is damaged."""
+    told: dict[str, Any] = check(read_json(directory / LIVE), SCHEMA, str(directory / LIVE))
+    return told
+
+
+def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["running", "killed"]:
+    """Does the run that wrote this still go on? On this machine its process says so, elsewhere the time of the file."""
+    if told["machine"] == machine():
+        there = _exists(told["pid"]) if told["born"] is None else born(told["pid"]) == told["born"]
+        return "running" if there else "killed"
+    age = (time.time() if now is None else now) - told["time"]
+    return "running" if age < STALE_S else "killed"
+
+
+@cache
+def machine() -> str:
+    """The machine as far as process ids mean the same: its name, its boot, and the namespace of its processes."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def born(pid: int) -> int | None:
+    """When a process began, in ticks since the boot, so that a number that was given away again is not taken for it.
+
+    None where the system does not say, or where no such process works any more (a zombie does not).
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,132 @@
+"""The ring as data: the stations that rows pass, what flows from each to the next, and which workers wait there."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from equipoise.balance.shares import Shares, add
+from equipoise.record.report import Report
+from equipoise.types import Program, learning
+
+RATE_S = 5.0  # that a rate is of
+LEAST = 0.005  # share of the time that is worth a word
+THICKER = (1e5, 1e7, 1e9)  # bytes a second from which an arrow is drawn thicker
+
+
+@dataclass(slots=True)
+class Rates:
+    """How fast numbers of a run rise, by its reports of the last ``RATE_S``."""
+
+    recent: deque[Report] = field(default_factory=deque)
+
+    def add(self, report: Report) -> None:
+        self.recent.append(report)
+        while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
+            self.recent.popleft()
+
+    def rate(self, field: str, *names: str) -> float:
+        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where there is no telling."""
+        if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
+            return 0.0
+        first, last = (_number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1]))
+        return max(last - first, 0.0) / seconds
+
+
+def _number(found: Any, *names: str) -> float:
+    """The number that has these names in dicts in dicts; 0 where it has not come yet."""
+    for name in names:
+        found = found.get(name, {})
+    return found or 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """Workers of one sort, or a store of rows."""
+
+    name: str
+    noun: str = ""
+    shares: Shares | None = None  # of workers
+    full: float | None = None  # of a store, 0..1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """What flows from a station to the next. A rate is 0 where nothing flows and where nobody can tell."""
+
+    steps_per_s: float = 0.0  # env steps that were taken
+    updates_per_s: float | None = None
+    bytes_per_s: float = 0.0
+    queue: float | None = None  # how full the queue before a replay is, 0..1
+    waits: tuple[tuple[str, str, float], ...] = ()  # (workers, state, share of their time)
+
+    @property
+    def level(self) -> int:
+        """How thick the arrow is drawn: 0 where nothing flows, 1 and more by the bytes a second."""
+        return 1 + sum(self.bytes_per_s >= least for least in THICKER) if self.bytes_per_s or self.steps_per_s else 0
+
+
+def count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station], list[Arrow]]:
+    """The stations in the order in which rows pass them, and the arrow from each to the next."""
+    stations = _stations(report, program)
+    central = program.placement.inference == "central"
+    flows = _flows(report, program, rates)
+    waits = [_waits(*pair, both=central and not i) for i, pair in enumerate(pairwise(stations))]
+    return stations, [Arrow(**flow, waits=wait) for flow, wait in zip(flows, waits, strict=True)]
+
+
+def _stations(report: Report, program: Program) -> list[Station]:
+    workers, place, stores = report.balance.values(), program.placement, report.occupancy
+    actors = add(one for one in workers if one.side == "sampling" and not one.serves)
+    acting = "" if report.governor is None else f"{report.governor['actors']} of "
+    named = f"{acting}{count(program.actors, 'actor')} × {count(place.envs_per_actor, 'env')}"
+    found = [Station(name=named, noun="actors", shares=actors) if program.actors else Station(name="data set")]
+    if place.inference == "central":
+        servers = add(one for one in workers if one.serves)
+        found.append(Station(name=count(place.inference_workers, "inference worker"), noun="inference", shares=servers))
+    replays = [one.replay for one in learning(program).values() if one.replay is not None]
+    shards = sum(replay.shards for replay in replays if replay.shards > 1)
+    kept = [share for name, share in stores.items() if name != "queue"]
+    full = sum(kept) / len(kept) if kept else None
+    if shards:
+        keeping = add(one for one in workers if one.side == "keeping")
+        found.append(Station(name=count(shards, "shard"), noun="shards", shares=keeping, full=full))
+    elif program.actors:
+        name = ("replay", "replays")[len(replays) > 1] if replays else "queue"
+        found.append(Station(name=name, full=full if replays else stores.get("queue")))
+    learners = add(one for one in workers if one.side == "learning")
+    name = "learner" if place.learners == 1 else count(place.learners, "learner")
+    return [*found, Station(name=name, noun="learners" if place.learners > 1 else "learner", shares=learners)]
+
+
+def _flows(report: Report, program: Program, rates: Rates) -> list[dict[str, Any]]:
+    """The fields of each arrow that say what flows."""
+    replay = any(one.replay is not None for one in learning(program).values())
+    written, learned = (rates.rate("moved", name) for name in ("written", "batches" if replay else "read"))
+    last = {"updates_per_s": report.updates_per_s, "bytes_per_s": learned}
+    if not program.actors:
+        return [last]
+    stepped: dict[str, Any] = {"steps_per_s": rates.rate("taken")}
+    stored = {"bytes_per_s": written, "queue": report.occupancy.get("queue") if replay else None}
+    return [stepped, stored, last] if program.placement.inference == "central" else [stepped | stored, last]
+
+
+def _waits(above: Station, below: Station, *, both: bool) -> tuple[tuple[str, str, float], ...]:
+    """Workers that wait at an arrow; ``both``: the upper ones wait for answers as well."""
+    waits = [(above, "blocked"), *([(above, "starved")] if both else []), (below, "starved")]
+    return tuple(
+        (one.noun, state, share)
+        for one, state in waits
+        if one.shares is not None and (share := one.shares.share(state)) >= LEAST
+    )
+
+
+def level(bytes_per_s: float) -> int:
+    """How thick an arrow of so many bytes a second is drawn."""
+    return Arrow(bytes_per_s=bytes_per_s).level

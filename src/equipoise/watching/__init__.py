@@ -1,0 +1,1 @@
+"""The live page: runs and versions in a browser, from their files alone, pushed as they change."""

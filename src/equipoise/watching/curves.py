@@ -1,0 +1,150 @@
+"""Curves of a run: ``metrics.jsonl`` read on from where the last reading ended, a column for each number."""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.balance.shares import STATES
+from equipoise.files import parse_json
+from equipoise.record.report import SCHEMA
+from equipoise.report.figures import thinned
+from equipoise.schema import check
+
+PIECE = 4 << 20  # bytes that are read at once
+LONGEST = 16 << 20  # bytes of a line; a longer one is damaged
+MOST_POINTS = 400  # of a curve that is sent
+MOST_BINS = 60  # of shares over time
+MOST_NAMES = 500
+NAMED = {  # of a curve, and its key in a report
+    "return": "return_mean", "length": "length_mean", "steps_per_s": "steps_per_s", "updates_per_s": "updates_per_s",
+    "lag": "lag_mean",
+}  # fmt: skip
+AXES = {"steps": "env_steps", "updates": "updates", "wall": "wall_s"}
+ROOMS = {"learner": "metrics", "info": "info"}  # what a name begins with, and a report's field
+SIDES = ("sampling", "learning")  # whose shares have curves, as "sampling/worked"
+
+
+class Curves:
+    """The numbers of one ``metrics.jsonl``. ``read`` takes in what was written since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._at, self._file = 0, 0  # bytes that were taken in, and of which file
+        self._lines = 0
+        self.rows = 0
+        self.damaged = list[str]()  # what is wrong with lines that were left out
+        self.last: Mapping[str, Any] = {}
+        self._columns = {axis: array("d") for axis in AXES}
+
+    @property
+    def names(self) -> list[str]:
+        """The curves that there are, but for the shares."""
+        known = [name for name in self._columns if name not in AXES and name.partition("/")[0] not in SIDES]
+        return sorted(known, key=lambda name: ("/" in name, name))
+
+    def read(self) -> bool:
+        """Read on; was there anything new? A file that became shorter or another one is read anew: a resume rewrites it."""
+        try:
+            with self._path.open("rb") as file:
+                about = os.fstat(file.fileno())
+                if about.st_ino != self._file or about.st_size < self._at:
+                    self._forget()
+                    self._file = about.st_ino
+                if about.st_size == self._at:
+                    return False
+                file.seek(self._at)
+                before = self._at
+                rest = b""
+                while piece := file.read(PIECE):
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        self._line(line)
+                        self._at += len(line) + 1
+                    if len(rest) > LONGEST:  # no writer of ours does that
+                        self._lines += 1
+                        self._damage("a line that does not end")
+                        self._at += len(rest)
+                        rest = b""
+                return self._at != before
+        except FileNotFoundError:
+            return False
+
+    def _damage(self, problem: str) -> None:
+        if len(self.damaged) < 1000:
+            self.damaged.append(problem)
+
+    def _line(self, data: bytes) -> None:
+        self._lines += 1
+        try:
+            line = check(parse_json(data, self._path, self._lines), SCHEMA, f"{self._path}, line {self._lines}")
+            numbers = dict(_numbers(line))
+        except (ValueError, TypeError, AttributeError) as error:
+            self._damage(str(error))
+            return
+        self.last = line
+        if line["final"] and line.get("evaluation") is None:  # of the whole run: no point of a curve
+            return
+        for name, value in numbers.items():
+            if name not in self._columns and len(self._columns) < MOST_NAMES:
+                self._columns[name] = array("d", [math.nan]) * self.rows
+            if name in self._columns:
+                self._columns[name].append(value)
+        self.rows += 1
+        for column in self._columns.values():
+            if len(column) < self.rows:
+                column.append(math.nan)
+
+    def curve(self, y: str, x: str = "steps", most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
+        """The points that the run has of a number, x rising; empty where it has none."""
+        if y not in self._columns or x not in AXES:
+            return [], []
+        at, values = np.array(self._columns[x]), np.array(self._columns[y])
+        kept = np.isfinite(at) & np.isfinite(values)
+        at, values = at[kept], values[kept]
+        order = np.argsort(at, kind="stable")
+        at, values = at[order], values[order]
+        if y.partition("/")[0] in SIDES:  # shares are stacked: each at the same places, and their sum is 1
+            bins = np.array_split(np.arange(len(at)), min(len(at), MOST_BINS))
+            at, values = np.array([at[one[-1]] for one in bins]), np.array([values[one].mean() for one in bins])
+        else:
+            at, values = thinned(at, values, most)
+        return [float(f"{v:.7g}") for v in at], [float(f"{v:.5g}") for v in values]
+
+    def spark(self) -> list[float]:
+        """The return in a few points, for a picture beside a name."""
+        return self.curve("return", most=32)[1]
+
+
+def _numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a report by the names of curves."""
+    for axis, key in AXES.items():
+        yield axis, float(line[key])
+    if line["final"]:  # of the whole run, but for its evaluation
+        yield "evaluation", _number(line["evaluation"]["mean"]) if line.get("evaluation") else math.nan
+        return
+    for name, key in NAMED.items():
+        yield name, _number(line.get(key))
+    if line.get("evaluation"):
+        yield "evaluation", _number(line["evaluation"]["mean"])
+    for room, key in ROOMS.items():
+        for name, value in (line.get(key) or {}).items():
+            yield f"{room}/{name}", _number(value)
+    for side in SIDES:
+        workers = [one for one in (line.get("balance") or {}).values() if one.get("side") == side]
+        seconds = {state: sum(max(_number(one.get(state)), 0.0) for one in workers) for state in STATES}
+        if (total := sum(seconds.values())) > 0:
+            yield from ((f"{side}/{state}", part / total) for state, part in seconds.items())
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

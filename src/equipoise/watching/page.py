@@ -1,0 +1,264 @@
+"""The application: the page, what changes as server-sent events, curves on demand, and moves of versions with the token."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+import equipoise
+from equipoise.files import plain
+from equipoise.hints import hint
+from equipoise.report.style import DARK, DASHES, LIGHT
+from equipoise.watching.guard import Guard
+from equipoise.watching.runs import Folder, Watched
+from equipoise.watching.versions import Versions
+
+T = TypeVar("T")
+EVERY_S = 0.5  # how often files are looked at while somebody watches
+ALIVE_S = 10.0  # a word at least so often, so that a connection that broke is noticed
+MOST_VIEWERS = 64
+MOST_CURVES = 32  # runs in one question
+WRONG_S = 0.5  # that a wrong token waits
+TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
+         "svg": "image/svg+xml"}  # fmt: skip
+
+
+class Page:
+    """The state behind the page. Nothing is read while nobody looks."""
+
+    def __init__(
+        self, folder: Folder, versions: Versions | None = None, *, host: str = "127.0.0.1", token: str = "", closed: bool
+    ) -> None:
+        """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``: readers need the token, too."""
+        self.folder, self.versions = folder, versions
+        self.viewers = 0
+        self._hands = ThreadPoolExecutor(1, "files")  # one thread reads files, so nothing is read twice at once
+        self._looked = asyncio.Event()  # set at the end of each look, and replaced
+        self._looking: asyncio.Task[None] | None = None
+        self._closing = False
+        self._static = _static()
+        routes = [
+            Route("/", self._index), Route("/static/{name}", self._file), Route("/api/events", self._events),
+            Route("/api/run", self._run), Route("/api/curves", self._curves), Route("/api/settings", self._settings),
+            Route("/api/registry", self._registry), Route("/api/enter", self._enter, methods=["POST"]),
+            Route("/api/alias", self._alias, methods=["POST"]), Route("/api/rollback", self._rollback, methods=["POST"]),
+        ]  # fmt: skip
+        self._guard = Guard(Starlette(routes=routes, exception_handlers={Refused: _refused}), host=host, token=token,
+                            closed=closed)  # fmt: skip
+        self.app = self._guard
+
+    def close(self) -> None:
+        """End all streams; a viewer's browser asks again later."""
+        self._closing = True
+        self._looked.set()
+
+    # -------------------------------------------------------------------------------------------------------- the page
+
+    async def _index(self, _: Request) -> Response:
+        return self._served("index.html")
+
+    async def _file(self, request: Request) -> Response:
+        return self._served(request.path_params["name"], request.headers.get("if-none-match"))
+
+    def _served(self, name: str, known: str | None = None) -> Response:
+        if name not in self._static:
+            return JSONResponse({"error": f"no such file{hint(name, list(self._static))}"}, 404)
+        data, mark = self._static[name]
+        headers = {"ETag": mark, "Cache-Control": "no-cache"}
+        if known == mark:
+            return Response(status_code=304, headers=headers)
+        return Response(data, headers=headers, media_type=TYPES[name.rpartition(".")[2]])
+
+    async def _enter(self, request: Request) -> Response:
+        body = await _body(request, {"token"})
+        if not self._guard.right(body["token"]):
+            await asyncio.sleep(WRONG_S)
+            return JSONResponse({"error": "expected the token that 'equipoise watch' was given, got another"}, 401)
+        response = JSONResponse({})
+        self._guard.let_in(request.headers, response)
+        return response
+
+    # -------------------------------------------------------------------------------------------------- what is pushed
+
+    async def _events(self, request: Request) -> Response:
+        if self.viewers >= MOST_VIEWERS or self._closing:
+            return JSONResponse({"error": f"expected at most {MOST_VIEWERS} viewers"}, 503)
+        run = request.query_params.get("run")
+        return StreamingResponse(self._stream(run), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def _stream(self, name: str | None) -> AsyncIterator[bytes]:
+        self.viewers += 1
+        try:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+            about = {
+                "place": str(self.folder.place), "version": equipoise.__version__, "registry": self.versions is not None,
+            }  # fmt: skip
+            yield _event("hello", about)
+            await self._do(self.folder.poll)
+            seen = shown = -1
+            marks: str | None = None
+            silent = 0.0
+            while not self._closing:
+                said = []
+                if self.folder.revision > seen:
+                    news = await self._do(partial(self.folder.news, seen))
+                    said.append(_event("runs", news | {"all": seen < 0}))
+                    seen = self.folder.revision
+                if name is not None and (run := self.folder.runs.get(name)) is not None and run.revision > shown:
+                    shown = run.revision
+                    said.append(_event("run", await self._do(run.told)))
+                if self.versions is not None and (now := self.versions.mark) != marks:
+                    marks = now
+                    said.append(_event("versions", {}))
+                if said or silent >= ALIVE_S:
+                    silent = 0.0
+                    yield b"".join(said) or b": alive\n\n"
+                silent += EVERY_S
+                await self._looked.wait()
+        finally:
+            self.viewers -= 1
+
+    async def _look(self) -> None:
+        """Look at the files as long as somebody watches, and wake the streams."""
+        try:
+            while self.viewers and not self._closing:
+                await self._do(self.folder.poll)
+                if self.versions is not None:
+                    await self._do(self.versions.poll)
+                looked, self._looked = self._looked, asyncio.Event()
+                looked.set()
+                await asyncio.sleep(EVERY_S)
+        finally:
+            self._looking = None
+            if self._closing:
+                self._looked.set()
+
+    async def _do(self, what: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._hands, what)
+
+    # ------------------------------------------------------------------------------------------------ what is asked for
+
+    async def _known(self, names: list[str]) -> list[Watched]:
+        if not self.folder.runs:
+            await self._do(self.folder.poll)
+        for name in names:
+            if name not in self.folder.runs:
+                raise Refused(404, f"run: unknown {name[:200]!r}{hint(name[:200], list(self.folder.runs))}")
+        return [self.folder.runs[name] for name in names]
+
+    async def _run(self, request: Request) -> Response:
+        (run,) = await self._known([request.query_params.get("run", "")])
+        return JSONResponse(await self._do(run.told))
+
+    async def _curves(self, request: Request) -> Response:
+        """The curves of some runs: for each the names that it has, and points of those that were asked for."""
+        runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
+        names, axis = request.query_params.getlist("y")[:16], request.query_params.get("x", "steps")
+
+        def read(run: Watched) -> dict[str, Any]:
+            curves = run.read_curves()
+            return {"names": curves.names, "of": {name: curves.curve(name, axis) for name in names}}
+
+        return JSONResponse({run.name: await self._do(partial(read, run)) for run in runs})
+
+    async def _settings(self, request: Request) -> Response:
+        """The settings of some runs: those in which they differ, and how many others are alike."""
+        runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
+        keys = dict.fromkeys(key for run in runs for key in run.settings)
+        found = {key: [run.settings.get(key) for run in runs] for key in keys}
+        differ = {key: values for key, values in found.items() if len(set(values)) > 1 or len(runs) == 1}
+        return JSONResponse({"runs": [run.name for run in runs], "differ": differ, "alike": len(found) - len(differ)})
+
+    # ------------------------------------------------------------------------------------------------------- versions
+
+    async def _registry(self, _: Request) -> Response:
+        if self.versions is None:
+            raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
+        return JSONResponse(plain(await self._do(self.versions.told)))
+
+    async def _alias(self, request: Request) -> Response:
+        return await self._move(request, {"policy", "alias", "version", "expect", "reason"}, "alias")
+
+    async def _rollback(self, request: Request) -> Response:
+        return await self._move(request, {"policy", "expect", "reason"}, "rollback")
+
+    async def _move(self, request: Request, keys: set[str], what: str) -> Response:
+        """Move an alias for somebody with the token; the registry writes it down."""
+        if self.versions is None:
+            raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
+        if not self._guard.says(request.headers):
+            await asyncio.sleep(WRONG_S)
+            raise Refused(401, "expected Authorization: Bearer TOKEN with the token of 'equipoise watch'")
+        body = await _body(request, keys)
+        client = request.client.host if request.client else "?"
+        try:
+            to = await self._do(lambda: getattr(self.versions, what)(where=f"by the page from {client}", **body))
+        except (ValueError, OSError) as error:
+            raise Refused(409, str(error)) from error
+        return JSONResponse({"version": to})
+
+
+class Refused(Exception):
+    """A question that cannot be answered, with a status of HTTP."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return JSONResponse({"error": str(error)}, error.status)
+
+
+async def _body(request: Request, keys: set[str]) -> dict[str, str]:
+    """The texts of a request, exactly these keys."""
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise Refused(400, "body: expected JSON") from None
+    if not isinstance(body, dict) or set(body) != keys or not all(isinstance(one, str) for one in body.values()):
+        raise Refused(400, f"body: expected a JSON object with the texts {', '.join(sorted(keys))}")
+    return body
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(plain(data), allow_nan=False)}\n\n".encode()
+
+
+def _static() -> dict[str, tuple[bytes, str]]:
+    """The files of the page by name, each with its ETag."""
+    place = files("equipoise.watching") / "static"
+    found = {file.name: file.read_bytes() for file in place.iterdir() if file.name.rpartition(".")[2] in TYPES}
+    found["palette.css"] = palette().encode()
+    return {name: (data, f'"{hashlib.sha256(data).hexdigest()[:20]}"') for name, data in found.items()}
+
+
+def palette() -> str:
+    """The colours of the report, here with a choice of light or dark that a viewer can make."""
+    lines = [f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .f{i} {{ fill: var(--s{i}) }}"
+             for i, dash in enumerate(DASHES)]  # fmt: skip
+    dark = f":root:not([data-theme=light]) {{{DARK}}}"
+    return "\n".join([
+        f":root {{{LIGHT}}}", f"@media (prefers-color-scheme: dark) {{ {dark} }}", f":root[data-theme=dark] {{{DARK}}}", *lines,
+    ])  # fmt: skip
+
+
+def folder(place: Path) -> Folder:
+    """The runs of a folder; ValueError where there is none."""
+    if not place.is_dir():
+        raise ValueError(f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}")
+    return Folder(place)

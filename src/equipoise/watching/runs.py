@@ -1,0 +1,250 @@
+"""The runs that a page shows: each a directory whose files are looked at again only where they changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.balance.shares import STATES
+from equipoise.console.help import printable
+from equipoise.files import read_json
+from equipoise.record.described import algorithm_of, directories, env_of, flat
+from equipoise.record.live import LIVE, STALE_S, read_live, state_of
+from equipoise.record.paths import RUN
+from equipoise.record.report import METRICS
+from equipoise.record.summary import SUMMARY
+from equipoise.watching.curves import Curves
+
+SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
+FORGET_S = 120.0  # curves that nobody asked for so long are dropped
+MOST_PROBLEMS = 5  # damaged lines that are named
+QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
+GOING = ("running", "quiet")  # what a run is that has not ended
+STATIONS = (("sampling", False, "actors"), ("sampling", True, "inference workers"), ("keeping", False, "shards"))
+OF_SUMMARY = (
+    "verdict", "cause", "remedies", "alarms", "notes", "evaluation", "best_evaluation", "return_mean", "episodes", "wall_s",
+    "steps_per_s", "updates_per_s", "solved_at_s", "sites",
+)  # fmt: skip
+
+
+class Watched:
+    """One run directory: what is known of it, and when each of its files was last read."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.curves = Curves(path / METRICS)
+        self.live: dict[str, Any] | None = None
+        self.summary: dict[str, Any] | None = None
+        self.revision = 0  # of the folder, when something of this run last changed
+        self.row: dict[str, Any] = {}
+        self.settings: dict[str, str] = {}
+        self._about: dict[str, Any] = {}
+        self._read: dict[str, tuple[int, int, int]] = {}  # by file: what a stat said when it was last read
+        self._problems: dict[str, str] = {}
+        self._asked = time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        return self.row.get("status") not in GOING
+
+    def asked(self) -> None:
+        """Somebody looks at the curves of this run."""
+        self._asked = time.monotonic()
+
+    def look(self) -> bool:
+        """Read what changed; does the run look different now?"""
+        if self._changed(RUN):
+            self._read_program()
+        if self._changed(SUMMARY):
+            self.summary = self._file(SUMMARY)
+        if self._changed(LIVE):
+            try:
+                self.live = read_live(self.path)
+                self._problems.pop(LIVE, None)
+            except FileNotFoundError:
+                self.live = None
+            except (OSError, ValueError) as error:
+                self.live, self._problems[LIVE] = None, str(error)
+        new = self._changed(METRICS)
+        if new and (self.curves.rows or (self.live is None and self.summary is None)):
+            self.curves.read()
+        elif self.curves.rows and time.monotonic() - self._asked > FORGET_S and self.ended:
+            self.curves = Curves(self.path / METRICS)
+        try:
+            row = self._row()
+        except (TypeError, AttributeError, ValueError) as error:  # files that people edit
+            self._problems["the row"] = f"{self.path}: expected what a run writes, got {error}"
+            row = {"id": self.name, "env": "?", "algorithm": "?", "status": "damaged", "problems": len(self._problems)}
+        changed = row != self.row
+        self.row = row
+        return changed or new
+
+    def _changed(self, file: str) -> bool:
+        """Is the file another one than when this was asked the last time?"""
+        try:
+            found = os.stat(self.path / file)
+            said = found.st_ino, found.st_mtime_ns, found.st_size
+        except OSError:
+            said = (0, 0, 0)
+        before, self._read[file] = self._read.get(file, (0, 0, 0)), said
+        return said != before
+
+    def _file(self, file: str) -> dict[str, Any] | None:
+        try:
+            found = read_json(self.path / file)
+            if not isinstance(found, dict):
+                raise ValueError(f"{self.path / file}: expected a JSON object, got {type(found).__name__}")
+            self._problems.pop(file, None)
+            return found
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            if (self.path / file).exists():
+                self._problems[file] = str(error)
+            return None
+
+    def _read_program(self) -> None:
+        about = self._file(RUN) or {}
+        try:
+            program = about["program"]
+            schedule = program["schedule"]
+            self._about = {
+                "env": env_of(program), "algorithm": algorithm_of(program), "seed": schedule.get("seed"),
+                "steps": schedule.get("steps"), "on": about.get("on"), "started": about.get("started"),
+                "host": (about.get("host") or {}).get("name"),
+            }  # fmt: skip
+            self.settings = {"on": str(about.get("on")), **flat(program)}
+        except (KeyError, TypeError, AttributeError) as error:
+            self._about = {"env": "?", "algorithm": "?"}
+            self._problems.setdefault(RUN, f"{self.path / RUN}: expected the program of a run, got one without {error}")
+
+    def _row(self) -> dict[str, Any]:
+        """The line of a list of runs."""
+        told: Mapping[str, Any] = self.summary or self.live or self.curves.last
+        evaluation, status = told.get("evaluation"), self._status()
+        return {
+            "id": self.name, **self._about, "status": status,
+            "step": told.get("step") or told.get("env_steps") or told.get("updates") or 0,
+            "steps_per_s": told.get("steps_per_s"), "return": told.get("return_mean"),
+            "evaluation": evaluation.get("mean") if isinstance(evaluation, Mapping) else None, "cause": told.get("cause"),
+            "wall_s": told.get("wall_s"), "alarms": len(told.get("alarms") or ()),
+            "problems": len(self._problems) + len(self.curves.damaged), "metrics": self._read[METRICS][2],
+            "changed": max(at[1] for at in self._read.values()) / 1e9 if status not in GOING else None,
+        }  # fmt: skip
+
+    def _status(self) -> str:
+        """The summary's; before there is one "running", "quiet" where the run has not said a word lately, or "killed"."""
+        if RUN in self._problems:
+            return "damaged"
+        if self.summary is not None:
+            return str(self.summary.get("status"))
+        now = time.time()
+        if self.live is not None:
+            state = state_of(self.live, now)
+            return "quiet" if state == "running" and now - self.live["time"] > QUIET_S else state
+        last = self._read[METRICS][1] / 1e9
+        return "running" if now - last < STALE_S else "killed"  # the run of an older version, which writes no live.json
+
+    def read_curves(self) -> Curves:
+        """The curves up to this moment."""
+        self.asked()
+        self.curves.read()
+        return self.curves
+
+    def told(self) -> dict[str, Any]:
+        """All that the page shows of the run but its curves."""
+        if self.live is None:
+            self.curves.read()
+        try:
+            told: dict[str, Any] = dict(self.live or {}) or _of_a_report(self.curves.last)
+        except (TypeError, AttributeError, ValueError) as error:
+            told, self._problems["the picture"] = {}, f"{self.path / METRICS}: expected shares of workers, got {error}"
+        if self.summary is not None:
+            told |= {key: self.summary[key] for key in OF_SUMMARY if key in self.summary} | {"phases": {}, "evaluating": None}
+        problems = [*self._problems.values(), *self.curves.damaged[:MOST_PROBLEMS]]
+        if (more := len(self.curves.damaged) - MOST_PROBLEMS) > 0:
+            problems.append(f"{self.path / METRICS}: {more} more lines are damaged, and are left out")
+        return {**self.row, **told, "problems": [printable(one) for one in problems], "path": str(self.path)}
+
+
+def _of_a_report(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``live.json`` would say, from the last line of ``metrics.jsonl`` of a run that has none."""
+    balance = [(name, one) for name, one in (line.get("balance") or {}).items() if isinstance(one, Mapping)]
+    if not balance:
+        return {}
+    stations: list[dict[str, Any]] = []
+    for side, serves, name in (*STATIONS, ("learning", False, "learner")):
+        of = [one for _, one in balance if one.get("side") == side and bool(one.get("serves")) == serves]
+        if of:
+            stations.append({"name": f"{len(of)} {name}" if len(of) > 1 else name, "noun": name, "shares": _shares(of)})
+        if side == "keeping" and not of:
+            stations.append({"name": "queue", "noun": "", "shares": None})
+    keys = (
+        "wall_s", "steps_per_s", "updates_per_s", "return_mean", "episodes", "length_mean", "verdict", "cause", "remedies",
+        "alarms", "evaluation", "notes",
+    )  # fmt: skip
+    return {
+        **{key: line.get(key) for key in keys},
+        "lag": {"name": "lag", "mean": line.get("lag_mean"), "max": line.get("lag_max"), "bound": None},
+        "ring": {"stations": stations, "arrows": [{"level": 1, "waits": []} for _ in stations[1:]], "back": {"level": 1}},
+        "version": line.get("updates"),
+        "workers": [
+            {"name": name, "side": one.get("side"), "kind": one.get("kind"), "shares": _shares([one])} for name, one in balance
+        ],
+    }
+
+
+def _shares(workers: list[Mapping[str, Any]]) -> dict[str, float]:
+    seconds = {state: sum(max(float(one.get(state) or 0.0), 0.0) for one in workers) for state in STATES}
+    total = sum(seconds.values())
+    return {state: part / total for state, part in seconds.items()} if total > 0 else {}
+
+
+class Folder:
+    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and costs little where nothing did."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.runs: dict[str, Watched] = {}
+        self.revision = 0
+        self.gone: dict[str, int] = {}  # by name: the revision at which the run was gone
+        self._scanned = -SCAN_S
+
+    def poll(self) -> None:
+        now = time.monotonic()
+        scan = now - self._scanned >= SCAN_S
+        if scan:
+            self._scanned = now
+            self._scan()
+        for run in self.runs.values():
+            if (scan or not run.ended) and run.look():
+                self.revision += 1
+                run.revision = self.revision
+
+    def _scan(self) -> None:
+        found = {}
+        try:
+            for path in directories(self.place):
+                relative = path.relative_to(self.place).as_posix()
+                found[path.absolute().name if relative == "." else relative] = path
+        except FileNotFoundError:  # one that is removed while it is looked for; the next scan sees what is left
+            if self.place.exists():
+                return
+        for name in self.runs.keys() - found.keys():
+            self.revision += 1
+            self.gone[name] = self.revision
+            del self.runs[name]
+        for name, path in found.items():
+            if name not in self.runs:
+                self.gone.pop(name, None)
+                self.runs[name] = Watched(path, name)
+
+    def news(self, since: int) -> dict[str, Any]:
+        """Rows that changed after a revision, and names of runs that are gone."""
+        return {
+            "rows": [run.row for run in self.runs.values() if run.revision > since],
+            "gone": [name for name, at in self.gone.items() if at > since],
+        }

@@ -1,0 +1,155 @@
+"""The runs of a folder: what each row says, and that files which stay are not read again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from equipoise.record import live
+from equipoise.watching import runs
+from equipoise.watching.runs import Folder
+from tests.report import made
+
+
+def told(**said: object) -> dict:
+    """A live.json of this process."""
+    return {
+        "format": 1, "time": time.time(), "pid": os.getpid(), "born": live.born(os.getpid()), "machine": live.machine(),
+        "step": 7000, "steps": 100_000, "wall_s": 14.0, "steps_per_s": 500.0, "return_mean": 99.0, "cause": "Sampling-bound",
+        "verdict": "Sampling-bound: add actors.", "evaluation": None, "notes": [], "alarms": [], "version": 70,
+        "ring": {
+            "stations": [
+                {"name": "2 actors × 8 envs", "noun": "actors", "shares": {"worked": 0.5, "blocked": 0.5}},
+                {"name": "queue", "noun": "", "shares": None, "full": 0.5},
+                {"name": "learner", "noun": "learner", "shares": {"worked": 0.9, "starved": 0.1}},
+            ],
+            "arrows": [
+                {"level": 2, "steps_per_s": 500.0, "bytes_per_s": 2e5, "waits": [["actors", "blocked", 0.5]]},
+                {"level": 2, "updates_per_s": 5.0, "bytes_per_s": 2e5, "waits": [["learner", "starved", 0.1]]},
+            ],
+            "back": {"level": 1, "bytes_per_s": 5e4},
+        },
+        "workers": [{"name": "actor 0", "side": "sampling", "shares": {"worked": 0.5, "blocked": 0.5}}],
+    } | said  # fmt: skip
+
+
+def write_live(place: Path, **said: object) -> None:
+    (place / live.LIVE).write_text(json.dumps(told(**said)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A run that goes on, one that was killed, one that ended, one of an older version, and one with a damaged run.json."""
+    monkeypatch.setattr(runs, "SCAN_S", 0.0)
+    place = tmp_path / "runs"
+    for name in ("going", "killed", "old", "bad"):
+        made.run(place / name, summary=False)
+    made.run(place / "deep/er/ended", algorithm="dqn")
+    write_live(place / "going")
+    write_live(place / "killed", pid=os.getpid(), born=1)
+    os.utime(place / "old/metrics.jsonl", (1, 1))
+    (place / "bad/run.json").write_text("{")
+    one = Folder(place)
+    one.poll()
+    return one
+
+
+def test_rows(folder: Folder) -> None:
+    rows = {name: run.row for name, run in folder.runs.items()}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "going": "running", "killed": "killed", "deep/er/ended": "completed", "old": "killed", "bad": "damaged",
+    }  # fmt: skip
+    assert rows["going"]["step"] == 7000 and rows["going"]["return"] == 99.0 and rows["going"]["algorithm"] == "ppo"
+    assert rows["deep/er/ended"]["evaluation"] == 100.0 and rows["deep/er/ended"]["algorithm"] == "dqn"
+    assert rows["old"]["step"] == 20_000, "without live.json the last report says it"
+    news = folder.news(0)
+    assert len(news["rows"]) == 5 and folder.news(folder.revision)["rows"] == []
+
+
+def test_a_quiet_run(folder: Folder) -> None:
+    write_live(folder.place / "going", time=time.time() - 60)
+    folder.poll()
+    assert folder.runs["going"].row["status"] == "quiet"
+
+
+def test_what_changes_is_news_and_the_rest_is_not_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    inner = runs.read_live
+    monkeypatch.setattr(runs, "read_live", lambda path: read.append(path.name) or inner(path))
+    monkeypatch.setattr(runs, "read_json", lambda path: pytest.fail(f"{path} is read again"))
+    before = folder.revision
+    folder.poll()
+    assert folder.revision == before and read == []
+    write_live(folder.place / "going", step=8000)
+    folder.poll()
+    assert read == ["going"] and [row["step"] for row in folder.news(before)["rows"]] == [8000]
+
+
+def test_runs_come_end_and_go(folder: Folder) -> None:
+    before = folder.revision
+    made.run(folder.place / "new")
+    (folder.place / "going/summary.json").write_text((folder.place / "new/summary.json").read_text())
+    shutil.rmtree(folder.place / "old")
+    folder.poll()
+    news = folder.news(before)
+    assert news["gone"] == ["old"] and {row["id"]: row["status"] for row in news["rows"]} == {
+        "new": "completed",
+        "going": "completed",
+    }
+    (folder.place / "going/summary.json").unlink()  # as a resume does
+    folder.poll()
+    assert folder.runs["going"].row["status"] == "running"
+    shutil.rmtree(folder.place)
+    folder.poll()
+    assert folder.runs == {}
+
+
+def test_what_the_page_shows_of_a_run(folder: Folder) -> None:
+    whole = folder.runs["going"].told()
+    assert whole["status"] == "running" and whole["evaluation"] is None and whole["workers"] and whole["problems"] == []
+    ended = folder.runs["deep/er/ended"]
+    ended.read_curves()
+    whole = ended.told()
+    assert [one["name"] for one in whole["ring"]["stations"]] == ["2 actors", "queue", "learner"], "of one without live.json"
+    assert whole["evaluation"]["mean"] == 100.0
+    assert "run.json" in folder.runs["bad"].told()["problems"][0]
+
+
+def test_damaged_files_are_named(folder: Folder) -> None:
+    going = folder.place / "going"
+    with (going / "metrics.jsonl").open("a") as out:
+        out.write("{broken\n" * 9)
+    (going / "live.json").write_text('{"format": 1}')
+    folder.poll()
+    run = folder.runs["going"]
+    run.read_curves()
+    said = run.told()["problems"]
+    assert (
+        "live.json" in said[0]
+        and "metrics.jsonl, line 21" in said[1]
+        and said[-1].endswith("4 more lines are damaged, and are left out")
+    )
+    for text in ('{"status": 3, "alarms": 7}', "[]", '{"evaluation": []}'):
+        (going / "summary.json").write_text(text)
+        folder.poll()
+        run.told()
+
+
+def test_one_run_alone(tmp_path: Path) -> None:
+    made.run(tmp_path / "run")
+    one = Folder(tmp_path / "run")
+    one.poll()
+    assert list(one.runs) == ["run"]
+
+
+def test_curves_that_nobody_asks_for_are_dropped(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder.runs["deep/er/ended"]
+    assert run.read_curves().rows == 21  # the last one has an evaluation
+    monkeypatch.setattr(runs, "FORGET_S", -1.0)
+    folder.poll()
+    assert run.curves.rows == 0

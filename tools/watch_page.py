@@ -1,0 +1,96 @@
+"""Pictures of the live page of real runs: ``python tools/watch_page.py docs`` (needs Playwright and a Chromium).
+
+Trains CartPole a few times for the list, then once more, and takes pictures while that run goes on: the ring in the dark and in
+the light, the comparison, the versions of a registry (whose artifacts are empty), and the page on a telephone.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from equipoise.registry import Registry
+from equipoise.watching.page import Page as Served
+from equipoise.watching.page import folder
+from equipoise.watching.server import serving
+from equipoise.watching.versions import Versions
+from tests.registry.made import artifact
+
+BEFORE = (
+    "--seeds 3 --steps 50k --evaluate-every 10k --out runs/ppo",
+    "--algorithm impala --steps 60k --evaluate-every 10k --out runs/impala",
+    "--algorithm apex_dqn --actors 2 --steps 12k --evaluate-every 4k --out runs/apex_dqn",
+)
+LIVE = "--algorithm impala --actors 2 --max-lag 1 --steps 3M --evaluate-every 100k --quiet --out runs/live"
+SETTLED_S = 40.0  # of the run, until the model has said what would help
+COMPARED = "".join(f"&run=ppo%2Fseed_{n}" for n in range(3))
+RUN, COMPARE, VERSIONS = "#/run/live", f"#/compare?run=impala{COMPARED}", "#/versions"
+PICTURES = {  # name: address, width, height, pixels for each, colours
+    "watch-dark.png": (RUN, 1440, 960, 1.2, "dark"), "watch-light.png": (RUN, 1440, 960, 1.2, "light"),
+    "watch-compare.png": (COMPARE, 1280, 860, 1, "dark"), "watch-versions.png": (VERSIONS, 1280, 860, 1, "light"),
+    "watch-narrow.png": (RUN, 390, 1200, 1, "dark"),
+}  # fmt: skip
+
+
+def train(words: str, cwd: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "equipoise", "train", "CartPole-v1", *shlex.split(words)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def registry(place: Path) -> Registry:
+    """Seven versions, three of which were the champion."""
+    made, found = Registry(place / "registry", create=True), list[str]()
+    for i, (parent, mean) in enumerate([(None, 121.0), (0, 230.5), (1, 311.2), (1, 287.9), (2, 402.3), (4, 455.0), (3, 361.0)]):
+        lineage = {
+            "run": f"runs/impala-{i}", "step": 20_000 * (i + 1), "algorithm": "impala",
+            "parent": None if parent is None else found[parent], "evaluation": {"mean": mean, "std": 12.5, "episodes": 20},
+        }  # fmt: skip
+        found.append(made.add(artifact(place / f"artifacts/{i}", str(i), lineage), "cartpole", reason=f"from run {i}"))
+    for version, reason in ((1, "holds for 200 steps"), (2, "better on the test set"), (4, "402 over 20 episodes")):
+        made.alias("cartpole", "champion", found[version], reason=reason)
+    made.alias("cartpole", "candidate", found[5], reason="to be tried")
+    made.alias("cartpole", "shadow", found[6])
+    return made
+
+
+def ready(page: Page, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector({"r": ".learning .line", "c": ".big .line", "v": ".node"}[address.partition("#/")[2][0]])
+    page.wait_for_timeout(2500)
+
+
+def main(out: Path) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        place = Path(home)
+        for words in BEFORE:
+            train(words, place).wait()
+        made, run = registry(place), train(LIVE, place)
+        try:
+            time.sleep(SETTLED_S)
+            page = Served(folder(place / "runs"), Versions(made.path), closed=False)
+            with serving(page) as port, sync_playwright() as play:
+                browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+                for name, (address, width, height, scale, colours) in PICTURES.items():
+                    context = browser.new_context(
+                        viewport={"width": width, "height": height}, device_scale_factor=scale,
+                        color_scheme="dark" if colours == "dark" else "light",
+                    )  # fmt: skip
+                    window = context.new_page()
+                    ready(window, f"http://127.0.0.1:{port}/{address}")
+                    window.screenshot(path=out / name)
+                    print(f"wrote {out / name}: {(out / name).stat().st_size / 1000:,.0f} kB")
+                browser.close()
+        finally:
+            run.terminate()
+            run.wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
