@@ -19,7 +19,8 @@ from equipoise.console.curves import curves
 from equipoise.record.interval import mean_and_half
 from equipoise.report import learning
 from equipoise.report.page import MOST_BYTES, page
-from equipoise.report.runs import differences, flat, grouped, read
+from equipoise.record.described import flat
+from equipoise.report.runs import differences, grouped, read
 from tests.report import made
 
 OPEN = {"meta", "link"}  # elements without an end

@@ -50,7 +50,8 @@ app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.cal
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
-    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "watch", "whatif",
+    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "watch",
+    "whatif",
 ]  # fmt: skip
 
 
