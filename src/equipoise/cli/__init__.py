@@ -31,6 +31,7 @@ from equipoise.cli import (
     reproduce,
     resume,
     runs,
+    serve,
     trace,
     train,
     whatif,
@@ -40,14 +41,14 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "runs", "report", "plot", "whatif", "probe", "forecast", "envs",
+    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "report", "plot", "whatif", "probe", "forecast", "envs",
     "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "generate", "main", "plot",
-    "probe", "recipes", "report", "reproduce", "resume", "runs", "trace", "train", "whatif",
+    "probe", "recipes", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
 ]  # fmt: skip
 
 
