@@ -15,6 +15,9 @@ COMMANDS = (
 )  # fmt: skip
 
 
+OF_REGISTRY = ("add", "list", "show", "alias", "rollback", "verify", "gc")
+
+
 def imported(code: str) -> set[str]:
     """The heavy packages that a fresh interpreter has after ``code``."""
     tail = f"\nprint(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
@@ -40,7 +43,12 @@ def test_import_equipoise_imports_nothing() -> None:
     assert imported("import equipoise") == set()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+GROUPS = [["registry"], *(["registry", name] for name in OF_REGISTRY)]
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], *([*w, "--help"] for w in [*zip(COMMANDS), *GROUPS])], ids=" ".join
+)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert imported(command(*words)) == set()
 

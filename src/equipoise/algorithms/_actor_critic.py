@@ -56,6 +56,9 @@ class ActorCriticAlgorithm(Algorithm):
         action, logp = policy.sample_and_logp(noise)
         return action, {"logp": logp}, state
 
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)  # type: ignore[no-any-return]
+
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state

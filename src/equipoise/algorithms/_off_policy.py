@@ -93,6 +93,20 @@ def epsilon_greedy(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tenso
     return action + net.start, {"q": said[:, 0], "value": said[:, 1]}
 
 
+def epsilon_propensity(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor) -> Tensor:
+    """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are allowed."""
+    allowed = net.allowed(obs, net.actions)
+    at = action - net.start
+    uniform = uniform_probability(q, allowed, at)
+    return (epsilon * uniform + (1 - epsilon) * (at == greedy(q, allowed))).log()
+
+
+def uniform_probability(like: Tensor, allowed: Tensor | None, at: Tensor) -> Tensor:
+    """[B] of the actions ``at`` [B] among those of ``like`` [B, actions] that are allowed: 1 / n, or 0."""
+    fine = torch.ones_like(like) if allowed is None else allowed.to(like.dtype)
+    return fine.gather(1, at.unsqueeze(1)).squeeze(1) / fine.sum(1)
+
+
 def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
     """[B] epsilon^(1 + alpha i / (N - 1)) of the streams i = ``stream`` [B] of N (Horgan et al. 2018, arXiv:1803.00933).
 

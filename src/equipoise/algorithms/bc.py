@@ -74,6 +74,9 @@ class BC(Algorithm):
         policy, state = net.policy(obs, first, state)
         return policy.sample(noise), {}, state
 
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)  # type: ignore[no-any-return]
+
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         policy, state = net.policy(obs, first, state)
         return policy.mode(), state

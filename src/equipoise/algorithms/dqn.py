@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, weighed
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, weighed
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.types import Array, Batch, Count, EnvSpec, LossOutput, Optimizer, Pool, Positive, Share, Trajectory, Tree, Whole
@@ -77,6 +77,9 @@ class DQN(OffPolicyAlgorithm):
     def act(self, net: Any, obs: Tree, first: Tensor, state: Tree, *, explore: Tree, noise: Tensor) -> tuple[Tree, Tree, Tree]:
         action, _ = epsilon_greedy(net, self.mean(net(obs)), obs, explore["epsilon"], noise)
         return action, {}, state
+
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        return epsilon_propensity(net, self.mean(net(obs)), obs, explore["epsilon"], action)
 
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return greedy(self.mean(net(obs)), net.allowed(obs, net.actions)) + net.start, state

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, ladder
+from equipoise.algorithms._off_policy import OffPolicyAlgorithm, epsilon_greedy, epsilon_propensity, ladder
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.q import QNetwork, greedy
 from equipoise.returns import nstep, rescale, retrace, unscale
@@ -88,6 +88,10 @@ class R2D2(OffPolicyAlgorithm):
         q, state = net.step(obs, first, state)
         action, behaviour = epsilon_greedy(net, q.squeeze(-1), obs, explore["epsilon"], noise)
         return action, behaviour, state
+
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        q, _ = net.step(obs, first, state)
+        return epsilon_propensity(net, q.squeeze(-1), obs, explore["epsilon"], action)
 
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         q, state = net.step(obs, first, state)

@@ -33,7 +33,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import OffPolicyAlgorithm, at_random, standard_normal, uniform_where, weighed
+from equipoise.algorithms._off_policy import (
+    OffPolicyAlgorithm,
+    at_random,
+    standard_normal,
+    uniform_probability,
+    uniform_where,
+    weighed,
+)
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, StateNoiseActor, normal
 from equipoise.nets.distributions import Categorical, taken_by
@@ -144,6 +151,15 @@ class SAC(OffPolicyAlgorithm):
         if "random" in explore:
             action = torch.where(explore["random"], any_of(noise[:, 0], net.actor.actions, allowed), action)
         return action + net.actor.start, {}, state
+
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        if net.bounds is not None:
+            drawn, uniform = net.bounds.squashed(*net.actor(obs)).logp(action), -net.bounds.log_volume(action)
+        else:
+            (logits, allowed), at = net.actor(obs), action - net.actor.start
+            drawn = logits.log_softmax(-1).gather(1, at.unsqueeze(1)).squeeze(1)
+            uniform = uniform_probability(logits, allowed, at).log()
+        return torch.where(explore["random"], uniform, drawn) if "random" in explore else drawn  # type: ignore[no-any-return]
 
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         if net.bounds is not None:

@@ -76,6 +76,13 @@ class TD3(OffPolicyAlgorithm):
             action = (action + self.noise * normal(noise[:, : net.bounds.size])).clamp(-1.0, 1.0)
         return net.bounds.to_env(uniform_where(explore, action, noise)), {}, state
 
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        """A density within the Box; of a number that was clipped to a bound the probability that it was."""
+        if self.noise == 0:
+            return None
+        drawn = net.bounds.clipped_logp(net.actor(obs), self.noise, action)
+        return torch.where(explore["random"], -net.bounds.log_volume(action), drawn) if "random" in explore else drawn
+
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         return net.bounds.to_env(net.actor(obs)), state
 

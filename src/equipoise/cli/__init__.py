@@ -27,6 +27,7 @@ from equipoise.cli import (
     plot,
     probe,
     recipes,
+    registry,
     report,
     reproduce,
     resume,
@@ -48,7 +49,7 @@ app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.cal
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "generate", "main", "plot",
-    "probe", "recipes", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
+    "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
 ]  # fmt: skip
 
 

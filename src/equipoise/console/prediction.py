@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.balance.forecast import Forecast
 from equipoise.balance.model import Outcome, Spent
-from equipoise.console.tables import columns
+from equipoise.console.columns import columns
 
 if TYPE_CHECKING:
     from equipoise.api.predicting import Prediction

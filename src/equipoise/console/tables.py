@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from equipoise.console.columns import FIRST, columns, total
 from equipoise.console.picture import clock, number, short
 from equipoise.console.place import wrapped
 from equipoise.record.interval import mean_and_half
@@ -19,27 +20,7 @@ STYLES = {
 LEFT = 6  # columns of texts, which stand at the left; the others are numbers
 
 
-FIRST = 12  # columns that the first entry of a line has at least
 SPARE = ("seed", "time", "evaluation", "algorithm", "env", "steps")  # entries of a run that are left out, in this order
-
-
-def columns(head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None) -> list[str]:
-    """Lines in which each column is as wide as its longest entry; the first one is cut where a line is wider than ``width``."""
-    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
-    if width is not None and (too_wide := _total(widths) - width) > 0:
-        widths[0] = max(widths[0] - too_wide, min(widths[0], FIRST))
-    lines = []
-    for row in (head, *body):
-        first = row[0] if len(row[0]) <= widths[0] else f"...{row[0][3 - widths[0] :]}"
-        cells = [first, *row[1:]]
-        lines.append(
-            "  ".join(f"{x:<{w}}" if i < left else f"{x:>{w}}" for i, (x, w) in enumerate(zip(cells, widths))).rstrip()
-        )
-    return lines
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None) -> list[str]:
@@ -47,7 +28,7 @@ def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None
     widths = {name: max(len(row[i]) for row in (head, *body)) for i, name in enumerate(head)}
     widths[head[0]] = min(widths[head[0]], FIRST)
     out: list[str] = []
-    while width is not None and _total([*widths.values()]) > width and len(out) < len(SPARE):
+    while width is not None and total([*widths.values()]) > width and len(out) < len(SPARE):
         out.append(SPARE[len(out)])
         del widths[out[-1]]
     return out

@@ -22,17 +22,19 @@ from equipoise.nets.distributions import (
     LEAST_VARIANCE,
     MASKED,
     SQRT2,
+    SquashedGaussian,
     noise_of_state,
     taken_by,
 )
 from equipoise.nets.features import Features
-from equipoise.nets.heads import Constant, finite
+from equipoise.nets.heads import Constant, finite, least_distance
 from equipoise.nets.precision import exact
 from equipoise.nets.q import discrete
 from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
 LOG_STD = -20.0, 2.0  # Haarnoja et al. 2018, their code
+NEXT_TO_BOUND = 1e-6  # of -1 .. 1: the way there and back may be off by that
 FARTHEST_MEAN = 2.0  # of gSDE: Stable-Baselines3
 GAIN = (
     0.01  # gain of the last layer: the first actions are near the middle, the first distributions nearly as wide as they can be
@@ -48,12 +50,29 @@ class Bounds:
         low, high = finite(space, who, "action", "take an algorithm without bounds, such as ppo, or ")
         self.shape, self.size = tuple(space.shape), len(low)
         self._low, self._high = Constant(low), Constant(high)
+        self._least = Constant(least_distance(low, high))
         self._middle, self._half = Constant(low + (high - low) / 2), Constant((high - low) / 2)
 
     def to_env(self, x: Tensor) -> Tensor:
         """x [N, size] from -1 to 1 -> [N, *shape], within the bounds to the last bit."""
         low, high, middle, half = (one.on(x.device) for one in (self._low, self._high, self._middle, self._half))
         return torch.addcmul(middle, half, x).maximum(low).minimum(high).view(-1, *self.shape)
+
+    def squashed(self, mean: Tensor, log_std: Tensor) -> SquashedGaussian:
+        """The distribution of ``to_env(tanh(x))`` for x ~ N(mean, std), each [N, size]."""
+        low, high, least = (one.on(mean.device) for one in (self._low, self._high, self._least))
+        return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
+
+    def clipped_logp(self, mean: Tensor, std: float, action: Tensor) -> Tensor:
+        """[N] of ``to_env(clip(x))``, x ~ N(mean, std) with mean [N, size]: densities, and on a bound the whole tail's log."""
+        x, half = self.from_env(action), self._half.on(mean.device)
+        within = -0.5 * ((x - mean) / std).square() - math.log(std) - HALF_LOG_2PI - half.log()
+        tail = torch.special.log_ndtr((x * mean - 1.0) / std)  # at x = 1 P(X > 1), at x = -1 P(X < -1)
+        return torch.where(x.abs() > 1.0 - NEXT_TO_BOUND, tail, within).sum(-1)
+
+    def log_volume(self, like: Tensor) -> Tensor:
+        """[] the logarithm of the Box's volume."""
+        return (self._high.on(like.device) - self._low.on(like.device)).log().sum()
 
     def from_env(self, action: Tensor) -> Tensor:
         """[N, *shape] -> [N, size] from -1 to 1: a recorded action beyond a bound counts as the bound, as it did in the env."""

@@ -102,8 +102,7 @@ class BoxHead(Head):
         if not squash:
             return
         low, high = finite(space, "algorithm.squash", place, "use algorithm.squash=false, or ")
-        least = np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
-        self.bounds = Constant(low), Constant(high), Constant(least)
+        self.bounds = Constant(low), Constant(high), Constant(least_distance(low, high))
 
     def __call__(self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None) -> Distribution:
         assert log_std is not None
@@ -122,6 +121,11 @@ class BoxHead(Head):
             return DiagonalGaussian(mean, log_std, self.shape)
         low, high, least = (bound.on(mean.device) for bound in self.bounds)
         return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
+
+
+def least_distance(low: Any, high: Any) -> Any:
+    """[d] float32, half a rounding error of numbers as large as the bounds of a Box."""
+    return np.maximum(np.abs(low), np.abs(high)) * np.float32(2.0**-24)
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Any, Any]:

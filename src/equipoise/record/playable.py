@@ -33,6 +33,7 @@ SCHEMA: Schema = {
     "format": Number(FORMAT, FORMAT, whole=True),
     "precision": Text(among=get_args(Precision)),
     "signature?": Maybe(Text(64)),
+    "artifact?": Anything(),  # of an exported policy
     "policies": Each(
         {
             "algorithm": Anything(), "observation": Anything(), "action": Anything(),  # each has a reader of its own
@@ -71,18 +72,28 @@ def to_json(blue: Blueprint) -> dict[str, Any]:
                 "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"), "learns": True, "text": asdict(spec),
             }  # fmt: skip
             continue
-        policies[name] = {
-            "algorithm": algorithm_json(role.algorithm, f"{where}.algorithm"),
-            "learns": role.frozen is None,
-            "observation": space_json.to_json(spec.observation, f"{where}.observation"),
-            "action": space_json.to_json(spec.action, f"{where}.action"),
-            "mask": list(spec.mask),
-            "stacks": {path: asdict(stack) for path, stack in spec.stacks.items()},
-            "frame_skip": spec.frame_skip,
-            "agents": list(spec.agents),
-            "places": list(spec.places),
-        }
-    data = {"format": FORMAT, "precision": blue.program.placement.precision, "policies": policies}
+        policies[name] = policy_json(role.algorithm, spec, learns=role.frozen is None, where=where)
+    return signed(policies, blue.program.placement.precision)
+
+
+def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> dict[str, Any]:
+    """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that JSON cannot say."""
+    return {
+        "algorithm": algorithm_json(algorithm, f"{where}.algorithm"),
+        "learns": learns,
+        "observation": space_json.to_json(spec.observation, f"{where}.observation"),
+        "action": space_json.to_json(spec.action, f"{where}.action"),
+        "mask": list(spec.mask),
+        "stacks": {path: asdict(stack) for path, stack in spec.stacks.items()},
+        "frame_skip": spec.frame_skip,
+        "agents": list(spec.agents),
+        "places": list(spec.places),
+    }
+
+
+def signed(policies: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
+    """``spec.json`` with these policies, signed where it names code of the user's."""
+    data = {"format": FORMAT, "precision": precision, "policies": policies}
     return data | {"signature": trust.signature(data)}
 
 

@@ -200,6 +200,14 @@ class Acts(ABC):
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         """The deterministic action that evaluation and serving use -> action [B, ...], state."""
 
+    def propensity(self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree) -> Tensor | None:
+        """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by ``explore``, as a logarithm.
+
+        A probability; a density, in the env's terms, where a Box is among the actions. None: ``act`` draws nothing. Noise that is
+        held for several rows counts as not known.
+        """
+        return None
+
     def priority(self, data: Trajectory) -> Array | None:
         """[N], of items as they enter a prioritized replay; None: the highest priority so far.
 

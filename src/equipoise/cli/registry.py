@@ -1,0 +1,353 @@
+"""``equipoise registry``: versions of policies in a folder, their aliases, and what was done to them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli.app import Debug, app
+from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors, printable
+
+PLACE = Path("registry")
+SHOWN = 10  # records that 'show' prints, the newest ones
+
+registry = typer.Typer(
+    name="registry",
+    cls=OneLineErrors,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Keep versions of policies: add them, name them, go back, check them.",
+    epilog="""Examples:
+  equipoise registry add artifact cartpole --alias champion
+  equipoise registry show cartpole
+  equipoise registry rollback cartpole --reason "falls on slopes"
+  equipoise serve registry --policy cartpole""",
+)
+app.add_typer(registry)
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """The policies that begin with what was typed, for a shell."""
+    from equipoise.registry import RegistryReader
+
+    try:
+        return [name for name in RegistryReader(context.params.get("at") or PLACE).names() if name.startswith(incomplete)]
+    except (ValueError, OSError):
+        return []
+
+
+def _versions(context: typer.Context, incomplete: str) -> list[str]:
+    """The aliases and the newest versions of the policy that was typed, for a shell."""
+    from equipoise.registry import RegistryReader
+
+    try:
+        reader, name = RegistryReader(context.params.get("at") or PLACE), context.params["name"]
+        known = [*reader.aliases(name), *(version[:12] for version in reader.versions(name))]
+        return [one for one in known if one.startswith(incomplete)]
+    except (ValueError, OSError, KeyError):
+        return []
+
+
+def _aliases(incomplete: str) -> list[str]:
+    return [alias for alias in ("champion", "candidate", "shadow") if alias.startswith(incomplete)]
+
+
+At = Annotated[
+    Path, typer.Option("--registry", metavar="DIR", help="The folder of the registry. Default registry.", show_default=False)
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the policy.", autocompletion=_names)]
+Which = Annotated[
+    str, typer.Argument(metavar="VERSION", help="The first digits of a version, or an alias.", autocompletion=_versions)
+]
+Expect = Annotated[
+    str | None,
+    typer.Option(metavar="VERSION", help="Only if the alias is there now, at least six digits; 'none': if it is not set."),
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise export runs/NAME artifact
+  equipoise registry add artifact cartpole
+  equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
+)
+def add(
+    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The folder that 'equipoise export' wrote.")],
+    name: Name,
+    alias: Annotated[
+        str | None, typer.Option(metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases)
+    ] = None,
+    reason: Reason = "",
+    as_json: Json = False,
+    at: At = PLACE,
+    debug: Debug = False,
+) -> None:
+    """Copy an artifact into the registry, which is made where there is none, as a version of the policy NAME.
+
+    The version is a hash of all of the artifact. An artifact that is in the registry already is not copied again.
+    """
+    with plain_errors("equipoise registry add", debug):
+        from equipoise.registry import Registry
+
+        to = Registry(at, create=True)
+        version = to.add(artifact, name, reason=reason)
+        if alias is not None:
+            to.alias(name, alias, version, reason=reason)
+        if as_json:
+            _print({"policy": name, "version": version, "aliases": to.state(name).aliases_of(version)})
+        else:
+            print(f"{name} {version[:12]}: added" + (f", and {alias} now" if alias else ""))
+
+
+@registry.command(
+    "list",
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry list
+  equipoise registry list --registry /mnt/policies --json""",
+)
+def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
+    """List the policies, the number of their versions, and where their aliases are."""
+    with plain_errors("equipoise registry list", debug):
+        from equipoise.console.columns import columns
+        from equipoise.console.place import width_of
+        from equipoise.registry import ALIASES, RegistryReader
+
+        found = RegistryReader(at).list()
+        if as_json:
+            _print(found)
+            return
+        body = [
+            (name, str(len(about["versions"])), *(_short(about["aliases"].get(alias)) for alias in ALIASES))
+            for name, about in found.items()
+        ]
+        head = ("policy", "versions", *ALIASES)
+        print("\n".join(columns(head, body, left=1, width=width_of(sys.stdout))) if body else "no policies")
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry show cartpole
+  equipoise registry show cartpole champion
+  equipoise registry show cartpole 3f2a91 --json""",
+)
+def show(
+    name: Name,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="[VERSION]", help="The first digits of a version, or an alias.", autocompletion=_versions),
+    ] = None,
+    as_json: Json = False,
+    at: At = PLACE,
+    debug: Debug = False,
+) -> None:
+    """Show a policy: aliases, versions, and what was done to it last; or one VERSION of it: lineage and files."""
+    with plain_errors("equipoise registry show", debug):
+        from equipoise.registry import RegistryReader
+
+        reader = RegistryReader(at)
+        if which is not None:
+            said = reader.show(name, which)
+            _print(said) if as_json else _print_lines(_of_version(said))
+            return
+        about = {"policy": name, "aliases": reader.aliases(name), "revision": reader.revision(name)} | {
+            "versions": reader.versions(name), "conflicts": reader.conflicts(name), "audit": reader.audit(name),
+        }  # fmt: skip
+        _print(about) if as_json else _print_lines(_of_policy(about))
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry alias cartpole champion 3f2a91
+  equipoise registry alias cartpole champion candidate --expect 77b0c2
+  equipoise registry alias cartpole shadow none""",
+)
+def alias(
+    name: Name,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="champion, candidate or shadow.", autocompletion=_aliases)],
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION",
+            help="The first digits of a version, or an alias; none takes the alias away.",
+            autocompletion=_versions,
+        ),
+    ],
+    expect: Expect = None,
+    reason: Reason = "",
+    at: At = PLACE,
+    debug: Debug = False,
+) -> None:
+    """Move an alias to a version. A server that serves the policy takes the new champion between two batches.
+
+    With --expect the alias is moved only if nobody moved it meanwhile; the exit code is 1 where somebody did. What was champion
+    becomes previous.
+    """
+    with plain_errors("equipoise registry alias", debug):
+        from equipoise.registry import Registry
+
+        to = Registry(at)
+        version = _moved(lambda **given: to.alias(name, alias, None if which == "none" else which, **given), expect, reason)
+        print(f"{name} {_short(version)}: {alias} now" if version else f"{name}: no {alias} now")
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry rollback cartpole
+  equipoise registry rollback cartpole --expect 3f2a91 --reason "falls on slopes\"""",
+)
+def rollback(name: Name, expect: Expect = None, reason: Reason = "", at: At = PLACE, debug: Debug = False) -> None:
+    """Make the previous champion the champion again; once more goes back further.
+
+    With --expect only if the champion is that version; the exit code is 1 where it is another one.
+    """
+    with plain_errors("equipoise registry rollback", debug):
+        from equipoise.registry import Registry
+
+        to = Registry(at)
+        print(f"{name} {_short(_moved(lambda **given: to.rollback(name, **given), expect, reason))}: champion again")
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry verify
+  equipoise registry verify --registry /mnt/policies --json""",
+)
+def verify(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
+    """Compare every file with its hash. The exit code is 1 where one is damaged, missing or not expected."""
+    with plain_errors("equipoise registry verify", debug):
+        from equipoise.registry import Registry
+
+        to = Registry(at)
+        wrong = to.verify()
+        conflicts = {name: found for name in to.names() if (found := to.conflicts(name))}
+        if as_json:
+            _print({"problems": wrong, "conflicts": conflicts})
+        else:
+            _print_lines([*wrong, *(line for name, found in conflicts.items() for line in _conflicts(name, found))])
+            if not wrong:
+                print("every file is as it was written")
+    sys.exit(1 if wrong else 0)
+
+
+@registry.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise registry gc --dry
+  equipoise registry gc --older-than 30 --yes""",
+)
+def gc(
+    older_than: Annotated[
+        str, typer.Option(metavar="DAYS", help="Only versions that were added so long ago. Default 7.", show_default=False)
+    ] = "7",
+    dry: Annotated[bool, typer.Option("--dry", help="Remove nothing; print what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+    at: At = PLACE,
+    debug: Debug = False,
+) -> None:
+    """Remove versions that no alias and no lineage names, after a question. The audit keeps what they were.
+
+    Versions that are some version's parent, or stand in its evaluation, stay with it.
+    """
+    with plain_errors("equipoise registry gc", debug):
+        from equipoise.console.place import in_ci
+        from equipoise.programs.settings import convert
+        from equipoise.registry import Registry
+
+        to, after_s = Registry(at), 86_400 * float(convert(older_than, float, "--older-than"))
+        if not after_s >= 0:
+            raise ValueError(f"--older-than: expected a number of days of at least 0, got {older_than!r}")
+        found = to.gc(older_than_s=after_s, dry=True)
+        if found and not dry and not yes:
+            if not sys.stdin.isatty() or in_ci() or as_json:
+                raise ValueError("gc: expected --yes, since there is nobody to ask, or --dry")
+            print("\n".join(found))
+            if input(f"Remove these {len(found)} versions for good? [y/N] ").strip().lower() not in ("y", "yes"):
+                fail("nothing was removed", "equipoise registry gc", code=1)
+        if not dry:
+            found = to.gc(older_than_s=after_s)
+        if as_json:
+            _print({"dry": dry, "versions": found})
+        else:
+            print("\n".join([*found, f"{len(found)} versions {'would be removed' if dry else 'removed'}"]))
+
+
+# --------------------------------------------------------------------------------------------------------------- printing
+
+
+def _moved(move: Any, expect: str | None, reason: str) -> str | None:
+    """Move an alias, with exit code 1 where another one was faster."""
+    from equipoise.registry import AliasMoved
+
+    given: dict[str, Any] = {"reason": reason}
+    if expect is not None:
+        given["expect"] = None if expect == "none" else expect
+    try:
+        version: str | None = move(**given)
+    except AliasMoved as error:
+        fail(str(error), code=1)
+    return version
+
+
+def _print(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_lines(lines: list[str]) -> None:
+    from equipoise.console.place import say
+
+    for line in lines:
+        say(printable(line))
+
+
+def _short(version: str | None) -> str:
+    return "-" if version is None else version[:12]
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _of_policy(about: dict[str, Any]) -> list[str]:
+    aliases: dict[str, list[str]] = {}
+    for alias, version in about["aliases"].items():
+        aliases.setdefault(version, []).append(alias)
+    lines = [f"{about['policy']}: {len(about['versions'])} versions, the newest first"]
+    lines += [f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in about["versions"]]
+    lines += _conflicts(about["policy"], about["conflicts"])
+    lines.append(f"what was done, the last {min(SHOWN, len(about['audit']))} of {len(about['audit'])}:")
+    for one in about["audit"][-SHOWN:]:
+        what = one["kind"] if one["kind"] != "refused" else f"refused for {one.get('alias', 'an alias')}"
+        said = one.get("problem") or " ".join(part for part in (one["who"], one["reason"]) if part)
+        lines.append(f"  {_when(one['stamp'] / 1e6)}  {what} {_short(one['version'])}  {said}")
+    return lines
+
+
+def _of_version(said: dict[str, Any]) -> list[str]:
+    lines = [f"{said['policy']} {said['version']}" + (f"  ({', '.join(said['aliases'])})" if said["aliases"] else "")]
+    lines += [f"  {key}: {said[key]}" for key in ("added", "who", "reason", "path") if said[key]]
+    lines += [f"  {key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in said["lineage"].items()]
+    lines += [f"  {name}: {size:,} bytes" for name, size in said["files"].items()]
+    return [*lines, f"  problem: {said['problem']}"] if said["problem"] else lines
+
+
+def _conflicts(name: str, found: dict[str, Any]) -> list[str]:
+    return [
+        f"note: {alias} of {name} was moved in two copies of this registry, to {' and to '.join(map(_short, versions))}; the "
+        "last one holds, and the next move of the alias settles it"
+        for alias, versions in found.items()
+    ]

@@ -1,0 +1,537 @@
+"""An exported policy on numpy and onnxruntime alone: observations in, actions out. One file, which each artifact brings along.
+
+    python edge.py ARTIFACT < observations.jsonl        prints an action a line
+
+    from edge import EdgePolicy
+    policy = EdgePolicy("ARTIFACT", log="decisions.jsonl")
+    action = policy.act(obs, first=True)                an episode begins; then policy.act(obs)
+
+An artifact is a folder: ``policy.onnx``, ``spec.json``, ``weights.safetensors``, this file, and ``manifest.json`` with the SHA-256
+of each. ``Artifact`` checks and loads one and keeps nothing between calls; ``EdgePolicy`` keeps sessions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+FORMAT = 1
+NEEDED = ("policy.onnx", "spec.json")
+LARGEST_JSON = 64 << 20  # bytes
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a file in an artifact: in its folder, and nowhere else
+ORT_TYPES = {"float": "float32", "double": "float64"}
+KEPT = 256  # batch sizes whose constant inputs are kept
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# ------------------------------------------------------------------------------------------------------------ the artifact
+
+
+class Artifact:
+    """A policy that was checked and loaded. It has no state: any number of threads may call it.
+
+    Arrays are named as the graph names its inputs and outputs: ``obs`` or ``obs/PATH``, ``state/PATH``, ``action`` or
+    ``action/PATH``; the first axis of each is the batch.
+
+    ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
+    """
+
+    def __init__(self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
+        """Load a graph; ``open`` reads and checks the files of an artifact."""
+        self.version, self.spec = version, spec
+        try:
+            about = spec["artifact"]
+            policy = spec["policies"][about["policy"]]
+            self.propensity: str = about["propensity"]
+            self._noise = {name: int(about["noise"][name]) for name in ("fresh", "held", "every")}
+            self._explore: dict[str, Any] = dict(about["explore"])
+            self._observation, self._action = policy["observation"], policy["action"]
+            self._rows = {name: (tuple(one["shape"]), np.dtype(one["dtype"])) for name, one in about["rows"].items()}
+            self._state = {name: (one.get("initial", 0), tuple(one["shape"]), one["dtype"]) for name, one in about["state"].items()}
+            self._forms = {name: Form.read(one) for name, one in about["action"].items()}
+            found: Any = self._observation
+            for key in policy["mask"]:
+                found = branches(found)[key]  # type: ignore[index]
+            self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
+            wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's own kinds, of which there are a dozen
+            raise ValueError(f"policy.onnx: expected a graph that onnxruntime loads, got {error}") from error
+        got = {one.name: [_ort_dtype(one.type), list(one.shape[1:])] for one in self._session.get_inputs()}
+        if got != wanted:
+            raise ValueError(f"policy.onnx: expected the inputs that spec.json names, {wanted}, got {got}")
+        self._outputs = [one.name for one in self._session.get_outputs()]
+        self._constant: dict[int, dict[str, Array]] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, threads: int = 1) -> Artifact:
+        """Check every file of an artifact and load it.
+
+        ValueError names the file that is damaged, lies outside of the folder, keeps data elsewhere or has custom operators.
+        """
+        version, files = verified(Path(path))
+        check_model(files["policy.onnx"], Path(path) / "policy.onnx")
+        spec = _json(files["spec.json"], Path(path) / "spec.json")
+        return cls(files["policy.onnx"], spec, version=version, threads=threads, where=str(Path(path) / "spec.json"))
+
+    def read(self, obs: Any) -> tuple[dict[str, Array], bool]:
+        """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by name, was it a single one).
+
+        ValueError with the path, what was expected and what came: another shape, dtype or key, a number that is not finite, a
+        mask that allows nothing.
+        """
+        rows: dict[str, Array] = {}
+        self._collect(self._observation, obs, "obs", rows)
+        shapes = {name: x.shape for name, x in rows.items()}
+        if all(shape == self._rows[name][0] for name, shape in shapes.items()):
+            single, rows = True, {name: x[None] for name, x in rows.items()}
+        else:
+            single, counts = False, {shape[:1] for shape in shapes.values()}
+            for name, shape in shapes.items():
+                if shape[1:] != self._rows[name][0] or not shape or shape[0] < 1 or len(counts) > 1:
+                    expected, got = list(self._rows[name][0]), list(shape)
+                    raise ValueError(f"{name}: expected shape {expected}, or a batch [B, ...] of it in all parts, got {got}")
+        for name, x in rows.items():
+            if x.dtype.kind == "f" and not np.isfinite(x).all():
+                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[row][~np.isfinite(x[row])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
+        for name, begins in self._masks:
+            allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
+            if not allowed.all():
+                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), allowed)}")
+        return rows, single
+
+    def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
+        inner = branches(space)
+        if inner is None:
+            rows[place] = _array(value, *self._rows[place], place)
+            return
+        if space["type"] == "Tuple" and isinstance(value, tuple | list) and len(value) == len(inner):
+            value = dict(zip(inner, value, strict=True))
+        if not isinstance(value, Mapping):
+            got = f"{len(value)} parts" if isinstance(value, tuple | list) else type(value).__name__
+            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}")
+        if value.keys() != inner.keys():
+            missing, extra = (sorted(map(str, a)) for a in (inner.keys() - value.keys(), value.keys() - inner.keys()))
+            near = difflib.get_close_matches(extra[0], inner, 1) if extra else []
+            said = f"; did you mean {near[0]!r} by {extra[0]!r}?" if near else ""
+            got = " and ".join([f"{w} {k}" for w, k in (("not", missing), ("also", extra)) if k])
+            raise ValueError(f"{place}: expected the keys {list(inner)}, got {got}{said}")
+        for key, one in inner.items():
+            self._collect(one, value[key], f"{place}/{key}", rows)
+
+    def initial(self, count: int) -> dict[str, Array]:
+        """The recurrent state [count, ...] of streams at the beginning of an episode, by name; {} without a memory."""
+        return {name: np.full((count, *shape), value, dtype) for name, (value, shape, dtype) in self._state.items()}
+
+    def draw(self, seed: int, streams: Any, rows: Any) -> Array:
+        """The noise [B, k] of row ``rows`` [B] of ``streams`` [B]: a pure function of (seed, stream, row), as in training."""
+        fresh, held, every = self._noise["fresh"], self._noise["held"], self._noise["every"]
+        streams, rows = np.asarray(streams, np.int64), np.asarray(rows, np.int64)
+        noise = uniform(seed, streams, rows, fresh)
+        return np.concatenate([noise, uniform(seed, streams, rows // every, held, fresh)], 1) if held else noise
+
+    def run(
+        self, rows: Mapping[str, Array], first: Array, state: Mapping[str, Array], noise: Array | None, deterministic: Array,
+        explore: Mapping[str, Array] | None = None,
+    ) -> tuple[dict[str, Array], Array | None, dict[str, Array]]:  # fmt: skip
+        """One batch: rows as ``read`` gives them, first [B] bool, state and noise [B, k] as above, deterministic [B] bool.
+
+        -> (actions by name, log propensity [B] of each or None, the next state). Rows with ``deterministic`` get the policy's
+        best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: instead of the artifact's own.
+        """
+        constant = self._constants(len(first))
+        given = {**constant, **rows, **state, **(explore or {}), "first": first, "deterministic": deterministic}
+        if noise is not None:
+            given["noise"] = noise
+        elif not deterministic.all():
+            raise ValueError("noise: expected numbers for the rows that are not deterministic, got none")
+        out = dict(zip(self._outputs, self._session.run(None, given), strict=True))
+        logp = out.pop("logp", None)
+        following = {f"state/{name[5:]}": out.pop(name) for name in self._outputs if name.startswith("next/")}
+        return out, logp, following
+
+    def _constants(self, count: int) -> dict[str, Array]:
+        if (found := self._constant.get(count)) is None:
+            if len(self._constant) >= KEPT:
+                self._constant.clear()
+            found = {name: np.repeat(np.array([value], self._dtype(name)), count, 0) for name, value in self._explore.items()}
+            found["noise"] = np.full((count, self._noise["fresh"] + self._noise["held"]), 0.5, np.float32)
+            self._constant[count] = found
+        return found
+
+    def _dtype(self, name: str) -> str:
+        return str(self.spec["artifact"]["inputs"][name]["dtype"])
+
+    def action(self, raw: Mapping[str, Array], row: int | None = None, *, plain: bool = False) -> Any:
+        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain``: as JSON has it."""
+        return self._formed(self._action, raw, "action", row, plain)
+
+    def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None, plain: bool) -> Any:
+        if (inner := branches(space)) is not None:
+            parts = {key: self._formed(one, raw, f"{place}/{key}", row, plain) for key, one in inner.items()}
+            return parts if space["type"] == "Dict" else list(parts.values()) if plain else tuple(parts.values())
+        x = self._forms[place](raw[place] if row is None else raw[place][row])
+        return x.tolist() if plain else x
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """From an output of the graph to an env's action: clipped to ``low`` and ``high``, in the env's dtype."""
+
+    dtype: Any
+    low: Any
+    high: Any
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> Form:
+        low, high = (None if about.get(key) is None else np.array(about[key], about["dtype"]) for key in ("low", "high"))
+        return cls(np.dtype(about["dtype"]), low, high)
+
+    def __call__(self, x: Any) -> Any:
+        if self.low is None:
+            return x.astype(self.dtype)
+        return np.minimum(np.maximum(x, self.low), self.high).astype(self.dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------------- spaces
+
+
+def branches(space: Any) -> dict[str, Any] | None:
+    """The parts of a Dict, or of a Tuple by "0", "1", ..., as ``spec.json`` has them; None for any other space."""
+    if space["type"] == "Dict":
+        return dict(space["spaces"])
+    return {str(i): one for i, one in enumerate(space["spaces"])} if space["type"] == "Tuple" else None
+
+
+def choices(name: str, mask: Any, action: Any) -> Iterator[tuple[str, Array]]:
+    """(name, where each choice begins [k]) of every array of a mask."""
+    counts = [action["n"]] if action["type"] == "Discrete" else np.ravel(action.get("nvec", [])).tolist()
+    if (masks := branches(mask)) is None:
+        yield name, np.cumsum([0, *counts[:-1]])
+        return
+    inner = branches(action)
+    for j, (key, one) in enumerate(masks.items()):
+        yield from choices(f"{name}/{key}", one, {"type": "Discrete", "n": counts[j]} if inner is None else inner[key])
+
+
+def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> Array:
+    try:
+        x = np.asarray(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{place}: expected {dtype} {list(shape)}, got lists of different lengths") from None
+    if x.dtype == dtype:
+        return np.ascontiguousarray(x).reshape(x.shape)
+    fits = x.dtype.kind in ("fiub" if dtype.kind == "f" else "iub")
+    if fits and dtype.kind != "f" and x.size:
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if not low <= int(x.min()) <= int(x.max()) <= high:
+            raise ValueError(f"{place}: expected numbers from {low} to {high}, got {x.min()} to {x.max()}")
+    if not fits:
+        raise ValueError(f"{place}: expected {dtype} {list(shape)}, got {_described(x)}")
+    with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+        return x.astype(dtype, order="C")
+
+
+def _described(x: Array) -> str:
+    return f"{x.dtype} {list(x.shape)}" if x.dtype.kind in "fiubc" else f"{type(x.flat[0]).__name__}" if x.size else "nothing"
+
+
+def _of(row: int, rows: Array) -> str:
+    return f" in row {row}" if len(rows) > 1 else ""
+
+
+# -------------------------------------------------------------------------------------------------------------------- noise
+
+
+def uniform(seed: int, stream: Array, row: Array, columns: int, skip: int = 0) -> Array:
+    """[B, columns] float32 strictly inside (0, 1), by counter: the numbers that actors draw (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.array([seed], np.int64).view(np.uint64) + ODD[0])
+        x = _mix(row.astype(np.uint64) * ODD[0] + stream.astype(np.uint64) * ODD[1] + key)
+        x = _mix(x[:, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * ODD[2])
+    top = (x >> np.uint64(41)).astype(np.float32)
+    return (top + np.float32(0.5)) * np.float32(2.0**-23)
+
+
+ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
+
+
+def _mix(x: Array) -> Array:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
+
+
+# ------------------------------------------------------------------------------------------------------------------- checks
+
+
+def verified(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing needs)."""
+    place = path / "manifest.json"
+    try:
+        said = place.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: expected an artifact, a folder with manifest.json, got {error.strerror or error}") from error
+    manifest = _json(said, place)
+    files = manifest.get("files") if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
+    if not isinstance(files, dict) or not all(isinstance(one, dict) for one in files.values()):
+        raise ValueError(f'{place}: expected {{"format": {FORMAT}, "files": {{...}}}}, got another manifest')
+    found = {}
+    for name in sorted({*files, *NEEDED}):
+        file = path / name
+        if not NAME.fullmatch(name) or file.is_symlink():
+            raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
+        if name not in files or not file.is_file():
+            raise ValueError(f"{file}: expected a file that the manifest names, got {'none' if name in files else 'no mention'}")
+        digest, size, data = hashlib.sha256(), files[name].get("size"), b""
+        if file.stat().st_size != size:
+            raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                digest.update(chunk)
+                data += chunk if name in NEEDED else b""
+        if digest.hexdigest() != files[name].get("sha256"):
+            raise ValueError(f"{file}: expected the SHA-256 {files[name].get('sha256')}, got {digest.hexdigest()}")
+        found[name] = data
+    return hashlib.sha256(said).hexdigest(), found
+
+
+def _json(data: bytes, place: Path) -> Any:
+    try:
+        if len(data) > LARGEST_JSON:
+            raise ValueError(f"{len(data)} bytes")
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: expected JSON of at most {LARGEST_JSON} bytes, got {error}") from error
+
+
+# The messages of an ONNX file in which tensors or operators stand: {message: {field: message}} (onnx.proto3).
+MESSAGES = {
+    "model": {7: "graph", 8: "opset", 20: "training", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+DOMAIN = {"opset": 1, "node": 7}  # the field that names a domain of operators
+
+
+def check_model(data: bytes, place: Path) -> None:
+    """ValueError for a graph that reads other files, or has operators that are not ONNX's own."""
+    left = [("model", memoryview(data))]
+    try:
+        while left:
+            kind, message = left.pop()
+            for field, value in _fields(message):
+                if field == DOMAIN.get(kind) and bytes(value) not in (b"", b"ai.onnx"):
+                    raise ValueError(f"{place}: expected ONNX's own operators, got those of {bytes(value).decode(errors='replace')!r}")
+                if kind == "tensor" and (field == 13 or (field == 14 and value)):
+                    raise ValueError(f"{place}: expected all data within the file, got a tensor with external data")
+                inner = MESSAGES.get(kind, {}).get(field)
+                if inner in ("function", "training"):
+                    raise ValueError(f"{place}: expected one plain graph, got one with a {inner}")
+                if inner is not None:
+                    left.append((inner, value))
+    except (IndexError, TypeError) as error:
+        raise ValueError(f"{place}: expected an ONNX file, got one that cannot be read") from error
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each field of a protobuf message: a number, or the bytes of a text or of a message within."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        wire = tag & 7
+        if wire == 0:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+            continue
+        size, at = (8, at) if wire == 1 else (4, at) if wire == 5 else _varint(message, at) if wire == 2 else (end + 1, at)
+        if at + size > end:
+            raise IndexError
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise IndexError
+
+
+def _ort_dtype(name: str) -> str:
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    return ORT_TYPES.get(inner, inner)
+
+
+# ----------------------------------------------------------------------------------------------------------------- sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An action with what an evaluation of the policy needs to know of it later."""
+
+    action: Any  # what env.step takes
+    id: str  # unique
+    unit: str  # whom or what it was decided for
+    version: str  # of the artifact
+    propensity: float | None  # probability or density with which the action was drawn; None: the action was no draw
+    deterministic: bool
+    time: float  # seconds since 1970
+
+
+@dataclass(slots=True)
+class Session:
+    """One stream of observations."""
+
+    stream: int
+    state: dict[str, Array]
+    row: int = 0
+    begins: bool = True
+
+
+class EdgePolicy:
+    """A policy with sessions, in one process, for one caller. Each session has a recurrent state and noise of its own."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] = ".", *, seed: int = 0, log: str | os.PathLike[str] | None = None
+    ) -> None:
+        """``log``: a file to which each decision is added, with its observation, as a line of JSON."""
+        self.artifact = Artifact.open(path)
+        self.seed, self.lost = seed, 0  # lost: decisions that could not be written to the log
+        self._sessions: dict[str, Session] = {}
+        self._run, self._count = secrets.token_hex(8), 0
+        self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def act(self, obs: Any, *, session: str = "0", first: bool = False, deterministic: bool = True) -> Any:
+        """The action for one observation of the env's space; ``first``: it begins an episode.
+
+        Not ``deterministic``: drawn as in training, by ``seed``, the session and the number of its decision.
+        """
+        return self.decide(obs, session=session, first=first, deterministic=deterministic).action
+
+    def decide(
+        self, obs: Any, *, session: str = "0", first: bool = False, deterministic: bool = True, unit: str | None = None
+    ) -> Decision:
+        """``act`` with what a log keeps. ``unit``: whom the decision is for, by default the session."""
+        artifact = self.artifact
+        rows, single = artifact.read(obs)
+        if not single:
+            raise ValueError("obs: expected one observation, got a batch of them; Artifact.run takes batches")
+        if (kept := self._sessions.get(session)) is None:
+            kept = self._sessions[session] = Session(stream_of(session), artifact.initial(1))
+        noise = None if deterministic else artifact.draw(self.seed, [kept.stream], [kept.row])
+        begins, best = np.array([first or kept.begins]), np.array([deterministic])
+        raw, logp, kept.state = artifact.run(rows, begins, kept.state, noise, best)
+        kept.row, kept.begins, self._count = kept.row + 1, False, self._count + 1
+        decision = Decision(
+            artifact.action(raw, 0), f"{self._run}-{self._count}", session if unit is None else unit, artifact.version,
+            propensity(artifact.propensity, logp, 0, deterministic), deterministic, time.time(),
+        )  # fmt: skip
+        if self._log is not None:
+            said = asdict(decision) | {"action": artifact.action(raw, 0, plain=True), "session": session, "first": bool(begins[0])}
+            said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
+            self._keep(said)
+        return decision
+
+    def _keep(self, said: Mapping[str, Any]) -> None:
+        """Add a line to the log: all of it or, on a full disk, nothing. The policy acts on without its log."""
+        assert self._log is not None
+        data, end = json.dumps(said).encode() + b"\n", os.lseek(self._log, 0, os.SEEK_END)
+        try:
+            whole = os.write(self._log, data) == len(data)
+        except OSError:
+            whole = False
+        if not whole:
+            os.ftruncate(self._log, end)
+            self.lost += 1
+            if self.lost == 1:
+                warnings.warn("a decision could not be written to the log; EdgePolicy.lost counts them", RuntimeWarning, stacklevel=3)
+
+    def reset(self, session: str = "0") -> None:
+        """The next observation of the session begins an episode."""
+        if session in self._sessions:
+            self._sessions[session].begins = True
+
+    def forget(self, session: str) -> None:
+        """Drop a session: its state and the number of its decisions."""
+        self._sessions.pop(session, None)
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+
+def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> float | None:
+    """The probability or density of a row's action, None where there is none; a deterministic choice is certain."""
+    if kind == "density" and deterministic:
+        return None
+    return None if logp is None else math.exp(float(logp[row]))
+
+
+def stream_of(session: str) -> int:
+    """The stream of a session, which its noise depends on: its number where its name is one, else a hash of its name."""
+    if session.isascii() and session.isdecimal() and len(session) < 19:
+        return int(session)
+    return int.from_bytes(hashlib.sha256(session.encode()).digest()[:8], "little") >> 1
+
+
+def main(given: list[str] | None = None) -> int:
+    """Read observations from stdin, a line of JSON each, and print the action of each."""
+    parser = argparse.ArgumentParser("edge.py", description=main.__doc__)
+    parser.add_argument("artifact", help="folder that 'equipoise export' made")
+    parser.add_argument("--log", help="file to which each decision is added, as a line of JSON")
+    parser.add_argument("--draw", action="store_true", help="draw actions as in training, instead of the best ones")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    options, number = parser.parse_args(given), 0
+    try:
+        policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
+        space = policy.artifact._observation
+        for number, line in enumerate(sys.stdin, 1):
+            obs, how = json.loads(line), {}
+            # {"obs": ..., "session": "a", "first": true}, or the observation itself
+            if isinstance(obs, dict) and "obs" in obs and obs.keys() <= {"obs", "session", "first"} and obs.keys() != (branches(space) or {}).keys():
+                how, obs = {key: value for key, value in obs.items() if key != "obs"}, obs["obs"]
+            policy.decide(obs, deterministic=not options.draw, **how)
+    except ValueError as error:
+        print(f"edge.py: {f'line {number}: ' if number else ''}{error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

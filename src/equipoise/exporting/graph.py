@@ -1,0 +1,160 @@
+"""The graph of a policy: ``act``, ``best`` and ``propensity`` of its algorithm as one ONNX file.
+
+    inputs    obs or obs/PATH [B, ...], first [B], state/PATH [B, ...], noise [B, k], explore/PATH [B, ...], deterministic [B]
+    outputs   action or action/PATH [B, ...], logp [B] unless there is none, next/PATH [B, ...]
+
+Rows with ``deterministic`` get the action of ``best``, whose logp is 0; the others that of ``act``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from equipoise import tree
+from equipoise.actors.playing import FixedPolicy
+from equipoise.envs import observation_spec
+from equipoise.envs.spaces import action_spec
+from equipoise.exporting.decompositions import TABLE
+from equipoise.tree import ArraySpec
+from equipoise.types import EnvSpec, Tree
+
+EXAMPLE_ROWS = 3  # of the trace; no dimension of a space is likely to be confused with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of a graph: trees whose leaves are ``ArraySpec`` of one row."""
+
+    obs: Tree
+    state: Tree
+    noise: int  # columns
+    explore: Tree
+    action: Tree
+
+    @classmethod
+    def of(cls, policy: FixedPolicy, spec: EnvSpec) -> Signature:
+        row = tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(policy.net.initial_state(1)))
+        explore = tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(policy.algorithm.explore(np.arange(1), 1, 0)))
+        return cls(
+            obs=observation_spec(spec.observation), state=row, noise=policy.noise.columns, explore=explore,
+            action=action_spec(spec.action),
+        )  # fmt: skip
+
+    @property
+    def inputs(self) -> dict[str, ArraySpec]:
+        """By name, in the graph's order."""
+        return {
+            **named("obs", self.obs),
+            "first": ArraySpec((), "bool"),
+            **named("state", self.state),
+            "noise": ArraySpec((self.noise,), "float32"),
+            **named("explore", self.explore),
+            "deterministic": ArraySpec((), "bool"),
+        }
+
+
+def named(root: str, branch: Tree) -> dict[str, Any]:
+    """Leaves by ``ROOT/PATH``; a tree that is one leaf is ``ROOT``."""
+    return {f"{root}/{path}" if path else root: leaf for path, leaf in tree.items(branch)}
+
+
+class PolicyGraph(nn.Module):
+    """The module that is exported: tensors in the order of ``Signature.inputs`` -> those of ``outputs``."""
+
+    def __init__(self, policy: FixedPolicy, spec: EnvSpec) -> None:
+        super().__init__()
+        self.net, self._algorithm, self.signature = policy.net, policy.algorithm, Signature.of(policy, spec)
+        self.outputs: list[str] = []  # names, in order
+        boxes = any(isinstance(space, spaces.Box) for space in leaves_of(spec.action))
+        with torch.no_grad():  # what the network makes once and keeps must not be made of a trace's tensors
+            self(*self.example(1))
+        self.propensity = "none" if "logp" not in self.outputs else "density" if boxes else "probability"
+
+    def example(self, rows: int) -> tuple[Tensor, ...]:
+        """Zeros for every input; noise in the middle."""
+        specs = self.signature.inputs
+        zeros = {name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype)) for name, s in specs.items()}
+        return tuple((zeros | {"noise": zeros["noise"] + 0.5}).values())
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(self.signature.inputs, tensors, strict=True))
+        parts = {"obs": self.signature.obs, "state": self.signature.state, "explore": self.signature.explore}
+        obs, state, explore = (tree.like(branch, _unnamed(root, branch, given)) for root, branch in parts.items())
+        first, noise, deterministic = (given[name] for name in ("first", "noise", "deterministic"))
+        best, best_state = self._algorithm.best(self.net, obs, first, state)
+        drawn, _, drawn_state = self._algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
+        logp = self._algorithm.propensity(self.net, obs, first, state, drawn, explore=explore)
+
+        def chosen(one: Tensor, other: Tensor) -> Tensor:
+            return torch.where(deterministic.view(-1, *[1] * (one.ndim - 1)), one, other)
+
+        out = named("action", tree.map(chosen, best, drawn))
+        out |= {} if logp is None else {"logp": torch.where(deterministic, 0.0, logp)}
+        out |= named("next", tree.map(chosen, best_state, drawn_state))
+        self.outputs = list(out)
+        return tuple(out.values())
+
+
+def _unnamed(root: str, branch: Tree, given: Mapping[str, Tensor]) -> Tree:
+    if not isinstance(branch, dict):
+        return given[root]
+    return {path: given[f"{root}/{path}"] for path, _ in tree.items(branch)}
+
+
+def leaves_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """The spaces of an action that have no parts."""
+    inner = tree.branches(space)
+    return [space] if inner is None else [leaf for one in inner.values() for leaf in leaves_of(one)]
+
+
+def onnx_bytes(module: PolicyGraph) -> bytes:
+    """The graph as an ONNX file. ValueError where the exporter cannot say an operator."""
+    rows = module.eval().example(EXAMPLE_ROWS)
+    with torch.no_grad(), quiet():
+        batch = torch.export.Dim("batch")
+        traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
+        traced = traced.run_decompositions({**torch.export.default_decompositions(), **TABLE})
+        program = torch.onnx.export(
+            traced, input_names=list(module.signature.inputs), output_names=module.outputs, external_data=False, verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    return stripped(program.model_proto).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+
+
+def stripped(model: Any) -> Any:
+    """The model without parameters that no node reads (critics), and without notes on where in the source each node is from."""
+    graph = model.graph
+    graph.name = "policy"
+    used = {name for node in graph.node for name in node.input}
+    kept = [one for one in graph.initializer if one.name in used]
+    for emptied in (graph.initializer, graph.value_info, graph.metadata_props, model.metadata_props):
+        del emptied[:]
+    graph.initializer.extend(kept)
+    for one in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+        one.doc_string = ""
+        del one.metadata_props[:]
+    return model
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A context without what the exporter tells its developers."""
+    before = logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)

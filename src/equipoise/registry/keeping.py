@@ -1,0 +1,117 @@
+"""Keeping a registry: what is wrong in it, and what may be removed from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.registry import artifacts, records
+from equipoise.registry.artifacts import ASIDE, VERSION
+from equipoise.registry.reading import POLICY
+from equipoise.registry.records import Record
+
+if TYPE_CHECKING:
+    from equipoise.registry.registry import Registry
+
+KEPT_S = 7 * 86_400.0  # how long a version stays that nothing names
+LEFT_S = 3_600.0  # after so long without a change, a file that is not whole is nobody's any more
+
+
+def wrong(registry: Registry) -> list[str]:
+    """A sentence for each thing that is wrong in a registry."""
+    found, there = list[str](), set[str]()
+    for name in sorted(registry.listing("artifacts")):
+        if VERSION.fullmatch(name) and not registry.artifact(name).is_symlink():
+            there.add(name)
+            found += artifacts.problems(registry.artifact(name), name)
+        elif not name.startswith("."):
+            found.append(f"{registry.artifact(name)}: expected only folders that a version names")
+    for name in sorted(registry.listing("policies")):
+        if not POLICY.fullmatch(name):
+            found.append(f"{registry.path / 'policies' / name}: expected only folders that a policy names")
+            continue
+        folder, now = registry.audit_folder(name), registry.state(name)
+        for record in now.records:
+            try:
+                records.read(folder, record)
+            except (ValueError, OSError) as error:
+                found.append(str(error))
+        more = [other for other in registry.listing(f"policies/{name}/audit") if not Record.named(other)]
+        found += [f"{folder / other}: expected only records" for other in sorted(more) if not other.startswith(".")]
+        for version in now.added.keys() - there:
+            if not now.is_removed(version):
+                found.append(
+                    f"{registry.artifact(version)}: expected a version of {name}, got nothing; copy its registry again"
+                )
+        for alias, version in now.aliases.items():
+            if version not in now.added:
+                found.append(f"{folder}: expected a record that adds {version}, which is {alias}, got none")
+            elif version not in there and now.is_removed(version):
+                found.append(f"{registry.artifact(version)}: expected a version, which is {alias} of {name}, got nothing")
+    return found
+
+
+def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None) -> list[str]:
+    """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller holds the lock.
+
+    ValueError, and nothing is removed, where a record is damaged: it may name a version.
+    """
+    now_s = time.time()
+    states = {name: registry.state(name) for name in registry.listing("policies") if POLICY.fullmatch(name)}
+    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name)}
+    kept: set[str] = set()
+    for name, state in states.items():
+        kept.update(state.aliases.values())
+        for record in state.records:
+            if record.kind == "added" and record.version in there:
+                kept.update(_texts(registry.contents(name, record)["lineage"]))
+                if now_s - record.stamp / 1e6 < older_than_s:
+                    kept.add(record.version)
+    registered = {version for state in states.values() for version in state.added}
+    gone = [
+        version
+        for version in sorted(there - kept)
+        if version in registered or _is_left(registry.artifact(version), now_s)  # one without a policy may be half copied
+    ]
+    if dry:
+        return gone
+    for version in gone:
+        for name, state in states.items():
+            if version in state.added and not state.is_removed(version):
+                written = records.write(
+                    registry.audit_folder(name), state.records, "removed", version, who=who, reason="gc", details={}
+                )
+                state.records.append(written)
+        shutil.rmtree(artifacts.set_aside(registry.artifact(version)))
+    _sweep(registry, now_s)
+    return gone
+
+
+def _sweep(registry: Registry, now_s: float) -> None:
+    """Remove what killed processes left: folders that were not whole yet, and files that had no name yet."""
+    for name in registry.listing("artifacts"):
+        if name.startswith(ASIDE) and _is_left(registry.artifact(name), now_s):
+            shutil.rmtree(registry.artifact(name))
+    folders = [registry.path, *(registry.audit_folder(name) for name in registry.listing("policies") if POLICY.fullmatch(name))]
+    for folder in folders:
+        for path in folder.glob(".*.tmp"):
+            if _is_left(path, now_s):
+                path.unlink()
+
+
+def _is_left(path: Path, now_s: float) -> bool:
+    """Was nothing done to it for so long? By the time of the last change, which a copy that keeps times does not carry over."""
+    return now_s - os.lstat(path).st_ctime > LEFT_S
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts anywhere in a value from JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

@@ -1,0 +1,201 @@
+"""Reading a registry: its policies, their aliases and versions, and what is known of one."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import read_json
+from equipoise.hints import hint
+from equipoise.registry import artifacts, records, state
+from equipoise.registry.artifacts import Incomplete
+from equipoise.registry.records import ALIASES, Record
+from equipoise.registry.state import State
+from equipoise.schema import Number, check
+
+ABOUT = "registry.json"
+POLICY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+SHORTEST = 6  # digits of a version that a caller must give
+
+
+class RegistryReader:
+    """A registry that is only read, as a server and a page do: it takes no lock, and the folder may be read-only."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """ValueError where ``path`` is no registry."""
+        self.path = Path(path)
+        about = self.path / ABOUT
+        if not about.is_file():
+            got = "another folder" if self.path.is_dir() else "a file" if self.path.exists() else "nothing"
+            raise ValueError(f"{self.path}: expected a registry, got {got}; 'equipoise registry add' makes one")
+        check(read_json(about), {"format": Number(1, 1, whole=True)}, str(about))
+        self._read: dict[Path, dict[str, Any]] = {}  # contents of records, which never change
+
+    def names(self) -> Sequence[str]:
+        """The policies that have versions, sorted."""
+        return sorted(name for name in self.listing("policies") if POLICY.fullmatch(name) and self.state(name).added)
+
+    def state(self, name: str) -> State:
+        """What the records of a policy say of its versions and aliases: one listing of a folder."""
+        return state.listed(self.audit_folder(name))
+
+    def aliases(self, name: str) -> dict[str, str]:
+        """The version of each alias of a policy that is set: champion, previous, candidate, shadow."""
+        return self.known(name).aliases
+
+    def versions(self, name: str) -> Sequence[str]:
+        """The versions of a policy that are here, the newest first."""
+        there = set(self.listing("artifacts"))
+        return [version for version in self.known(name).newest_first() if version in there]
+
+    def revision(self, name: str) -> str:
+        """A text that changes when an alias of the policy is moved, here or by copying, and at nothing else.
+
+        It costs one listing of a folder, so a server may ask a few times a second.
+        """
+        return self.known(name).revision
+
+    def resolve(self, name: str, which: str = "champion") -> tuple[str, Path]:
+        """The version of an alias, or of the first digits of a version, and the folder of its artifact.
+
+        ``Incomplete`` where its files are still being copied here: ask again. ValueError where there is none. The sizes of the
+        files are looked at, and their contents are not: whoever loads the artifact checks those.
+        """
+        now = self.known(name)
+        version = self.version_of(name, now, which)
+        folder = self.artifact(version)
+        try:
+            artifacts.look(folder, version)
+        except Incomplete:
+            if now.is_removed(version) and not folder.exists():
+                day = time.strftime("%Y-%m-%d", time.gmtime(now.removed[version].stamp / 1e6))
+                raise ValueError(
+                    f"{name}: expected a version that is here, got {version[:12]}: gc removed it on {day}"
+                ) from None
+            raise
+        return version, folder
+
+    def list(self) -> dict[str, Any]:
+        """For each policy its aliases, its revision, and its versions, the newest first, each with its aliases and its time.
+
+        The time is when it was added, in seconds since 1970.
+        """
+        there = set(self.listing("artifacts"))
+        found = {name: self.state(name) for name in self.names()}
+        return {
+            name: {
+                "aliases": now.aliases,
+                "revision": now.revision,
+                "versions": [
+                    {"version": version, "time": now.added[version].stamp / 1e6, "aliases": now.aliases_of(version)}
+                    for version in now.newest_first()
+                    if version in there
+                ],
+            }
+            for name, now in found.items()
+        }
+
+    def show(self, name: str, which: str = "champion") -> dict[str, Any]:
+        """What is known of one version: lineage, files (sizes in bytes), aliases, and who added it when.
+
+        ``problem``: a sentence where a file is not there, or not of its size; None where all are.
+        """
+        now = self.known(name)
+        version = self.version_of(name, now, which)
+        said = self.contents(name, now.added[version])
+        files, problem = {}, None
+        try:
+            files = {file: size for file, (_, size) in artifacts.look(self.artifact(version), version).files.items()}
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        return {
+            "policy": name, "version": version, "path": str(self.artifact(version)), "aliases": now.aliases_of(version),
+            "lineage": said.get("lineage", {}), "added": said["time"], "who": said["who"], "reason": said["reason"],
+            "files": files, "problem": problem,
+        }  # fmt: skip
+
+    def audit(self, name: str) -> Sequence[dict[str, Any]]:
+        """Everything that was done to a policy or refused, the oldest first; a damaged record has a ``problem``."""
+        found = []
+        for record in self.known(name).records:
+            about = {"record": record.name, "kind": record.kind, "version": record.version, "stamp": record.stamp}
+            try:
+                found.append(about | self.contents(name, record))
+            except (ValueError, OSError) as error:
+                found.append(about | {"problem": str(error)})
+        return found
+
+    def conflicts(self, name: str) -> dict[str, Sequence[str | None]]:
+        """Aliases that were moved in two copies of the registry, with the versions that they got there; the last one holds.
+
+        The next move of the alias settles it.
+        """
+        now = self.known(name)
+        found = {alias: self.heads(name, now, alias) for alias in ALIASES}
+        return {alias: [move.version for move in moves] for alias, moves in found.items() if len(moves) > 1}
+
+    # -------------------------------------------------------------------------------------------- of the rooms that write
+
+    def artifact(self, version: str) -> Path:
+        """The folder of a version."""
+        return self.path / "artifacts" / version
+
+    def audit_folder(self, name: str) -> Path:
+        """The folder of a policy's records; ValueError where ``name`` cannot be a policy's."""
+        if not POLICY.fullmatch(name):
+            raise ValueError(f"policy: expected a name of letters, digits, '.', '_' and '-', got {name!r}")
+        folder = self.path / "policies" / name / "audit"
+        for inner in (folder.parent.parent, folder.parent, folder):
+            if inner.is_symlink():
+                raise ValueError(f"{inner}: expected a folder, got a link, which may lead out of the registry")
+        return folder
+
+    def listing(self, folder: str) -> Sequence[str]:
+        """The names in a folder of the registry; none where there is no such folder yet."""
+        try:
+            return os.listdir(self.path / folder)
+        except FileNotFoundError:
+            return []
+
+    def known(self, name: str) -> State:
+        """The state of a policy that has versions; ValueError names the nearest."""
+        now = self.state(name)
+        if not now.added:
+            raise ValueError(f"{self.path}: unknown policy {name!r}{hint(name, self.names())}")
+        return now
+
+    def version_of(self, name: str, now: State, which: str) -> str:
+        """The version of an alias, or the one that begins with these digits."""
+        if which in ALIASES:
+            if (version := now.aliases.get(which)) is None:
+                there = ", ".join(now.aliases) or "no alias"
+                raise ValueError(f"{name}: expected an alias that is set, got {which!r}; set: {there}")
+            return version
+        found = [version for version in now.added if version.startswith(which)] if len(which) >= SHORTEST else []
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"{name}: expected more digits of a version, got {which!r}, with which {len(found)} begin")
+        newest = [version[:12] for version in now.newest_first()[:5]]
+        raise ValueError(f"{name}: unknown version or alias {which!r}{hint(which, [*now.aliases, *newest])}")
+
+    def heads(self, name: str, now: State, alias: str) -> Sequence[Record]:
+        """The moves of an alias that no other move followed."""
+        moves = [record for record in now.records if record.alias == alias]
+        read: dict[str, Mapping[str, Any]] = {}
+        for move in moves:
+            with suppress(ValueError, FileNotFoundError):  # ``verify`` names a damaged one
+                read[move.name] = self.contents(name, move)
+        return state.heads(moves, read)
+
+    def contents(self, name: str, record: Record) -> dict[str, Any]:
+        """The contents of a record; ValueError names the file where they are damaged."""
+        path = self.audit_folder(name) / record.name
+        if path not in self._read:
+            self._read[path] = records.read(path.parent, record)
+        return self._read[path]
