@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from gymnasium import spaces
+from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from equipoise import tree
@@ -128,23 +130,19 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
         program = torch.onnx.export(
             traced, input_names=list(module.signature.inputs), output_names=module.outputs, external_data=False, verbose=False,
         )  # fmt: skip
-    assert program is not None
-    return stripped(program.model_proto).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
-
-
-def stripped(model: Any) -> Any:
-    """The model without parameters that no node reads (critics), and without notes on where in the source each node is from."""
-    graph = model.graph
-    graph.name = "policy"
-    used = {name for node in graph.node for name in node.input}
-    kept = [one for one in graph.initializer if one.name in used]
-    for emptied in (graph.initializer, graph.value_info, graph.metadata_props, model.metadata_props):
-        del emptied[:]
-    graph.initializer.extend(kept)
-    for one in (*graph.node, *graph.input, *graph.output, *graph.initializer):
-        one.doc_string = ""
-        del one.metadata_props[:]
-    return model
+        assert program is not None
+        # best, act and propensity each trace the network: what they have in common is computed once
+        tidy = ir.passes.Sequential(
+            common.DeduplicateInitializersPass(size_limit=1 << 40), common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(), common.ClearMetadataAndDocStringPass(),
+        )  # fmt: skip
+        model = ir.serde.serialize_model(tidy(program.model).model)
+    model.graph.name = "policy"
+    for node in model.graph.node:
+        if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
+            node.op_type = "Identity"
+            del node.input[2], node.input[0]
+    return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
