@@ -53,8 +53,8 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
-    def __init__(self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
-        """Load a graph; ``open`` reads and checks the files of an artifact."""
+    def __init__(self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
+        """Load a graph; ``open`` reads and checks the files of an artifact. None: another one runs the policy."""
         self.version, self.spec = version, spec
         try:
             about = spec["artifact"]
@@ -73,6 +73,9 @@ class Artifact:
             wanted = {name: [one["dtype"], list(one["shape"])] for name, one in about["inputs"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+        self._constant: dict[int, dict[str, Array]] = {}
+        if model is None:
+            return
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -85,7 +88,6 @@ class Artifact:
         if got != wanted:
             raise ValueError(f"policy.onnx: expected the inputs that spec.json names, {wanted}, got {got}")
         self._outputs = [one.name for one in self._session.get_outputs()]
-        self._constant: dict[int, dict[str, Array]] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, threads: int = 1) -> Artifact:
@@ -291,7 +293,7 @@ def _mix(x: Array) -> Array:
 # ------------------------------------------------------------------------------------------------------------------- checks
 
 
-def verified(path: Path) -> tuple[str, dict[str, bytes]]:
+def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[str, bytes]]:
     """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing needs)."""
     place = path / "manifest.json"
     try:
@@ -303,7 +305,7 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
     if not isinstance(files, dict) or not all(isinstance(one, dict) for one in files.values()):
         raise ValueError(f'{place}: expected {{"format": {FORMAT}, "files": {{...}}}}, got another manifest')
     found = {}
-    for name in sorted({*files, *NEEDED}):
+    for name in sorted({*files, *needed}):
         file = path / name
         if not NAME.fullmatch(name) or file.is_symlink():
             raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
@@ -315,7 +317,7 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 22):
                 digest.update(chunk)
-                data += chunk if name in NEEDED else b""
+                data += chunk if name in needed else b""
         if digest.hexdigest() != files[name].get("sha256"):
             raise ValueError(f"{file}: expected the SHA-256 {files[name].get('sha256')}, got {digest.hexdigest()}")
         found[name] = data

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from equipoise.serving import messages, oip
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.openapi import openapi
 from equipoise.serving.service import Service
+from equipoise.serving.waiting import answered, stored
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-STORED_S = 30.0  # an outcome that is not in the file by then is refused
 ALLOWED = (
     (b"access-control-allow-methods", b"GET, POST"), (b"access-control-allow-headers", b"authorization, content-type"),
     (b"access-control-max-age", b"600"),
@@ -38,7 +32,6 @@ class App:
     def __init__(self, service: Service, guard: Guard, *, most_body: int = 8 << 20) -> None:
         """``most_body``: bytes that a request may have."""
         self.service, self.guard, self.most_body = service, guard, most_body
-        self._loop = asyncio.get_running_loop()
         self._requests = service.metrics.requests
         routes = [
             Route("/v1/outcome", self._outcome, methods=["POST"]),
@@ -61,16 +54,17 @@ class App:
             if path == "/v1/act" and scope["method"] == "POST":
                 codec = messages.codec(headers.get(b"content-type"))
                 request = codec.decode("act", await self.body(headers, receive))
-                answered = self._loop.create_future()
-                self.service.act(request, lambda decisions: answered.done() or answered.set_result(decisions[0]))
-                body = codec.encode(await answered)
+                decisions = await answered(lambda reply: self.service.act(request, reply))
+                body = codec.encode(decisions[0])
                 return await self._send(send, path, 200, body, [(b"content-type", codec.content_type), *_cors(origin)])
         except Refused as no:
-            return await self._send(send, path, no.status, messages.json.encode(no.body()), [(b"content-type", messages.JSON), *_cors(origin)])
+            return await self._send(
+                send, path, no.status, messages.json.encode(no.body()), [(b"content-type", messages.JSON), *_cors(origin)]
+            )
         except Gone:
             return None
 
-        async def counted(message: dict[str, Any]) -> None:
+        async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._count(path, message["status"])
                 message["headers"] = [*message["headers"], *_cors(origin), *self._closing()]
@@ -78,7 +72,7 @@ class App:
 
         scope["headers_by_name"] = headers
         try:
-            await self._rest(scope, receive, counted)  # type: ignore[arg-type]
+            await self._rest(scope, receive, counted)
         except Gone:
             return None
 
@@ -143,23 +137,6 @@ class App:
 
 
 PATHS = frozenset(("/v1/act", "/v1/outcome", "/v1/end", "/healthz", "/readyz", "/metrics", "/openapi.json"))
-
-
-async def stored(service: Service, outcomes: list[messages.Outcome]) -> None:
-    """Wait until outcomes are in the file; Refused (507) where they cannot be."""
-    loop = asyncio.get_running_loop()
-    written: asyncio.Future[bool] = loop.create_future()
-
-    def told(fine: bool) -> None:  # in the writer's thread
-        loop.call_soon_threadsafe(lambda: written.done() or written.set_result(fine))
-
-    service.outcome(outcomes, told)
-    try:
-        fine = await asyncio.wait_for(written, STORED_S)
-    except TimeoutError:
-        fine = False
-    if not fine:
-        raise Refused(507, f"outcome: expected room for it, got none: {service.store.alarm or 'the disk is slow'}")
 
 
 def _cors(origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:

@@ -1,8 +1,8 @@
-"""What the server needs of a loaded artifact, and the two that there are: the exported graph, and torch for what ONNX cannot say."""
+"""What the server needs of a loaded artifact, and what loads one: ONNX Runtime, or torch for policies that ONNX cannot say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -32,12 +32,15 @@ class Model(Protocol):
     def action(self, raw: Mapping[str, Array], row: int | None = None, *, plain: bool = False) -> Any: ...
 
 
-def load(path: Path, backend: Backend = "onnx", *, threads: int = 1) -> Model:
-    """Check and load an artifact; ValueError names the file that is damaged or not to be trusted."""
+def load(path: Path, backend: Backend = "onnx", *, threads: int = 1, trusted: Sequence[str] = ()) -> Model:
+    """Check and load an artifact; ValueError names the file that is damaged or not to be trusted.
+
+    ``trusted``: code that its spec may name, for torch.
+    """
     if backend == "torch":
         from equipoise.serving.torch_model import TorchModel
 
-        return TorchModel.open(path, threads=threads)
+        return TorchModel.load(path, threads=threads, trusted=trusted)
     from equipoise.edge import Artifact
 
     return Artifact.open(path, threads=threads)

@@ -1,8 +1,8 @@
 """Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
 
-A model that is fast (``Version.inline``) runs in the event loop, after all requests of that turn of the loop were read; a slower
-one in a worker thread. Rows of one episode are never in one batch: each needs the state after the one before. Recurrent states
-are read and written by the loop alone.
+A model that is fast (``Version.inline``) runs in the event loop, after all requests of that turn of the loop were read; a
+slower one in a worker thread. Rows of one episode are never in one batch: each needs the state after the one before. Recurrent
+states are read and written by the loop alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,13 +34,14 @@ class Ask:
     """The rows [n, ...] of one request, on their way to a version. ``reply`` gets n choices, once."""
 
     __slots__ = (
-        "about", "arrived", "deadline", "deterministic", "first", "n", "reply", "rows", "step", "stream", "timer", "track", "version",
+        "about", "arrived", "deadline", "deterministic", "first", "n", "reply", "rows", "step", "stream", "timer",
+        "track", "version",
     )  # fmt: skip
 
     def __init__(
-        self, version: Version, rows: Mapping[str, Array], reply: Callable[[Ask, list[Choice]], None], *, stream: int, step: int = 0,
-        n: int = 1, track: Track | None = None, first: bool = True, deterministic: bool = True, deadline: float | None = None,
-        about: Any = None,
+        self, version: Version, rows: Mapping[str, Array], reply: Callable[[Ask, list[Choice]], None], *, stream: int,
+        step: int = 0, n: int = 1, track: Track | None = None, first: bool = True, deterministic: bool = True,
+        deadline: float | None = None, about: Any = None,
     ) -> None:  # fmt: skip
         """``track``: the episode's. ``stream``, ``step``: of the first row; those of a batch are streams of their own.
 
@@ -124,7 +125,9 @@ class Batch:
         state = {name: x[i : i + 1] for name, x in self.state.items()}
         raw, logp, following = self.version.model.run(one, self.first[i : i + 1], state, None, ONE[True])
         action = self.version.model.action(raw, 0, plain=True)
-        if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None or self.version.shield.beyond(action):
+        if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None or self.version.shield.beyond(
+            action
+        ):
             return self._safe(i, reason)
         return action, None, True, reason
 
@@ -213,7 +216,7 @@ class Batcher:
             self._loop.call_later(SHADOW_S / 4, self._shadow_turn)
 
     def _take(self, waiting: deque[Ask]) -> Batch:
-        """The next batch: rows of the version that waits longest, at most one row of an episode. The others wait on, in order."""
+        """The next batch: rows of the version that waits longest, at most one of an episode. The others wait on, in order."""
         asks = [waiting.popleft()]
         version, rows, tracks, later = asks[0].version, asks[0].n, {id(asks[0].track)}, []
         while waiting and rows < self.most:

@@ -1,8 +1,8 @@
 """Framed msgpack on a unix socket: the fastest way to ask. Its file's mode (0600) says who may.
 
-A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the fields of that message. Its answer is
-a frame {"n": the same number, "status": as in HTTP, ...}, with the fields of a decision, or "error". Answers may come in another
-order than requests. After bytes that are no frame the connection is closed.
+A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the fields of that message. The
+answer is a frame {"n": the same, "status": as in HTTP, ...}, with the fields of a decision, or "error". Answers may come in
+another order than requests. After bytes that are no frame the connection is closed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from equipoise import frames
-from equipoise.serving.app import stored
 from equipoise.serving.messages import Act, Decision, End, Outcome, Refused
 from equipoise.serving.service import Service
+from equipoise.serving.waiting import stored
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
 
@@ -58,7 +58,9 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if len(self._server.connections) >= self._server.most_connections:
-            self._answer({"n": 0, "status": 503, "error": f"expected at most {self._server.most_connections} connections, got one more"})
+            self._answer(
+                {"n": 0, "status": 503, "error": f"expected at most {self._server.most_connections} connections, got one more"}
+            )
             transport.close()
         else:
             self._server.connections.add(self)
@@ -171,7 +173,9 @@ class FrameServer:
         """Close connections whose frame takes too long to arrive."""
         for one in list(self.connections):
             if one.began is not None and now - one.began > self._request_s:
-                one._answer({"n": 0, "status": 408, "error": f"frame: expected it whole within {self._request_s:g} s, got a part of it"})
+                one._answer(
+                    {"n": 0, "status": 408, "error": f"frame: expected it whole within {self._request_s:g} s, got a part of it"}
+                )
                 one.transport.close()
 
     def stop_listening(self) -> None:

@@ -17,7 +17,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 class Guard:
     """Checks a request's headers."""
 
-    def __init__(self, host: str, token: str | None = None, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
+    def __init__(
+        self, host: str, token: str | None = None, *, hosts: Collection[str] = (), origins: Collection[str] = ()
+    ) -> None:
         """``host``: the address that is listened on. ValueError where others could ask without a token.
 
         ``hosts``: names by which callers may call this server, beside its address. ``origins``: of pages that may ask, such as
@@ -26,7 +28,7 @@ class Guard:
         self._everywhere = not is_local(host)
         if self._everywhere and token is None:
             raise ValueError(
-                f"--host {host}: expected a token where others can ask, got none; --token-file FILE gives one, or serve on 127.0.0.1"
+                f"--host {host}: expected a token where others can ask, got none; give --token-file FILE, or serve on 127.0.0.1"
             )
         if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable()):
             raise ValueError("the token: expected at least 16 printable ASCII characters, got others")
@@ -41,7 +43,6 @@ class Guard:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host)
-        # A browser sends no token ahead of a request to another site, so its question for leave (OPTIONS) is answered by the app.
         if self._token is not None and path not in OPEN:
             if authorization is None:
                 raise Refused(401, "Authorization: expected 'Bearer TOKEN', got none")

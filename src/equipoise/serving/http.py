@@ -43,7 +43,7 @@ class LimitedProtocol(H11Protocol):
 
     def refuse(self, status: int, sentence: str) -> None:
         """Answer without the application where nothing was answered yet, and close."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not (self.cycle and self.cycle.response_started):
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not getattr(self.cycle, "response_started", False):
             body = json.dumps({"error": sentence}).encode()
             head = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)

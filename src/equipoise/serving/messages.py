@@ -76,12 +76,13 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
+FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
 FIELDS = {"act": Act.__struct_fields__, "outcome": Outcome.__struct_fields__, "end": End.__struct_fields__}
 _MSGPACKS = (MSGPACK, b"application/x-msgpack", b"application/vnd.msgpack")
 
 
 class Codec:
-    """Requests of the kinds above from bytes, and answers to bytes: in JSON, or in msgpack with arrays as ``frames`` has them."""
+    """Requests from bytes, and answers to bytes: in JSON, or in msgpack with arrays as ``frames`` has them."""
 
     def __init__(self, content_type: bytes, decoder: Any, encode: Callable[[Any], bytes]) -> None:
         self.content_type, self.encode = content_type, encode
@@ -108,7 +109,7 @@ def codec(content_type: bytes | None) -> Codec:
     if content_type is None or content_type == JSON:
         return json
     kind = content_type.partition(b";")[0].strip().lower()
-    if kind == JSON:
+    if kind in (JSON, FORM):
         return json
     if kind in _MSGPACKS:
         return msgpack

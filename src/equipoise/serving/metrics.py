@@ -43,7 +43,7 @@ class Metrics:
         self.seconds, self.rows = Histogram(SECONDS), Histogram(ROWS)
         self.gauges: Gauges = dict
         self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def page(self) -> bytes:
         return bytes(generate_latest(self._registry))
@@ -51,15 +51,18 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         """As prometheus-client asks for it."""
         for counted, name, help_, labels in (
-            (self.decisions, "equipoise_decisions", "Decisions by who made them: the policy, or the shield for a reason.", ("version", "by")),
+            (self.decisions, "equipoise_decisions", "Decisions by the policy, or by the shield.", ("version", "by")),
             (self.requests, "equipoise_requests", "Requests by path and status.", ("path", "status")),
-            (self.shadows, "equipoise_shadow_answers", "Shadow answers: same action as was sent, another, or dropped.", ("version", "action")),
+            (self.shadows, "equipoise_shadow_answers", "Answers of the shadow: same, other, dropped.", ("version", "action")),
         ):  # fmt: skip
             family = CounterMetricFamily(name, help_, labels=labels)
             for values, n in list(counted.items()):
                 family.add_metric(values, n)
             yield family
-        yield self.seconds.family("equipoise_decision_seconds", "From a request's arrival to its answer, without the transport.")
+        yield self.seconds.family(
+            "equipoise_decision_seconds", "From a request's arrival to its answer, without the transport."
+        )
         yield self.rows.family("equipoise_batch_rows", "Rows of a batch.")
         for name, (help_, value) in self.gauges().items():
-            yield GaugeMetricFamily(name, help_, value=value)
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(name, help_, value=value)

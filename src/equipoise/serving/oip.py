@@ -1,13 +1,12 @@
 """The Open Inference Protocol (``/v2``), with its extensions for binary tensors and for sequences.
 
-Inputs are named ``obs`` or ``obs/PATH`` [B, ...], outputs ``action`` or ``action/PATH`` [B, ...] and, where the policy knows it,
-``propensity`` [B] (-1: unknown). Parameters of a request: ``sequence_id``, ``sequence_start``, ``sequence_end`` (an episode, B = 1),
-``deterministic`` (default true), ``unit``, ``deadline_ms``, ``binary_data_output``.
+Inputs are named ``obs`` or ``obs/PATH`` [B, ...], outputs ``action`` or ``action/PATH`` [B, ...] and, where the policy knows
+it, ``propensity`` [B] (-1: unknown). Parameters of a request: ``sequence_id``, ``sequence_start``, ``sequence_end`` (an
+episode, B = 1), ``deterministic`` (default true), ``unit``, ``deadline_ms``, ``binary_data_output``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
@@ -22,8 +21,9 @@ from equipoise.edge import branches
 from equipoise.hints import hint
 from equipoise.serving import messages
 from equipoise.serving.messages import Decision, Name, Refused
-from equipoise.serving.service import Service
+from equipoise.serving.service import Reply, Service
 from equipoise.serving.versions import Version
+from equipoise.serving.waiting import answered
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Read = Callable[[dict[bytes, bytes], Any], Awaitable[bytes]]
@@ -112,8 +112,13 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
         version = version_of(request)
         digests = dict.fromkeys(one.digest for one in service.versions.now.by_alias.values())
         outputs = [{"name": name, "datatype": kind, "shape": [-1, *shape]} for name, kind, shape in _outputs(version)]
-        inputs = [{"name": name, "datatype": NAMES[dtype.name], "shape": [-1, *shape]} for name, (shape, dtype) in version.rows.items()]
-        return _json({"name": policy, "versions": list(digests), "platform": "onnxruntime_onnx", "inputs": inputs, "outputs": outputs})
+        inputs = [
+            {"name": name, "datatype": NAMES[dtype.name], "shape": [-1, *shape]}
+            for name, (shape, dtype) in version.rows.items()
+        ]
+        return _json(
+            {"name": policy, "versions": list(digests), "platform": "onnxruntime_onnx", "inputs": inputs, "outputs": outputs}
+        )
 
     async def infer(request: Request) -> Response:
         version = version_of(request)
@@ -123,7 +128,9 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
         known = [name for name, _, _ in _outputs(version)]
         for output in wanted:
             if output.name not in known:
-                raise Refused(400, f"outputs: expected some of {', '.join(known)}, got {output.name!r}{hint(output.name, known)}")
+                raise Refused(
+                    400, f"outputs: expected some of {', '.join(known)}, got {output.name!r}{hint(output.name, known)}"
+                )
         decisions = await _decide(service, version, obs, asked.parameters, "version" in request.path_params)
         return _answer(policy, asked, wanted, decisions, version)
 
@@ -140,7 +147,9 @@ async def _decide(service: Service, version: Version, obs: Any, given: Parameter
     if session is not None and not given.sequence_start:
         episode = service.sessions.find(session)
         if named and version is not episode.main.version:
-            raise Refused(409, f"version: expected {episode.main.version.digest[:12]}, with which the sequence began, got another")
+            raise Refused(
+                409, f"version: expected {episode.main.version.digest[:12]}, with which the sequence began, got another"
+            )
         version = episode.main.version
     rows, single = service.read(version, obs)
     count = len(next(iter(rows.values())))
@@ -148,12 +157,15 @@ async def _decide(service: Service, version: Version, obs: Any, given: Parameter
         expected = "[1, ...] in a sequence" if session is not None else f"[B, ...] with B of at most {MOST_ROWS}"
         shapes = {name: list(x.shape[1:] if single else x.shape) for name, x in rows.items()}
         raise Refused(400, f"inputs: expected shapes {expected}, got {shapes}")
-    answered: asyncio.Future[list[Decision]] = asyncio.get_running_loop().create_future()
-    service.ask(
-        version, rows, count, lambda decisions: None if answered.done() else answered.set_result(decisions), session=session,
-        episode=episode, unit=given.unit, done=given.sequence_end, deterministic=given.deterministic, deadline_ms=given.deadline_ms,
-    )  # fmt: skip
-    return await answered
+
+    def ask(reply: Reply) -> None:
+        service.ask(
+            version, rows, count, reply, session=session, episode=episode, unit=given.unit, done=given.sequence_end,
+            deterministic=given.deterministic, deadline_ms=given.deadline_ms,
+        )  # fmt: skip
+
+    decisions: list[Decision] = await answered(ask)
+    return decisions
 
 
 def _parts(request: Request, body: bytes) -> tuple[Infer, memoryview]:
@@ -177,7 +189,9 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
         if one.name in found:
             raise Refused(400, f"{place}: expected each name once, got it twice")
         if one.datatype not in KINDS:
-            raise Refused(400, f"{place}: expected a datatype of {', '.join(KINDS)}, got {one.datatype!r}{hint(one.datatype, KINDS)}")
+            raise Refused(
+                400, f"{place}: expected a datatype of {', '.join(KINDS)}, got {one.datatype!r}{hint(one.datatype, KINDS)}"
+            )
         dtype, size = np.dtype(KINDS[one.datatype]).newbyteorder("<"), one.parameters.binary_data_size
         if min(one.shape, default=0) < 0 or len(one.shape) > 32:
             raise Refused(400, f"{place}: expected at most 32 sizes of at least 0, got {one.shape}")
@@ -227,7 +241,10 @@ def _obs(version: Version, tensors: Mapping[str, Array]) -> Any:
 def _outputs(version: Version) -> list[tuple[str, str, list[int]]]:
     """Name, datatype and shape, without the batch, of each output."""
     spec = version.model.spec
-    found = [(name, NAMES[dtype], shape) for name, dtype, shape in _leaves(spec["policies"][spec["artifact"]["policy"]]["action"], "action")]
+    found = [
+        (name, NAMES[dtype], shape)
+        for name, dtype, shape in _leaves(spec["policies"][spec["artifact"]["policy"]]["action"], "action")
+    ]
     return found if version.model.propensity == "none" else [*found, ("propensity", "FP64", [])]
 
 
@@ -237,7 +254,15 @@ def _leaves(space: Any, name: str) -> Iterator[tuple[str, str, list[int]]]:
             yield from _leaves(one, f"{name}/{key}")
         return
     kind = space["type"]
-    shape = space["shape"] if kind == "Box" else [] if kind == "Discrete" else space["nvec"] if kind == "MultiDiscrete" else space["n"]
+    shape = (
+        space["shape"]
+        if kind == "Box"
+        else []
+        if kind == "Discrete"
+        else space["nvec"]
+        if kind == "MultiDiscrete"
+        else space["n"]
+    )
     if kind == "MultiDiscrete":
         shape = list(np.shape(shape))
     yield name, space.get("dtype", "int8"), shape if isinstance(shape, list) else [shape]

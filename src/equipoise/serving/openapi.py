@@ -17,22 +17,27 @@ def openapi(service: Service) -> dict[str, Any]:
     from equipoise import __version__
 
     kinds = [Act, Decision, Outcome, End]
-    (act, decision, outcome, end), components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    (act, decision, outcome, end), components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
     spec = service.versions.now.champion.model.spec
     policy = spec["policies"][spec["artifact"]["policy"]]
     components["Act"]["properties"]["obs"]["description"] = f"An observation of {_said(policy['observation'])}."
     components["Decision"]["properties"]["action"]["description"] = f"An action of {_said(policy['action'])}."
     error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-    plain = {"type": "object"}
+    plain, outcomes = {"type": "object"}, {"oneOf": [outcome, {"type": "array", "items": outcome}]}
     name = service.versions.policy
     return {
         "openapi": "3.1.0",
         "info": {"title": f"The policy {name!r}, served by Equipoise", "version": __version__},
-        "components": {"schemas": {**components, "Error": error}, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": {**components, "Error": error},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
         "security": [{}, {"token": []}],
         "paths": {
             "/v1/act": {"post": _post("Decide for one observation.", act, decision)},
-            "/v1/outcome": {"post": _post("Store what became of decisions.", {"oneOf": [outcome, {"type": "array", "items": outcome}]}, plain)},
+            "/v1/outcome": {"post": _post("Store what became of decisions.", outcomes, plain)},
             "/v1/end": {"post": _post("End the episode of a session.", end, plain)},
             "/healthz": {"get": _get("Is the process alive?")},
             "/readyz": {"get": _get("Does the server take requests? With its versions and its alarms.")},
@@ -47,12 +52,18 @@ def _post(summary: str, request: Any, answer: Any, kinds: tuple[str, ...] = BOTH
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {kind: {"schema": request} for kind in kinds}},
-        "responses": {"200": _content("Done.", answer, kinds), "default": _content("Refused.", {"$ref": "#/components/schemas/Error"})},
+        "responses": {
+            "200": _content("Done.", answer, kinds),
+            "default": _content("Refused.", {"$ref": "#/components/schemas/Error"}),
+        },
     }
 
 
 def _get(summary: str, kind: str = "application/json") -> dict[str, Any]:
-    return {"summary": summary, "responses": {"200": _content("Done.", {"type": "object" if kind == BOTH[0] else "string"}, (kind,))}}
+    return {
+        "summary": summary,
+        "responses": {"200": _content("Done.", {"type": "object" if kind == BOTH[0] else "string"}, (kind,))},
+    }
 
 
 def _content(what: str, schema: Any, kinds: tuple[str, ...] = BOTH[:1]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     backend: Backend = "onnx"
     threads: int = 1
+    trusted: tuple[str, ...] = ()
     batch: int = 64
     seed: int | None = None
     decisions: Path | None = None
@@ -76,7 +77,9 @@ def serve(source: Source, settings: Settings, started: Callable[[list[str]], Non
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
     if settings.port is None and settings.uds is None:
         raise ValueError("expected a port or a unix socket to listen on, got neither; --port N or --uds PATH")
-    versions = Versions(source, settings.policy, settings.rules, settings.backend, settings.threads, settings.batch)
+    versions = Versions(
+        source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch
+    )
     versions.start()
     asyncio.run(_serve(versions, guard, settings, started))
 
@@ -87,10 +90,10 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
     sessions = Sessions(settings.session_timeout_s, settings.most_sessions)
     seed = secrets.randbits(62) if settings.seed is None else settings.seed
     service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
-    limits = {"most_connections": settings.most_connections, "request_s": settings.request_s}
     app = App(service, guard, most_body=settings.most_body)
-    web = Server(config(app, **limits, idle_s=settings.idle_s, drain_s=settings.drain_s))
-    frame_server = FrameServer(service, most_body=settings.most_body, **limits)
+    most, request_s = settings.most_connections, settings.request_s
+    web = Server(config(app, most_connections=most, request_s=request_s, idle_s=settings.idle_s, drain_s=settings.drain_s))
+    frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     places, sockets = [], []
@@ -106,7 +109,8 @@ async def _serve(versions: Versions, guard: Guard, settings: Settings, started: 
         versions.follow(loop)
         champion = versions.now.champion
         log.info("serving", extra={
-            "policy": settings.policy, "version": champion.digest, "at": places, "inline": champion.inline, "torch": "torch" in sys.modules,
+            "policy": settings.policy, "version": champion.digest, "at": places, "inline": champion.inline,
+            "torch": "torch" in sys.modules,
         })  # fmt: skip
         gc.collect()
         gc.freeze()  # what was loaded stays: a full collection need not look at it

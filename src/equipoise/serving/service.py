@@ -35,7 +35,14 @@ class Service:
     """One policy, served."""
 
     def __init__(
-        self, versions: Versions, store: Store, sessions: Sessions, *, seed: int, batch: int = 64, deadline_ms: float | None = None
+        self,
+        versions: Versions,
+        store: Store,
+        sessions: Sessions,
+        *,
+        seed: int,
+        batch: int = 64,
+        deadline_ms: float | None = None,
     ) -> None:
         """``deadline_ms``: of requests that say none."""
         self.versions, self.store, self.sessions, self.metrics = versions, store, sessions, Metrics()
@@ -53,7 +60,10 @@ class Service:
         episode = self.sessions.find(name) if name is not None and not request.first else None
         version = self.versions.find(request.version) if episode is None else episode.main.version
         if episode is not None and request.version is not None and self.versions.find(request.version) is not version:
-            raise Refused(409, f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {request.version!r}")
+            raise Refused(
+                409,
+                f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {request.version!r}",
+            )
         rows, single = self.read(version, request.obs)
         if not single:
             raise Refused(400, "obs: expected one observation, got a batch of them; /v2/models/NAME/infer takes batches")
@@ -92,8 +102,8 @@ class Service:
         unlogged = not deterministic and self.store.alarm is not None
         limit = self._deadline_ms if deadline_ms is None else deadline_ms
         ask = Ask(
-            version, rows, self._answer, stream=stream, step=step, n=n, track=track, first=first, deterministic=deterministic or unlogged,
-            deadline=None if limit is None else time.monotonic() + limit / 1000,
+            version, rows, self._answer, stream=stream, step=step, n=n, track=track, first=first,
+            deterministic=deterministic or unlogged, deadline=None if limit is None else time.monotonic() + limit / 1000,
             about=About(reply, session if unit is None else unit, session, shadowed, unlogged),
         )  # fmt: skip
         self.batcher.submit(ask)
@@ -101,7 +111,7 @@ class Service:
             self.sessions.end(session)
 
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
-        """Store outcomes; ``written`` is called by the writer's thread, after all of them. Refused (507) where that cannot be."""
+        """Store outcomes; ``written`` is called by the writer's thread, after all. Refused (501, 507) where that cannot be."""
         if self.store.path is None:
             raise Refused(501, "outcome: expected a server with a file for decisions (--decisions FILE), got one without")
         now = time.time()
@@ -140,8 +150,8 @@ class Service:
             )  # fmt: skip
             rows = ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
             self.store.put("decisions", (
-                decision.id, about.unit, about.session, ask.step, self.versions.policy, version, deterministic, propensity, kind,
-                reason, time.time(), action, rows,
+                decision.id, about.unit, about.session, ask.step, self.versions.policy, version, deterministic, propensity,
+                kind, reason, time.time(), action, rows,
             ))  # fmt: skip
             decisions.append(decision)
         self.metrics.seconds.add(time.monotonic() - ask.arrived)

@@ -53,7 +53,9 @@ class Shield:
         for key in policy["mask"]:
             found = (branches(found) or {})[key]
         if policy["mask"]:
-            self.masks = [(name, list(begins)) for name, begins in choices("/".join(("obs", *policy["mask"])), found, self._action)]
+            self.masks = [
+                (name, list(begins)) for name, begins in choices("/".join(("obs", *policy["mask"])), found, self._action)
+            ]
         self._limits = [_limit(value, self._action, name) for name, value in (("low", rules.low), ("high", rules.high))]
         self._bounds = _bounds(spec["artifact"].get("quantiles") or {}, rules.margin)
         if rules.safe is not None:
@@ -63,8 +65,11 @@ class Shield:
         """Which observations [B] are out of their quantiles; None where no rule looks."""
         if not self._bounds:
             return None
-        found = [((x := rows[name].reshape(len(rows[name]), -1)) < low) | (x > high) for name, (low, high) in self._bounds.items()]
-        return np.logical_or.reduce([one.any(axis=1) for one in found])
+        found = [
+            ((x := rows[name].reshape(len(rows[name]), -1)) < low) | (x > high) for name, (low, high) in self._bounds.items()
+        ]
+        any_of_them: Array = np.stack([one.any(axis=1) for one in found]).max(axis=0)
+        return any_of_them
 
     def beyond(self, action: Any) -> bool:
         """Is an action, as ``env.step`` takes it, out of the user's limits?"""
@@ -84,13 +89,13 @@ class Shield:
 
 def not_finite(arrays: Sequence[Mapping[str, Array] | None]) -> Array | None:
     """Which rows [B] have nan or an infinity in some array [B, ...]; None where none has."""
-    found: Array | None = None
-    for named in arrays:
-        for x in (named or {}).values():
-            if x.dtype.kind == "f" and not (fine := np.isfinite(x)).all():
-                bad = ~fine.reshape(len(x), -1).all(axis=1)
-                found = bad if found is None else found | bad
-    return found
+    found = [
+        ~fine.reshape(len(x), -1).all(axis=1)
+        for named in arrays
+        for x in (named or {}).values()
+        if x.dtype.kind == "f" and not (fine := np.isfinite(x)).all()
+    ]
+    return np.stack(found).max(axis=0) if found else None
 
 
 def _bounds(quantiles: Mapping[str, Any], margin: float | None) -> dict[str, tuple[Array, Array]]:
@@ -123,7 +128,9 @@ def _limit(value: Any, action: Mapping[str, Any], name: str) -> Array | None:
 def _like(value: Any, action: Mapping[str, Any], place: str) -> None:
     """ValueError where a value is no action of this space."""
     if (inner := branches(action)) is not None:
-        keyed = value if action["type"] == "Dict" else dict(zip(inner, value, strict=False)) if isinstance(value, list) else None
+        keyed = (
+            value if action["type"] == "Dict" else dict(zip(inner, value, strict=False)) if isinstance(value, list) else None
+        )
         if not isinstance(keyed, Mapping) or keyed.keys() != inner.keys():
             raise ValueError(f"{place}: expected a {action['type']} of {list(inner)}, got {value!r}")
         for key, one in inner.items():
@@ -142,7 +149,9 @@ def _shape(action: Mapping[str, Any]) -> tuple[int, ...]:
     kind = action["type"]
     if kind == "Box":
         return tuple(action["shape"])
-    return () if kind == "Discrete" else np.shape(action["nvec"]) if kind == "MultiDiscrete" else tuple(np.atleast_1d(action["n"]))
+    return (
+        () if kind == "Discrete" else np.shape(action["nvec"]) if kind == "MultiDiscrete" else tuple(np.atleast_1d(action["n"]))
+    )
 
 
 def _middle(action: Mapping[str, Any], firsts: Iterator[int]) -> Any:

@@ -1,7 +1,7 @@
 """Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no answer waits for the disk.
 
-The queue is bounded. What cannot be written (a full disk, a queue that is full) is lost, counted, and an alarm for as long as it
-lasts; the server goes on. An outcome is acknowledged when it is in the file.
+The queue is bounded. What cannot be written (a full disk, a queue that is full) is lost, counted, and an alarm for as long as
+it lasts; the server goes on. An outcome is acknowledged when it is in the file.
 """
 
 from __future__ import annotations

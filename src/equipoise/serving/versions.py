@@ -110,6 +110,7 @@ class Versions:
     rules: Rules = field(default_factory=Rules)
     backend: Backend = "onnx"
     threads: int = 1
+    trusted: Sequence[str] = ()
     batch: int = 64
     poll_s: float = POLL_S
     swaps: int = 0
@@ -201,7 +202,7 @@ class Versions:
     def _version(self, version: str, like: Version | None) -> Version:
         digest, path = self.source.resolve(self.policy, version)
         if digest not in self._known:
-            model = load(path, self.backend, threads=self.threads)
+            model = load(path, self.backend, threads=self.threads, trusted=self.trusted)
             if model.version != digest:
                 raise ValueError(f"{path}: expected version {digest}, got {model.version}")
             self._known[digest] = Version(model, self.rules, self.batch)
