@@ -173,7 +173,7 @@ class Artifact:
             given["noise"] = noise
         elif not deterministic.all():
             raise ValueError("noise: expected numbers for the rows that are not deterministic, got none")
-        out = dict(zip(self._outputs, self._session.run(None, given), strict=True))
+        out = dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
         logp = out.pop("logp", None)
         following = {f"state/{name[5:]}": out.pop(name) for name in self._outputs if name.startswith("next/")}
         return out, logp, following

@@ -14,7 +14,7 @@ from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.openapi import openapi
 from equipoise.serving.service import Service
-from equipoise.serving.waiting import answered, stored
+from equipoise.serving.waiting import Answer, stored
 
 ALLOWED = (
     (b"access-control-allow-methods", b"GET, POST"), (b"access-control-allow-headers", b"authorization, content-type"),
@@ -54,8 +54,9 @@ class App:
             if path == "/v1/act" and scope["method"] == "POST":
                 codec = messages.codec(headers.get(b"content-type"))
                 request = codec.decode("act", await self.body(headers, receive))
-                decisions = await answered(lambda reply: self.service.act(request, reply))
-                body = codec.encode(decisions[0])
+                answer = Answer()
+                self.service.act(request, answer)
+                body = codec.encode((await answer.get())[0])
                 return await self._send(send, path, 200, body, [(b"content-type", codec.content_type), *_cors(origin)])
         except Refused as no:
             return await self._send(

@@ -1,7 +1,7 @@
 """Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
 
-A model that is fast (``Version.inline``) runs in the event loop, after all requests of that turn of the loop were read; a
-slower one in a worker thread. Rows of one episode are never in one batch: each needs the state after the one before. Recurrent
+A slow model works in a worker thread. One that is fast (``Version.inline``) works in the event loop: for the first request of a
+turn of the loop at once, then for all others of that turn together. Rows of one episode are never in one batch: each needs the state after the one before. Recurrent
 states are read and written by the loop alone.
 """
 
@@ -177,10 +177,14 @@ class Batcher:
             ask.track.waiting += 1
         if ask.deadline is not None:
             ask.timer = self._loop.call_later(ask.deadline - time.monotonic(), self._late, ask)
-        self._asks.append(ask)
-        if not self._called and not self._busy:
-            self._called = True
-            self._loop.call_soon(self._turn)
+        if self._busy or self._called:
+            self._asks.append(ask)
+            return
+        self._call()
+        if ask.version.inline:
+            self._start(Batch([ask], self._seed))
+        else:
+            self._asks.append(ask)
 
     def shadow(self, ask: Ask) -> bool:
         """Take an ask whose answer nobody waits for; False where too many wait. Its track counts it already."""
@@ -199,6 +203,10 @@ class Batcher:
         """The deadline has come before the model: its row still moves the episode's state on."""
         ask.timer = None
         ask.answer([(ask.version.shield.safe(ask.rows, i), None, True, "deadline") for i in range(ask.n)])
+
+    def _call(self) -> None:
+        self._called = True
+        self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._called = False
@@ -248,6 +256,5 @@ class Batcher:
         batch.settle()
         batch.answer()
         self._done(batch)
-        if self._asks and not self._called and not self._busy:
-            self._called = True
-            self._loop.call_soon(self._turn)
+        if self._asks and not self._called:
+            self._call()

@@ -15,6 +15,27 @@ PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 
+class HeadWithBody:
+    """A transport that keeps the head of an answer until its body comes, so that one packet has both."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # 100: the caller waits for it
+            self._head += data
+        else:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = b""
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+
 class LimitedProtocol(H11Protocol):
     """Uvicorn's protocol on h11, which knows when the request that is arriving began."""
 
@@ -24,7 +45,7 @@ class LimitedProtocol(H11Protocol):
     began: float | None = None  # loop time of the first byte (or of the connection) of a request that is not whole yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
         self.began = self.loop.time()
         if len(self.connections) > self.most_connections:
             self.refuse(503, f"expected at most {self.most_connections} connections, got one more")

@@ -21,9 +21,9 @@ from equipoise.edge import branches
 from equipoise.hints import hint
 from equipoise.serving import messages
 from equipoise.serving.messages import Decision, Name, Refused
-from equipoise.serving.service import Reply, Service
+from equipoise.serving.service import Service
 from equipoise.serving.versions import Version
-from equipoise.serving.waiting import answered
+from equipoise.serving.waiting import Answer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Read = Callable[[dict[bytes, bytes], Any], Awaitable[bytes]]
@@ -157,14 +157,12 @@ async def _decide(service: Service, version: Version, obs: Any, given: Parameter
         expected = "[1, ...] in a sequence" if session is not None else f"[B, ...] with B of at most {MOST_ROWS}"
         shapes = {name: list(x.shape[1:] if single else x.shape) for name, x in rows.items()}
         raise Refused(400, f"inputs: expected shapes {expected}, got {shapes}")
-
-    def ask(reply: Reply) -> None:
-        service.ask(
-            version, rows, count, reply, session=session, episode=episode, unit=given.unit, done=given.sequence_end,
-            deterministic=given.deterministic, deadline_ms=given.deadline_ms,
-        )  # fmt: skip
-
-    decisions: list[Decision] = await answered(ask)
+    answer = Answer()
+    service.ask(
+        version, rows, count, answer, session=session, episode=episode, unit=given.unit, done=given.sequence_end,
+        deterministic=given.deterministic, deadline_ms=given.deadline_ms,
+    )  # fmt: skip
+    decisions: list[Decision] = await answer.get()
     return decisions
 
 

@@ -1,4 +1,4 @@
-"""A policy in torch, for what ONNX cannot say: ``best``, ``act`` and ``propensity`` of its algorithm, as ``Playing`` calls them."""
+"""A policy in torch, for what ONNX cannot say: it calls its algorithm as ``Playing`` does, in batches."""
 
 from __future__ import annotations
 

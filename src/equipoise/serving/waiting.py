@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from equipoise.serving.messages import Outcome, Refused
@@ -12,11 +11,25 @@ from equipoise.serving.service import Service
 STORED_S = 30.0  # an outcome that is not in the file by then is refused
 
 
-async def answered(ask: Callable[[Callable[[Any], None]], None]) -> Any:
-    """What ``ask`` gives to the function that it is called with."""
-    answer = asyncio.get_running_loop().create_future()
-    ask(lambda given: None if answer.done() else answer.set_result(given))  # done: the caller has left
-    return await answer
+class Answer:
+    """A reply that a coroutine may await; one that came at once costs no turn of the loop."""
+
+    __slots__ = ("_given", "_waiting")
+
+    def __init__(self) -> None:
+        self._given: Any = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    def __call__(self, given: Any) -> None:
+        self._given = given
+        if self._waiting is not None and not self._waiting.done():  # done: the caller has left
+            self._waiting.set_result(None)
+
+    async def get(self) -> Any:
+        if self._given is None:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._given
 
 
 async def stored(service: Service, outcomes: list[Outcome]) -> None:
