@@ -114,6 +114,7 @@ class Versions:
     batch: int = 64
     poll_s: float = POLL_S
     swaps: int = 0
+    _thread: threading.Thread | None = None
     alarm: str | None = None  # which of the versions that aliases name is not served, and why
 
     def start(self) -> None:
@@ -159,8 +160,9 @@ class Versions:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
 
     def find(self, name: str | None) -> Version:
         """The champion, or the served version that an alias or (the beginning of) a digest names; Refused (404)."""
