@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 FORMAT = 1
 NEEDED = ("policy.onnx", "spec.json")
@@ -76,6 +75,8 @@ class Artifact:
         self._constant: dict[int, dict[str, Array]] = {}
         if model is None:
             return
+        import onnxruntime  # not by who only checks hashes
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
@@ -113,19 +114,21 @@ class Artifact:
             single, rows = True, {name: x[None] for name, x in rows.items()}
         else:
             single, counts = False, {shape[:1] for shape in shapes.values()}
+            alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
             for name, shape in shapes.items():
-                if shape[1:] != self._rows[name][0] or not shape or shape[0] < 1 or len(counts) > 1:
-                    expected, got = list(self._rows[name][0]), list(shape)
-                    raise ValueError(f"{name}: expected shape {expected}, or a batch [B, ...] of it in all parts, got {got}")
+                row = self._rows[name][0]
+                fits = len(shape) > len(row) and shape[0] > 0 and shape[1:] == row and len(counts) == 1
+                if not (shape == row if alone else fits):
+                    raise ValueError(f"{name}: expected shape {list(row)}, or a batch [B, ...] of it in all parts, got {list(shape)}")
         for name, x in rows.items():
             if x.dtype.kind == "f" and not np.isfinite(x).all():
-                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
-                value = x[row][~np.isfinite(x[row])].flat[0]
-                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
+                bad = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[bad][~np.isfinite(x[bad])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(bad, x)}")
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
-                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), allowed)}")
+                raise ValueError(f"{name}: expected at least one action allowed, got none{_of(int(allowed.argmin()), rows[name])}")
         return rows, single
 
     def _collect(self, space: Any, value: Any, place: str, rows: dict[str, Array]) -> None:
@@ -147,6 +150,17 @@ class Artifact:
         for key, one in inner.items():
             self._collect(one, value[key], f"{place}/{key}", rows)
 
+    def asked(self, line: Any) -> tuple[Any, dict[str, Any]]:
+        """{"obs": ..., "session": "a", "first": true}, or an observation itself -> (the observation, what is said beside it)."""
+        space = branches(self._observation) or {}
+        if not isinstance(line, dict) or "obs" not in line or line.keys() == space.keys():
+            return line, {}
+        kinds = {"session": str, "first": bool}
+        for key, value in line.items():
+            if key != "obs" and not isinstance(value, kinds.get(key, ())):
+                raise ValueError(f'expected {{"obs": ..., "session": "a", "first": true}}, got {key!r}: {value!r}')
+        return line["obs"], {key: line[key] for key in kinds if key in line}
+
     def initial(self, count: int) -> dict[str, Array]:
         """The recurrent state [count, ...] of streams at the beginning of an episode, by name; {} without a memory."""
         return {name: np.full((count, *shape), value, dtype) for name, (value, shape, dtype) in self._state.items()}
@@ -167,7 +181,7 @@ class Artifact:
         -> (actions by name, log propensity [B] of each or None, the next state). Rows with ``deterministic`` get the policy's
         best action, whose ``logp`` is 0. ``noise`` None: all rows are deterministic. ``explore``: instead of the artifact's own.
         """
-        constant = self._constants(len(first))
+        constant = self.constants(len(first))
         given = {**constant, **rows, **state, **(explore or {}), "first": first, "deterministic": deterministic}
         if noise is not None:
             given["noise"] = noise
@@ -178,7 +192,8 @@ class Artifact:
         following = {f"state/{name[5:]}": out.pop(name) for name in self._outputs if name.startswith("next/")}
         return out, logp, following
 
-    def _constants(self, count: int) -> dict[str, Array]:
+    def constants(self, count: int) -> dict[str, Array]:
+        """Inputs [count, ...] that a caller need not give: how much is explored, and noise for rows that draw nothing."""
         if (found := self._constant.get(count)) is None:
             if len(self._constant) >= KEPT:
                 self._constant.clear()
@@ -190,16 +205,15 @@ class Artifact:
     def _dtype(self, name: str) -> str:
         return str(self.spec["artifact"]["inputs"][name]["dtype"])
 
-    def action(self, raw: Mapping[str, Array], row: int | None = None, *, plain: bool = False) -> Any:
-        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain``: as JSON has it."""
-        return self._formed(self._action, raw, "action", row, plain)
+    def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any:
+        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them. ``plain`` makes JSON of it."""
+        return self._formed(self._action, raw, "action", row)
 
-    def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None, plain: bool) -> Any:
+    def _formed(self, space: Any, raw: Mapping[str, Array], place: str, row: int | None) -> Any:
         if (inner := branches(space)) is not None:
-            parts = {key: self._formed(one, raw, f"{place}/{key}", row, plain) for key, one in inner.items()}
-            return parts if space["type"] == "Dict" else list(parts.values()) if plain else tuple(parts.values())
-        x = self._forms[place](raw[place] if row is None else raw[place][row])
-        return x.tolist() if plain else x
+            parts = {key: self._formed(one, raw, f"{place}/{key}", row) for key, one in inner.items()}
+            return parts if space["type"] == "Dict" else tuple(parts.values())
+        return self._forms[place](raw[place] if row is None else raw[place][row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +292,9 @@ def uniform(seed: int, stream: Array, row: Array, columns: int, skip: int = 0) -
         x = _mix(row.astype(np.uint64) * ODD[0] + stream.astype(np.uint64) * ODD[1] + key)
         x = _mix(x[:, None] + np.arange(skip + 1, skip + columns + 1, dtype=np.uint64) * ODD[2])
     top = (x >> np.uint64(41)).astype(np.float32)
-    return (top + np.float32(0.5)) * np.float32(2.0**-23)
+    top += np.float32(0.5)
+    top *= np.float32(2.0**-23)
+    return top
 
 
 ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
@@ -309,8 +325,10 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
         file = path / name
         if not NAME.fullmatch(name) or file.is_symlink():
             raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
-        if name not in files or not file.is_file():
-            raise ValueError(f"{file}: expected a file that the manifest names, got {'none' if name in files else 'no mention'}")
+        if name not in files:
+            raise ValueError(f"{place}: expected {name} among the files, got {sorted(files)}; torch can serve weights alone")
+        if not file.is_file():
+            raise ValueError(f"{file}: expected a file, since the manifest names it, got none")
         digest, size, data = hashlib.sha256(), files[name].get("size"), b""
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
@@ -463,7 +481,7 @@ class EdgePolicy:
             propensity(artifact.propensity, logp, 0, deterministic), deterministic, time.time(),
         )  # fmt: skip
         if self._log is not None:
-            said = asdict(decision) | {"action": artifact.action(raw, 0, plain=True), "session": session, "first": bool(begins[0])}
+            said = asdict(decision) | {"action": plain(decision.action), "session": session, "first": bool(begins[0])}
             said |= {"drawn": {name: x[0].tolist() for name, x in raw.items()}, "obs": {name: x[0].tolist() for name, x in rows.items()}}
             self._keep(said)
         return decision
@@ -505,6 +523,13 @@ def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> 
     return None if logp is None else math.exp(float(logp[row]))
 
 
+def plain(action: Any) -> Any:
+    """An action as JSON has it."""
+    if isinstance(action, dict):
+        return {key: plain(one) for key, one in action.items()}
+    return [plain(one) for one in action] if isinstance(action, tuple) else action.tolist()
+
+
 def stream_of(session: str) -> int:
     """The stream of a session, which its noise depends on: its number where its name is one, else a hash of its name."""
     if session.isascii() and session.isdecimal() and len(session) < 19:
@@ -522,13 +547,9 @@ def main(given: list[str] | None = None) -> int:
     options, number = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
-        space = policy.artifact._observation
         for number, line in enumerate(sys.stdin, 1):
-            obs, how = json.loads(line), {}
-            # {"obs": ..., "session": "a", "first": true}, or the observation itself
-            if isinstance(obs, dict) and "obs" in obs and obs.keys() <= {"obs", "session", "first"} and obs.keys() != (branches(space) or {}).keys():
-                how, obs = {key: value for key, value in obs.items() if key != "obs"}, obs["obs"]
-            policy.decide(obs, deterministic=not options.draw, **how)
+            obs, how = policy.artifact.asked(json.loads(line))
+            print(json.dumps(plain(policy.act(obs, deterministic=not options.draw, **how))), flush=True)
     except ValueError as error:
         print(f"edge.py: {f'line {number}: ' if number else ''}{error}", file=sys.stderr)
         return 2

@@ -87,7 +87,7 @@ def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> Non
     file = tmp_path / "some.jsonl"
     file.write_text("".join(f'{{"prompt": "{one}>", "answer": "{one}"}}\n' for one in ("012", "120", "201", "110")))
     options: dict[str, Any] = SMALL | {"steps": 64, "on": "serial", "reward": "equipoise.rewards.own:answered"}
-    model = trained(tmp_path / "first", steps=64, on="serial") and api.export(tmp_path / "first", tmp_path / "model")
+    model = trained(tmp_path / "first", steps=64, on="serial") and api.export(tmp_path / "first", tmp_path / "model").path
     finished(api.train(str(file), out=tmp_path / "run", model=str(model), **options))
     file.write_text(file.read_text().replace("012", "021"))
     with pytest.raises(ValueError, match="source.task: expected the prompts that the run began with"):
@@ -210,7 +210,7 @@ def test_a_run_at_a_url_is_asked_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     (said,) = api.generate(url, ["201102>"], greedy=True)
     (run,) = (tmp_path / "runs").iterdir()
     assert [said] == api.generate(run, ["201102>"], greedy=True)
-    assert (api.export(url, tmp_path / "model") / "model.safetensors").is_file()
+    assert (api.export(url, tmp_path / "model").path / "model.safetensors").is_file()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

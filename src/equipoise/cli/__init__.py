@@ -22,6 +22,7 @@ from equipoise.cli import (
     completion,
     envs,
     evaluate,
+    export,
     forecast,
     generate,
     plot,
@@ -48,8 +49,8 @@ ORDER = (  # of the commands in --help
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "generate", "main", "plot",
-    "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate", "main",
+    "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "whatif",
 ]  # fmt: skip
 
 
