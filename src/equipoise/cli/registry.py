@@ -14,7 +14,7 @@ from equipoise.cli.app import Debug, app
 from equipoise.console.help import OneLineErrors, Sections, fail, plain_errors, printable
 
 PLACE = Path("registry")
-SHOWN = 10  # records that 'show' prints, the newest ones
+SHOWN = 10  # versions and records that 'show' prints, the newest ones
 
 registry = typer.Typer(
     name="registry",
@@ -22,7 +22,7 @@ registry = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Keep versions of policies: add them, name them, go back, check them.",
+    help="Keep versions of policies: name them, go back, check them.",
     epilog="""Examples:
   equipoise registry add artifact cartpole --alias champion
   equipoise registry show cartpole
@@ -91,13 +91,16 @@ def add(
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Copy an artifact into the registry, which is made where there is none, as a version of the policy NAME.
+    """Copy an artifact into the registry, as a version of NAME.
 
-    The version is a hash of all of the artifact. An artifact that is in the registry already is not copied again.
+    A registry is made where there is none. The version is a hash of all of the artifact. An artifact that is in the registry
+    already is not copied again.
     """
     with plain_errors("equipoise registry add", debug):
-        from equipoise.registry import Registry
+        from equipoise.registry import Registry, check_alias
 
+        if alias is not None:
+            check_alias(alias)
         to = Registry(at, create=True)
         version = to.add(artifact, name, reason=reason)
         if alias is not None:
@@ -116,7 +119,7 @@ def add(
   equipoise registry list --registry /mnt/policies --json""",
 )
 def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
-    """List the policies, the number of their versions, and where their aliases are."""
+    """List the policies, their versions and their aliases."""
     with plain_errors("equipoise registry list", debug):
         from equipoise.console.columns import columns
         from equipoise.console.place import width_of
@@ -151,7 +154,11 @@ def show(
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Show a policy: aliases, versions, and what was done to it last; or one VERSION of it: lineage and files."""
+    """Show a policy, or one version of it.
+
+    For a policy: aliases, the newest versions, and what was done to it last; --json has all versions and the whole audit. For a
+    version: lineage, files and aliases.
+    """
     with plain_errors("equipoise registry show", debug):
         from equipoise.registry import RegistryReader
 
@@ -198,7 +205,9 @@ def alias(
         from equipoise.registry import Registry
 
         to = Registry(at)
-        version = _moved(lambda **given: to.alias(name, alias, None if which == "none" else which, **given), expect, reason)
+        version = _moved(
+            lambda **given: to.alias(name, alias, None if which == "none" else which, **given), "alias", expect, reason
+        )
         print(f"{name} {_short(version)}: {alias} now" if version else f"{name}: no {alias} now")
 
 
@@ -209,15 +218,17 @@ def alias(
   equipoise registry rollback cartpole --expect 3f2a91 --reason "falls on slopes\"""",
 )
 def rollback(name: Name, expect: Expect = None, reason: Reason = "", at: At = PLACE, debug: Debug = False) -> None:
-    """Make the previous champion the champion again; once more goes back further.
+    """Make the previous champion the champion again.
 
-    With --expect only if the champion is that version; the exit code is 1 where it is another one.
+    Once more goes back further. With --expect only if the champion is that version; the exit code is 1 where it is another one.
     """
     with plain_errors("equipoise registry rollback", debug):
         from equipoise.registry import Registry
 
         to = Registry(at)
-        print(f"{name} {_short(_moved(lambda **given: to.rollback(name, **given), expect, reason))}: champion again")
+        print(
+            f"{name} {_short(_moved(lambda **given: to.rollback(name, **given), 'rollback', expect, reason))}: champion again"
+        )
 
 
 @registry.command(
@@ -259,9 +270,9 @@ def gc(
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Remove versions that no alias and no lineage names, after a question. The audit keeps what they were.
+    """Remove versions that nothing names, after a question.
 
-    Versions that are some version's parent, or stand in its evaluation, stay with it.
+    A version stays that an alias or the lineage of another one names. The audit keeps what was removed.
     """
     with plain_errors("equipoise registry gc", debug):
         from equipoise.console.place import in_ci
@@ -289,7 +300,7 @@ def gc(
 # --------------------------------------------------------------------------------------------------------------- printing
 
 
-def _moved(move: Any, expect: str | None, reason: str) -> str | None:
+def _moved(move: Any, command: str, expect: str | None, reason: str) -> str | None:
     """Move an alias, with exit code 1 where another one was faster."""
     from equipoise.registry import AliasMoved
 
@@ -299,7 +310,7 @@ def _moved(move: Any, expect: str | None, reason: str) -> str | None:
     try:
         version: str | None = move(**given)
     except AliasMoved as error:
-        fail(str(error), code=1)
+        fail(str(error), f"equipoise registry {command}", code=1)
     return version
 
 
@@ -327,7 +338,8 @@ def _of_policy(about: dict[str, Any]) -> list[str]:
     for alias, version in about["aliases"].items():
         aliases.setdefault(version, []).append(alias)
     lines = [f"{about['policy']}: {len(about['versions'])} versions, the newest first"]
-    lines += [f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in about["versions"]]
+    shown = [version for place, version in enumerate(about["versions"]) if place < SHOWN or version in aliases]
+    lines += [f"  {version[:12]}  {', '.join(aliases.get(version, []))}".rstrip() for version in shown]
     lines += _conflicts(about["policy"], about["conflicts"])
     lines.append(f"what was done, the last {min(SHOWN, len(about['audit']))} of {len(about['audit'])}:")
     for one in about["audit"][-SHOWN:]:

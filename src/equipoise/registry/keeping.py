@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.registry import artifacts, records
 from equipoise.registry.artifacts import ASIDE, VERSION
-from equipoise.registry.reading import POLICY
+from equipoise.registry.reading import ABOUT, POLICY, SAYS
 from equipoise.registry.records import Record
 
 if TYPE_CHECKING:
@@ -23,16 +23,19 @@ LEFT_S = 3_600.0  # after so long without a change, a file that is not whole is 
 
 def wrong(registry: Registry) -> list[str]:
     """A sentence for each thing that is wrong in a registry."""
-    found, there = list[str](), set[str]()
+    found, there, about = list[str](), set[str](), registry.path / ABOUT
+    if (got := about.read_bytes()) != SAYS:
+        found.append(f"{about}: expected {SAYS!r}, got {got[:100]!r}")
     for name in sorted(registry.listing("artifacts")):
-        if VERSION.fullmatch(name) and not registry.artifact(name).is_symlink():
+        if VERSION.fullmatch(name) and _is_folder(registry.artifact(name)):
             there.add(name)
             found += artifacts.problems(registry.artifact(name), name)
         elif not name.startswith("."):
-            found.append(f"{registry.artifact(name)}: expected only folders that a version names")
+            found.append(f"{registry.artifact(name)}: expected only folders of versions")
     for name in sorted(registry.listing("policies")):
-        if not POLICY.fullmatch(name):
-            found.append(f"{registry.path / 'policies' / name}: expected only folders that a policy names")
+        place = registry.path / "policies" / name
+        if not POLICY.fullmatch(name) or not _is_folder(place) or (place / "audit").is_symlink():
+            found.append(f"{place}: expected only folders of policies, without links")
             continue
         folder, now = registry.audit_folder(name), registry.state(name)
         for record in now.records:
@@ -62,7 +65,7 @@ def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None)
     """
     now_s = time.time()
     states = {name: registry.state(name) for name in registry.listing("policies") if POLICY.fullmatch(name)}
-    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name)}
+    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name) and _is_folder(registry.artifact(name))}
     kept: set[str] = set()
     for name, state in states.items():
         kept.update(state.aliases.values())
@@ -82,10 +85,8 @@ def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None)
     for version in gone:
         for name, state in states.items():
             if version in state.added and not state.is_removed(version):
-                written = records.write(
-                    registry.audit_folder(name), state.records, "removed", version, who=who, reason="gc", details={}
-                )
-                state.records.append(written)
+                folder, before = registry.audit_folder(name), registry.state(name).records
+                records.write(folder, before, "removed", version, who=who, reason="gc", details={})
         shutil.rmtree(artifacts.set_aside(registry.artifact(version)))
     _sweep(registry, now_s)
     return gone
@@ -101,6 +102,10 @@ def _sweep(registry: Registry, now_s: float) -> None:
         for path in folder.glob(".*.tmp"):
             if _is_left(path, now_s):
                 path.unlink()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _is_left(path: Path, now_s: float) -> bool:
