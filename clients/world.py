@@ -19,11 +19,12 @@
         pass  # training has ended
 
 An observation is a number, (nested) lists of numbers, a dict of these for a Dict space, or an array: one of numpy's, or
-``array("float32", [84, 84], bytes)``. An action comes as a number or as lists of numbers. If your game did another thing than it
-was told, say ``took=ACTION``. What was lost, doubled or late on the way is mended here; a connection that breaks is made again,
-and the episode goes on where it was. The protocol: docs/protocol.md.
+``array("float32", [84, 84], bytes)``. An action comes as a number or as lists of numbers. If your game did another thing than
+it was told, say ``took=ACTION``. What was lost, doubled or late on the way is mended here; a connection that breaks is made
+again, and the episode goes on where it was. The protocol: docs/protocol.md.
 """
 
+import contextlib
 import os
 import secrets
 import socket
@@ -81,7 +82,7 @@ class World:
         """
         self._address, self._patience_s, self._timeout_s = address, patience_s, timeout_s
         self._hello = {
-            "kind": "hello", "version": VERSION, "session": secrets.token_hex(16), "name": name or "pid %d" % os.getpid(),
+            "kind": "hello", "version": VERSION, "session": secrets.token_hex(16), "name": name or f"pid {os.getpid()}",
             "observation": observation, "action": action,
         }  # fmt: skip
         token = token if token is not None else os.environ.get("EQUIPOISE_WORLD_TOKEN")
@@ -90,9 +91,11 @@ class World:
         self.stream, self.seed = 0, 0
         self._seq = -1  # of the last observation
         self._frame = b""  # the last observation, in case it is lost
+        self._life = ""  # of this world in the run; another one knows nothing of what was said in it
         self._running = False  # an episode
         self._socket, self._bytes = None, b""
         self._lock = threading.Lock()  # of what is sent
+        self._welcome = False  # by this connection: a beat before it would stand before the hello
         self._closed = threading.Event()
         self._heartbeat_s = 1.0
         self._connect()
@@ -118,22 +121,20 @@ class World:
         if not (terminated or truncated):
             raise ValueError("end: expected terminated or truncated to be true, got neither")
         outcome = _outcome(obs, reward, took, info)
-        try:
+        with contextlib.suppress(EpisodeLost):  # it is over anyway
             self._say(dict(outcome, terminated=bool(terminated), truncated=bool(truncated)))
-        except EpisodeLost:
-            pass  # it is over anyway
         self._running = False
 
     def close(self):
         """Leave for good."""
-        if not self._closed.is_set():
-            self._closed.set()
-            try:
-                self._send(_frame({"kind": "bye"}))
-            except OSError:
-                pass
-            self._drop()
-            self._beats.join()
+        with contextlib.suppress(OSError):
+            self._send(_frame({"kind": "bye"}))
+        self._leave()
+        self._beats.join()
+
+    def _leave(self):
+        self._closed.set()
+        self._drop()
 
     # ------------------------------------------------------------------------------------------------- messages and numbers
 
@@ -164,10 +165,8 @@ class World:
                 self._again()
 
     def _again(self):
-        try:
+        with contextlib.suppress(OSError):  # the next receive says so, too
             self._send(self._frame)
-        except OSError:
-            pass  # the next receive says so, too
 
     def _connect(self):
         """Connect, as often as it takes -> does the run still know this world?"""
@@ -180,15 +179,19 @@ class World:
                 while True:
                     message = self._receive()
                     if message["kind"] == "welcome":
+                        with self._lock:
+                            self._welcome = self._socket is not None
                         self.stream, self.seed = message["stream"], message["seed"]
                         self._heartbeat_s = message["heartbeat_s"]
-                        if not message["resumed"]:
+                        known, self._life = message["life"] == self._life, message["life"]
+                        if not known:
                             self._seq = -1
-                        return message["resumed"]
+                        return known
                     until = max(until, time.monotonic() + self._patience_s)  # "wait": no stream is free yet
             except OSError as error:
                 if time.monotonic() > until:
-                    raise ConnectionError("%s: expected a run that listens, got: %s" % (self._address, error)) from error
+                    self._leave()
+                    raise ConnectionError(f"{self._address}: expected a run that listens, got: {error}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
 
@@ -196,7 +199,11 @@ class World:
         if self._address.startswith("unix:"):
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             made.settimeout(self._timeout_s)
-            made.connect(self._address[len("unix:") :])
+            try:
+                made.connect(self._address[len("unix:") :])
+            except OSError:
+                made.close()
+                raise
         else:
             host, _, port = self._address[len("tcp://") :].rpartition(":")
             made = socket.create_connection((host.strip("[]"), int(port)), self._timeout_s)
@@ -209,7 +216,7 @@ class World:
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
-            self._socket = None
+            self._socket, self._welcome = None, False
 
     def _send(self, frame):
         with self._lock:
@@ -223,13 +230,14 @@ class World:
             if len(self._bytes) >= 4:
                 size = 4 + struct.unpack(">I", self._bytes[:4])[0]
                 if size > MOST:
-                    raise ConnectionResetError("a frame of %d bytes" % size)
+                    raise ConnectionResetError(f"a frame of {size} bytes")
                 if len(self._bytes) >= size:
                     body, self._bytes = self._bytes[4:size], self._bytes[size:]
                     message = unpack(body)
-                    if message["kind"] == "refuse":
-                        raise Refused(message["code"], message["text"])
-                    if message["kind"] == "bye":
+                    if message["kind"] in ("refuse", "bye"):
+                        self._leave()
+                        if message["kind"] == "refuse":
+                            raise Refused(message["code"], message["text"])
                         raise RunOver(message.get("text", "the run is over"))
                     return message
             if self._socket is None:
@@ -244,10 +252,9 @@ class World:
         """Say now and then that this world lives, also while the game computes."""
         beat = _frame({"kind": "beat"})
         while not self._closed.wait(self._heartbeat_s / 2):
-            try:
-                self._send(beat)
-            except OSError:
-                pass  # whoever waits for an answer connects again
+            with self._lock, contextlib.suppress(OSError):  # who waits for an answer connects again
+                if self._welcome:
+                    self._socket.sendall(beat)
 
 
 def _outcome(obs, reward, took, info):
@@ -352,7 +359,7 @@ def _unpack(data, at):
     elif kind < 0xC0:
         size = kind & (0x1F if kind >= 0xA0 else 0x0F)
     else:
-        raise ValueError("expected msgpack without extensions, got the byte %#x" % kind)
+        raise ValueError(f"expected msgpack without extensions, got the byte {kind:#x}")
     if 0xA0 <= kind < 0xC0 or 0xD9 <= kind <= 0xDB:
         return bytes(data[at : at + size]).decode(), at + size
     if 0xC4 <= kind <= 0xC6:

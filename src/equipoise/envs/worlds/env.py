@@ -1,9 +1,8 @@
-"""Worlds as an ``Env`` of B streams: each stream has a seat for a world, and a row of all streams is whole when each has said one.
+"""Worlds as an ``Env`` of B streams: each has a seat for a world, and the next rows are there when each world has said one.
 
 A world that has not answered holds the other streams of its env up, for at most its grace. After that its episode is
-aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a harmless observation) until another world, or the same,
-begins an episode there. Where no stream has a world nothing is told: there would be nothing to learn from. As in ``loop.py``, d: the
-row ended an episode::
+aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a harmless observation) until another world, or
+the same, begins an episode there. Where no stream has a world nothing is told: there would be nothing to learn from::
 
                 world gone, longer than its grace     gone, and another came      the world began anew by itself
     obs         o0  o1  -   -   p0  p1                o0  o1  p0  p1              o0  o1  p0  p1
@@ -112,14 +111,16 @@ class RemoteEnv(SyncEnv):
         """Look for what worlds say, for a moment -> is there a row of every stream?"""
         if self._beats is None:
             self._begin()
-        now = time.monotonic()
-        until = now + WAIT_S
-        while not self._ready(now):
-            if now >= until or not (events := self._poll().poll(1000 * (until - now))):
-                return False
+        until = time.monotonic() + WAIT_S
+        wait_s = 0.0  # first what has come while nobody listened, else a world would seem to be silent
+        while True:
+            events = self._poll().poll(1000 * wait_s)
             self._hear({fd for fd, _ in events})
-            now = time.monotonic()
-        return True
+            if self._ready(now := time.monotonic()):
+                return True
+            if now >= until or (wait_s and not events):
+                return False
+            wait_s = until - now
 
     def _begin(self) -> None:
         for seat in self._seats:

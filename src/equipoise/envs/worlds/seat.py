@@ -14,6 +14,7 @@ way, and what is lost, doubled or late on a connection, or between two, is told 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import threading
 import time
@@ -43,14 +44,15 @@ class Seat:
         self.heard = time.monotonic()
         self._seen = self._answered = -1
         self._answer = b""
+        self._life: Message = {}  # what tells a world whether this side knows it still, and where and how it plays
         self._after_end = True  # only a first observation may come
 
     def connect(self, conn: socket.socket, session: str, name: str, *, stream: int, seed: int, times: Message) -> None:
-        """A world takes the seat, or comes again. ``seed``: for a world that takes it."""
-        resumed = session == self.session
+        """A world takes the seat, with this ``seed``, or comes again and goes on where it was."""
         self.disconnect()
-        if not resumed:
+        if session != self.session:
             self.session, self.begun = session, self.begun + 1
+            self._life = {"life": secrets.token_hex(8), "stream": stream, "seed": seed}
             self._seen = self._answered = -1
             self._after_end = True
         self.name = name
@@ -60,7 +62,7 @@ class Seat:
         with self._lock:
             self.conn = conn
         self._send(encode({
-            "kind": "welcome", "version": VERSION, "resumed": resumed, "stream": stream, "seed": seed, "seen": self._seen, **times,
+            "kind": "welcome", "version": VERSION, "seen": self._seen, **self._life, **times,
         }))  # fmt: skip
 
     def read(self) -> None:
@@ -70,7 +72,7 @@ class Seat:
             return
         try:
             data = conn.recv(AT_ONCE)
-        except (OSError, TimeoutError):
+        except OSError:
             data = b""
         if not data:
             self.disconnect()
