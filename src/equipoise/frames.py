@@ -43,7 +43,7 @@ def encode(message: Mapping[str, Any], most: int = MOST) -> bytes:
     return HEAD.pack(len(body)) + body
 
 
-def decode(body: bytes | memoryview) -> Message:
+def decode(body: bytes | bytearray | memoryview) -> Message:
     """The message of a frame's body. Array maps stay maps: ``array`` reads them where one is expected."""
     try:
         message: Message = _decoder.decode(body)
