@@ -256,7 +256,11 @@ class _Wire:
         if self.path is not None:
             made = socket.socket(socket.AF_UNIX)
             made.settimeout(timeout_s)
-            made.connect(self.path)
+            try:
+                made.connect(self.path)
+            except OSError:
+                made.close()
+                raise
             return made
         made = socket.create_connection((self._host, self._port), timeout_s)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

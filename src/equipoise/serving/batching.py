@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.edge import propensity
+from equipoise.edge import plain, propensity
 from equipoise.serving.sessions import Track
 from equipoise.serving.shield import not_finite
 from equipoise.serving.versions import Version
@@ -103,7 +103,7 @@ class Batch:
         self.following = following if bad is None else self._kept(following, bad)
         outside = shield.outside(self.rows)
         for i in range(count):
-            action = model.action(raw, i, plain=True)
+            action = plain(model.action(raw, i))
             reason = None
             if bad is not None and bad[i]:
                 reason = "not-finite"
@@ -124,7 +124,7 @@ class Batch:
         one = {name: x[i : i + 1] for name, x in self.rows.items()}
         state = {name: x[i : i + 1] for name, x in self.state.items()}
         raw, logp, following = self.version.model.run(one, self.first[i : i + 1], state, None, ONE[True])
-        action = self.version.model.action(raw, 0, plain=True)
+        action = plain(self.version.model.action(raw, 0))
         if not_finite([raw, following, None if logp is None else {"logp": logp}]) is not None or self.version.shield.beyond(
             action
         ):

@@ -50,7 +50,7 @@ class TorchModel(Artifact):
     ) -> tuple[dict[str, Array], Array | None, dict[str, Array]]:  # fmt: skip
         """As ``Artifact.run``."""
         algorithm, net = self.policy.algorithm, self.policy.net
-        given = {**self._constants(len(first)), **rows, **state, **(explore or {})}
+        given = {**self.constants(len(first)), **rows, **state, **(explore or {})}
         if noise is not None:
             given["noise"] = noise
         tensors = {name: torch.from_numpy(np.array(x)) for name, x in given.items()}
