@@ -33,6 +33,7 @@ from equipoise.cli import (
     reproduce,
     resume,
     runs,
+    serve,
     trace,
     train,
     watch,
@@ -50,7 +51,7 @@ app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.cal
 
 __all__ = [
     "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
-    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "watch",
+    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "watch",
     "whatif",
 ]  # fmt: skip
 
