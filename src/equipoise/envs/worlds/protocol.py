@@ -101,16 +101,18 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
 
 def check_observe(message: Message, after_end: bool) -> None:
     """Check the flags and the reward of an observation. ``after_end``: only a first one may come."""
+    get = message.get
+    first, ended = get("first", False), False
     for name in ("first", "terminated", "truncated"):
-        if not isinstance(value := message.get(name, False), bool):
+        if (value := get(name, False)) is True:
+            ended |= name != "first"
+        elif value is not False:
             raise Refused("observe", f"observe.{name}: expected true or false, got {str(value)[:40]!r}")
-    reward = message.get("reward", 0.0)
-    if not isinstance(reward, int | float) or isinstance(reward, bool):
+    if type(reward := get("reward", 0.0)) not in (float, int):
         raise Refused("observe", f"observe.reward: expected a number, got {str(reward)[:40]!r}")
-    first = message.get("first", False)
     if after_end and not first:
         raise Refused("observe", "observe.first: expected true, since no episode is running, got false")
-    if first and (message.get("terminated") or message.get("truncated")):
+    if first and ended:
         raise Refused("observe", "observe.first: expected false where an episode ends, got true")
 
 
@@ -124,7 +126,7 @@ class Reader:
         self._put(i, self._spec, self._rows, value, self._place)
 
     def _put(self, i: int, spec: Tree, rows: Any, value: Any, place: str) -> None:
-        if isinstance(spec, ArraySpec):
+        if type(spec) is ArraySpec:
             read = array(value, place)
             if read.shape != spec.shape:
                 raise BadFrame(f"{place}: expected {spec.dtype} {list(spec.shape)}, got {read.dtype} {list(read.shape)}")
@@ -161,8 +163,8 @@ def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, 
 
 def plain(action: Any) -> Any:
     """An action, or a row of its arrays, as plain numbers, lists and maps."""
+    if hasattr(action, "tolist"):
+        return action.tolist()
     if isinstance(action, Mapping):
         return {key: plain(inner) for key, inner in action.items()}
-    if isinstance(action, tuple):
-        return [plain(inner) for inner in action]
-    return action.tolist() if hasattr(action, "tolist") else action
+    return [plain(inner) for inner in action] if isinstance(action, tuple) else action
