@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/remote_world.py [--rounds 20] [--trips 2000]
 
-A: a process sends the frames of observations, made beforehand, and the env of an actor (``envs/worlds/env.py``) answers each with a
+A: a process sends the frames of observations, made beforehand, and an actor's env (``envs/worlds/env.py``) answers each with a
 constant action. B: the same frames to a process that looks at none and answers with the same bytes. C: as A, by
 ``clients/world.py``, whose msgpack is in Python. They are measured in turn, A B C A B C. Printed are medians over rounds of
 microseconds a round trip, and the median of the ratios A / B, which is the one that counts.

@@ -28,7 +28,7 @@ from equipoise.envs.failures.row_checks import leaves
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.spaces import action_spec, observation_spec
 from equipoise.envs.worlds.door import Door
-from equipoise.envs.worlds.protocol import Reader, Refused, plain
+from equipoise.envs.worlds.protocol import Reader, Refused, plain, plain_rows
 from equipoise.envs.worlds.seat import Seat
 from equipoise.frames import BadFrame, Message
 from equipoise.seeds import stream_seed
@@ -81,13 +81,12 @@ class RemoteEnv(SyncEnv):
 
     def send(self, action: Tree, stream: Array) -> None:
         super().send(action, stream)
-        for seat, one, lost in zip(self._seats, self.form.each(self.action), self._lost.tolist(), strict=True):
-            if not seat.asks:  # it is between two episodes, or there is no world
-                continue
-            if lost:
-                seat.lose()
-            else:
-                seat.answer({"action": plain(one)})
+        for i, (seat, one) in enumerate(zip(self._seats, plain_rows(self.form, self.action), strict=True)):
+            if seat.asks:  # it is not between two episodes, and there is a world
+                if self._lost[i]:
+                    seat.lose()
+                else:
+                    seat.answer({"action": one})
         self._lost.fill(False)
 
     def recv(self) -> TimeStep | None:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from array import array as floats
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from equipoise import tree
 from equipoise.envs import space_json
 from equipoise.envs.hints import UnsupportedSpace
-from equipoise.envs.spaces import action_spec, differ, member, observation_spec
+from equipoise.envs.spaces import ActionForm, action_spec, differ, member, observation_spec
 from equipoise.frames import BadFrame, Message, array
 from equipoise.schema import Anything, Text, check, count
 from equipoise.tree import ArraySpec
@@ -122,7 +123,17 @@ class Reader:
     def __init__(self, spec: Tree, rows: Tree, place: str) -> None:
         self._spec, self._rows, self._place = spec, rows, place
 
+        flat = isinstance(spec, ArraySpec) and spec.dtype == "float32" and len(spec.shape) == 1
+        self._length = spec.shape[0] if flat else -1  # of a list of numbers, the usual case
+
     def __call__(self, i: int, value: Any) -> None:
+        """``value``: of a message. BadFrame says at which place it is not what the spec says."""
+        if type(value) is list and len(value) == self._length:
+            try:
+                self._rows[i] = np.frombuffer(floats("f", value), np.float32)
+                return
+            except TypeError:  # something in it is no number: the other way says what
+                pass
         self._put(i, self._spec, self._rows, value, self._place)
 
     def _put(self, i: int, spec: Tree, rows: Any, value: Any, place: str) -> None:
@@ -159,6 +170,11 @@ def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, 
             f"{place}: expected numbers of {dtype}, got {read.dtype}" + (f" up to {read.max()}" if read.size else "")
         )
     return read.astype(to)
+
+
+def plain_rows(form: ActionForm, actions: Tree) -> list[Any]:
+    """Each row of actions [B, ...] as plain numbers, lists and maps."""
+    return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
 
 
 def plain(action: Any) -> Any:
