@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from equipoise.envs.worlds.addresses import PREFIX as REMOTE
@@ -26,9 +27,10 @@ class Worlds:
         self._hub.says_over = True
         weakref.finalize(run, self._held.close)
 
-    def notes(self) -> list[str]:
-        """What became of worlds since the last call."""
-        return [] if self._hub is None else self._hub.notes()
+    def tell(self, note: Callable[[str], object]) -> None:
+        """Tell what became of worlds since the last call."""
+        for said in [] if self._hub is None else self._hub.notes():
+            note(said)
 
     def close(self) -> None:
         self._held.close()

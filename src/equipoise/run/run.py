@@ -115,7 +115,6 @@ class Run:
         self._inbox: deque[Message] = deque()
         self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Keeping(self._blue, self._files)
-        self._save = self._keeping.asked
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)
@@ -133,7 +132,7 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        if (report := self._save.reports.popleft() if self._save.reports else self._next()) is None:
+        if (report := self._keeping.asked.reports.popleft() if self._keeping.asked.reports else self._next()) is None:
             raise StopIteration
         return report
 
@@ -152,13 +151,13 @@ class Run:
         """
         if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
             raise RuntimeError("save: expected a call between two reports, got one from within, or from another thread")
-        self._save.begin()
-        while self._save.result is None and (report := self._next()) is not None:
+        self._keeping.asked.begin()
+        while self._keeping.asked.result is None and (report := self._next()) is not None:
             if report.recorded or report.notes or report.evaluation is not None:
-                self._save.reports.append(report)
-        if isinstance(self._save.result, str):
-            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._save.result}")
-        return self._save.result or self._files.whole_checkpoint(self._damaged).path
+                self._keeping.asked.reports.append(report)
+        if isinstance(self._keeping.asked.result, str):
+            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._keeping.asked.result}")
+        return self._keeping.asked.result or self._files.whole_checkpoint(self._damaged).path
 
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
@@ -168,7 +167,7 @@ class Run:
 
     def close(self) -> None:
         self._reports.close()
-        self._save.reports.clear()
+        self._keeping.asked.reports.clear()
         self._files.close()
         self._leave()
 
@@ -280,8 +279,7 @@ class Run:
         try:
             while not attempt.runtime.done and not attempt.evaluations.solved and not attempt.reporter.hopeless:
                 interrupt.check()
-                for note in self._worlds.notes():
-                    attempt.reporter.note(note)
+                self._worlds.tell(attempt.reporter.note)
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:
@@ -329,15 +327,14 @@ class Run:
         if isinstance(message, Cut):
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
             attempt.runtime.release(message)
-            return None
-        if isinstance(message, Note):
+        elif isinstance(message, Note):
             attempt.reporter.note(message.text)
-            return None
-        assert isinstance(message, Record), message  # what else workers say is for the runtime
-        if message.partial:
+        else:
+            assert isinstance(message, Record), message  # what else workers say is for the runtime
+            if not message.partial:
+                return self._recorded(attempt.reporter.report(message), attempt)
             attempt.reporter.heard(message)
-            return None
-        return self._recorded(attempt.reporter.report(message), attempt)
+        return None
 
     def _recorded(self, report: Report, attempt: Attempt) -> Report:
         if report.recorded:
@@ -373,9 +370,7 @@ class Run:
             attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
         if not attempt.runtime.done:
-            attempt.reporter.note(
-                f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved"
-            )
+            attempt.reporter.note(f"warning: no last checkpoint of the run within {LAST_CUT_S:.0f} s; its weights are saved")
         return False
 
     def _examine(self, attempt: Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:
