@@ -177,6 +177,14 @@ def test_any_bytes_are_a_graph_or_refused(at: float, garbage: bytes) -> None:
             check_model(data, Path("policy.onnx"))
 
 
+def test_a_number_in_the_place_of_a_domain_takes_no_memory() -> None:
+    opset = b"\x08\xff\xff\xff\xff\x7f"  # field 1, domain, as the number 2^35 - 1
+    with pytest.raises(ValueError, match="expected an ONNX file, got one that cannot be read"):
+        check_model(b"\x42" + bytes([len(opset)]) + opset, Path("policy.onnx"))
+    with pytest.raises(ValueError, match="expected an ONNX file"):
+        check_model(b"\xff" * 1_000_000, Path("policy.onnx"))
+
+
 def test_a_cut_graph_is_refused(place: Path) -> None:
     data = (place / artifacts.GRAPH).read_bytes()
     for n in range(1, len(data), len(data) // 40):

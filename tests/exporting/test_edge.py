@@ -163,6 +163,37 @@ def test_decisions_are_logged_and_a_full_disk_does_not_stop_it(place: Path, monk
     policy.close()
 
 
+def test_half_of_a_line_that_a_killed_process_left_spoils_no_other(place: Path) -> None:
+    log = place.parent / "log.jsonl"
+    log.write_text('{"id": "a"}\n{"id": "b')
+    EdgePolicy(artifact(place), log=log).act(ROW)
+    lines = log.read_text().splitlines()
+    assert lines[:2] == ['{"id": "a"}', '{"id": "b'] and json.loads(lines[2])["obs"] == {"obs": ROW}
+
+
+def test_an_action_that_is_not_finite_is_not_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, run = EdgePolicy(artifact(place, "box")), Artifact.run
+    right = policy.decide(ROW, deterministic=False)
+    broken = [np.array([[0.0, np.nan]], np.float32)]
+
+    def wrong(self: Artifact, *given: Any) -> Any:
+        action, logp, state = run(self, *given)
+        return (action if not broken else {"action": broken.pop()}), logp, state
+
+    monkeypatch.setattr(Artifact, "run", wrong)
+    with pytest.raises(ValueError, match=r"action: expected finite numbers of the policy, got \[0.0, nan\]"):
+        policy.decide(ROW, deterministic=False)
+    again = EdgePolicy(place)
+    assert again.decide(ROW, deterministic=False).propensity == right.propensity
+    assert policy.decide(ROW, deterministic=False).propensity == again.decide(ROW, deterministic=False).propensity
+
+
+def test_bounds_of_a_box_are_read_as_they_are_written() -> None:
+    form = edge.Form.read({"dtype": "float64", "low": ["-inf", 0.0], "high": 1.0})
+    clipped = form(np.array([-1e9, -3.0], np.float32))
+    assert clipped.tolist() == [-1e9, 0.0] and clipped.dtype == np.float64 and form(np.array([7.0, 0.5])).tolist() == [1.0, 0.5]
+
+
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for ``sys.path`` with numpy and onnxruntime, and no other package."""
