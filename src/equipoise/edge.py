@@ -52,10 +52,15 @@ class Artifact:
     ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where actions are deterministic.
     """
 
+<<<<<<< ours
     def __init__(
         self, model: bytes, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json"
     ) -> None:
         """Load a graph; ``open`` reads and checks the files of an artifact."""
+=======
+    def __init__(self, model: bytes | None, spec: Mapping[str, Any], *, version: str, threads: int = 1, where: str = "spec.json") -> None:
+        """Load a graph; ``open`` reads and checks the files of an artifact. None: another one runs the policy."""
+>>>>>>> theirs
         self.version, self.spec = version, spec
         try:
             about = spec["artifact"]
@@ -76,9 +81,16 @@ class Artifact:
                 found = branches(found)[key]  # type: ignore[index]
             self._masks = list(choices("/".join(("obs", *policy["mask"])), found, self._action)) if policy["mask"] else []
         except (KeyError, TypeError, AttributeError, ValueError) as error:
+<<<<<<< ours
             raise ValueError(
                 f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}"
             ) from error
+=======
+            raise ValueError(f"{where}: expected what 'equipoise export' writes, got {type(error).__name__}: {error}") from error
+        self._constant: dict[int, dict[str, Array]] = {}
+        if model is None:
+            return
+>>>>>>> theirs
         import onnxruntime  # not by who only checks hashes
 
         options = onnxruntime.SessionOptions()
@@ -93,7 +105,6 @@ class Artifact:
         if got != (wanted := {name: (str(dtype), list(shape)) for name, (shape, dtype) in inputs.items()}):
             raise ValueError(f"policy.onnx: expected the inputs that spec.json names, {wanted}, got {got}")
         self._outputs = [one.name for one in self._session.get_outputs()]
-        self._constant: dict[int, dict[str, Array]] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, threads: int = 1) -> Artifact:
@@ -119,15 +130,17 @@ class Artifact:
             single, rows = True, {name: x[None] for name, x in rows.items()}
         else:
             single, counts = False, {shape[:1] for shape in shapes.values()}
+            alone = any(shape == self._rows[name][0] for name, shape in shapes.items())  # then the other parts are at fault
             for name, shape in shapes.items():
-                if shape[1:] != self._rows[name][0] or not shape or shape[0] < 1 or len(counts) > 1:
-                    expected, got = list(self._rows[name][0]), list(shape)
-                    raise ValueError(f"{name}: expected shape {expected}, or a batch [B, ...] of it in all parts, got {got}")
+                row = self._rows[name][0]
+                fits = len(shape) > len(row) and shape[0] > 0 and shape[1:] == row and len(counts) == 1
+                if not (shape == row if alone else fits):
+                    raise ValueError(f"{name}: expected shape {list(row)}, or a batch [B, ...] of it in all parts, got {list(shape)}")
         for name, x in rows.items():
             if x.dtype.kind == "f" and not np.isfinite(x).all():
-                row = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
-                value = x[row][~np.isfinite(x[row])].flat[0]
-                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(row, x)}")
+                bad = int((~np.isfinite(x.reshape(len(x), -1)).all(1)).argmax())
+                value = x[bad][~np.isfinite(x[bad])].flat[0]
+                raise ValueError(f"{name}: expected finite numbers, got {value}{_of(bad, x)}")
         for name, begins in self._masks:
             allowed = np.logical_or.reduceat(rows[name].reshape(len(rows[name]), -1) != 0, begins, axis=1).all(1)
             if not allowed.all():
@@ -192,7 +205,7 @@ class Artifact:
             given["noise"] = noise
         elif not deterministic.all():
             raise ValueError("noise: expected numbers for the rows that are not deterministic, got none")
-        out = dict(zip(self._outputs, self._session.run(None, given), strict=True))
+        out = dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
         logp = out.pop("logp", None)
         following = {f"state/{name[5:]}": out.pop(name) for name in self._outputs if name.startswith("next/")}
         return out, logp, following
@@ -313,7 +326,7 @@ def _mix(x: Array) -> Array:
 # ------------------------------------------------------------------------------------------------------------------- checks
 
 
-def verified(path: Path) -> tuple[str, dict[str, bytes]]:
+def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[str, bytes]]:
     """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing needs)."""
     place = path / "manifest.json"
     try:
@@ -325,7 +338,7 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
     if not isinstance(files, dict) or not all(isinstance(one, dict) for one in files.values()):
         raise ValueError(f'{place}: expected {{"format": {FORMAT}, "files": {{...}}}}, got another manifest')
     found = {}
-    for name in sorted({*files, *NEEDED}):
+    for name in sorted({*files, *needed}):
         file = path / name
         if not NAME.fullmatch(name) or file.is_symlink():
             raise ValueError(f"{place}: expected names of files in the artifact's folder, got {name!r}")
@@ -336,6 +349,7 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
         size, wanted = files[name].get("size"), files[name].get("sha256")
         if file.stat().st_size != size:
             raise ValueError(f"{file}: expected {size} bytes, got {file.stat().st_size}")
+<<<<<<< ours
         if name in NEEDED:
             found[name] = file.read_bytes()  # what is hashed is what is used
             got = hashlib.sha256(found[name]).hexdigest()
@@ -344,6 +358,15 @@ def verified(path: Path) -> tuple[str, dict[str, bytes]]:
                 got = hashlib.file_digest(stream, "sha256").hexdigest()
         if got != wanted:
             raise ValueError(f"{file}: expected the SHA-256 {wanted}, got {got}")
+=======
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                digest.update(chunk)
+                data += chunk if name in needed else b""
+        if digest.hexdigest() != files[name].get("sha256"):
+            raise ValueError(f"{file}: expected the SHA-256 {files[name].get('sha256')}, got {digest.hexdigest()}")
+        found[name] = data
+>>>>>>> theirs
     return hashlib.sha256(said).hexdigest(), found
 
 
