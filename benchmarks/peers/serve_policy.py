@@ -53,12 +53,18 @@ class Model:
         return out["action"].tolist()
 
 
-def litserve(a):
+try:
     import litserve as ls
+except ImportError:  # in the environments of the others
+    ls = None
 
-    class Api(ls.LitAPI):
+if ls is not None:
+
+    class Api(ls.LitAPI):  # at the top of the file, since it goes to another process
+        artifact = None
+
         def setup(self, device):
-            self.model = Model(a.artifact)
+            self.model = Model(self.artifact)
 
         def decode_request(self, request):
             return request
@@ -72,7 +78,10 @@ def litserve(a):
         def encode_response(self, output):
             return {"action": output}
 
+
+def litserve(a):
     api = Api(max_batch_size=a.batch, batch_timeout=0.0, api_path="/act")
+    api.artifact = a.artifact
     server = ls.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=bool(os.environ.get("FAST_QUEUE")))
     server.run(host="127.0.0.1", port=a.port, generate_client_file=False, log_level="error", access_log=False)
 

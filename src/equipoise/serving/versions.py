@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +72,7 @@ class Version:
         return found
 
     def _seconds(self, count: int) -> float:
-        """The median time of a run of ``count`` rows, after two that warm up."""
+        """The time of the fastest run of ``count`` rows: of one that nothing else on the machine disturbed."""
         rows = {name: np.zeros((count, *shape), dtype) for name, (shape, dtype) in self.rows.items()}
         rows |= {name: np.ones_like(rows[name]) for name, _ in self.shield.masks}
         state, flags, took = self.model.initial(count), np.ones(count, bool), []
@@ -81,7 +80,7 @@ class Version:
             began = time.perf_counter()
             self.model.run(rows, flags, state, None, flags)
             took.append(time.perf_counter() - began)
-        return statistics.median(took[2:])
+        return min(took)
 
 
 @dataclass(frozen=True, slots=True)
