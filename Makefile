@@ -8,7 +8,7 @@ TEST_JOBS ?= auto
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy envpool dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-chaos test-bench test-browser bench bench-peers bench-replay bench-off-policy bench-serving envpool dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -78,6 +78,11 @@ bench-off-policy: setup ## SAC and DQN beside Stable-Baselines3, about an hour; 
 	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" sb3
 	@mkdir -p runs
 	@$(BIN)/python benchmarks/off_policy.py --peers-home "$(PEERS_HOME)" --json runs/bench-off-policy.json --page runs/bench-off-policy.md $(BENCH)
+
+bench-serving: setup ## our server beside LitServe, Ray Serve and a bare Starlette endpoint, about an hour; BENCH='--rounds 1'
+	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" litserve rayserve
+	@mkdir -p runs
+	@$(BIN)/python benchmarks/serving.py --peers-home "$(PEERS_HOME)" --json runs/bench-serving.json --page runs/bench-serving.md $(BENCH)
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'

@@ -109,8 +109,8 @@ def serial(a: argparse.Namespace) -> None:
 TUNED: dict[str, dict[str, Any]] = {  # what both kinds of learning are given
     "reverse_add": {},
     "reasoning": {
-        "env": "reasoning_gym:chain_sum", "max_completion_length": 5,
-        "settings": {"source.arguments": ("min_terms=2", "max_terms=2", "min_digits=1", "max_digits=2", "size=20000")},
+        "env": "reasoning_gym:spell_backward", "max_completion_length": 6,
+        "settings": {"source.arguments": ("min_word_len=3", "max_word_len=5", "size=20000", "held_out=500")},
     },
 }  # fmt: skip
 ENOUGH = 0.3  # of the held-out prompts, after which supervised learning ends
@@ -157,9 +157,11 @@ def tuned(a: argparse.Namespace) -> None:
                     env, algorithm, out=place / algorithm, seed=seed, steps=a.steps, max_lag=1, settings=more,
                     **given | {"model": str(model), "evaluate_every": a.steps // 6},
                 )  # fmt: skip
+                last = None
                 with run:
                     for report in run:
-                        if report.evaluation is not None:
+                        if report.evaluation not in (None, last):
+                            last = report.evaluation
                             shown = f"{report.env_steps:,}: {report.evaluation.info['pass@1']:.3f}"
                             print(f"  {algorithm} {shown}, reward {report.evaluation.mean:.3f}", flush=True)
                 found = api.evaluate(place / algorithm, episodes=4 * EXAM).info["pass@1"]
@@ -199,7 +201,7 @@ def trl(a: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         place = Path(folder)
         train(place / "first", "--model", first, "--steps", "256", "--batch", "256", task=task)
-        model = Path(api.export(place / "first", place / "model", trust=["outside.letters"]))
+        model = api.export(place / "first", place / "model", trust=["outside.letters"]).path
         prompts = place / "prompts.jsonl"
         lines = [{"prompt": one.prompt, "answer": one.columns["answer"]} for one in tasks.make(task, seed=1).train]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))
@@ -236,25 +238,32 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
     import torch
 
     from equipoise.actors.engine.torch_engine import TorchEngine
+    from equipoise.actors.generator import HELD_S
 
     torch.set_num_threads(1)
     engine = TorchEngine(_net(), rows=8, length=80, eos=(), seed=0)
+    engine.make_room()
     handle, version, group = store.handle(), -1, 0
-    there, held = [], []
+    there, held, taking = [], [], None
     ready.wait()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not engine.live:
             engine.submit(group, list(range(1, 17)), 8, limit=64)
             group += 1
-        if handle.version > version:
-            began = time.monotonic()
-            found = handle.fetch(version)
-            if found is not None:
-                engine.update(*found)
-                version = found[0]
-                there.append((version, time.monotonic()))
-                held.append(time.monotonic() - began)
+        began = time.monotonic()
+        while handle.version > version and time.monotonic() < began + HELD_S:
+            if taking is None:
+                if (found := handle.look(version)) is None:
+                    continue
+                taking = found, engine.take(*found)
+            if next(taking[1], taking) is taking:
+                if taking[0][2]():
+                    version = taking[0][0]
+                    there.append((version, time.monotonic()))
+                taking = None
+        if (waited := time.monotonic() - began) > 1e-4:
+            held.append(waited)
         engine.step()
     results.put((there, held))
 

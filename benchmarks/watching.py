@@ -113,7 +113,8 @@ def moment(run: Path) -> tuple[float, float]:
 
 def speed(run: Path, seconds: float) -> float:
     """Steps/s of the run over a window, as it tells itself."""
-    (step, wall), _ = moment(run), time.sleep(seconds)
+    step, wall = moment(run)
+    time.sleep(seconds)
     then, later = moment(run)
     return (then - step) / max(later - wall, 1e-9)
 

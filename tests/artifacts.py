@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise.exporting import artifact as artifacts
+from equipoise.exporting.observations import sampled
 from equipoise.programs.program import algorithm_from_json
 from equipoise.record.playable import Playable
 from equipoise.types import EnvSpec
@@ -58,4 +59,7 @@ def _kept() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def _made(kind: str, seed: int) -> Path:
     one, policy = untrained(*KINDS[kind], seed=seed)
-    return artifacts.write(Path(_kept().name) / f"{kind}-{seed}", "main", one, policy, lineage={"algorithm": KINDS[kind][0]})
+    place = Path(_kept().name) / f"{kind}-{seed}"
+    seen = sampled(one.spec, policy.net, rows=64)
+    artifacts.write(place, "main", one, policy, lineage={"algorithm": KINDS[kind][0]}, seen=seen, rows=64)
+    return place

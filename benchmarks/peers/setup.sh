@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Build the virtual environments of the peers, outside the project and outside its own .venv:
 #
-#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [rllib] [puffer] [torchrl] [cpprb] [trl]    # default: ~/.cache/equipoise-peers, all
+#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [rllib] [puffer] [torchrl] [cpprb] [trl] [litserve] [rayserve]    # default: ~/.cache/equipoise-peers, all
 #
 # An environment that was made by this very recipe is left alone; one made by an older recipe is brought up to date. torch
 # comes first and always as its CPU build (a local version, so pip takes that or fails: no CUDA packages). Python 3.11 (PYTHON
-# names another one), Linux, x86-64; PufferLib needs a C++ compiler. All seven take about 12 GB.
+# names another one), Linux, x86-64; PufferLib needs a C++ compiler. All nine take about 13 GB.
 set -euo pipefail
 
 home=${XDG_CACHE_HOME:-$HOME/.cache}/equipoise-peers
-all=(sb3 sf rllib puffer torchrl cpprb trl)
+all=(sb3 sf rllib puffer torchrl cpprb trl litserve rayserve)
 names=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --home) home=$2; shift 2 ;;
     --home=*) home=${1#--home=}; shift ;;
-    sb3 | sf | rllib | puffer | torchrl | cpprb | trl) names+=("$1"); shift ;;
+    sb3 | sf | rllib | puffer | torchrl | cpprb | trl | litserve | rayserve) names+=("$1"); shift ;;
     *) echo "setup.sh: $1: neither --home DIR nor one of ${all[*]}" >&2; sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
@@ -74,6 +74,14 @@ make_trl() { # and what our own algorithms import, since the comparison of losse
   pip install "$torch" trl==1.16.0 "gymnasium==1.4.0" safetensors jaxtyping numpy
 }
 
+make_litserve() { # serves our ONNX files, without torch
+  pip install litserve==0.2.19 onnxruntime numpy
+}
+
+make_rayserve() { # the same
+  pip install "ray[serve]==2.60.0" onnxruntime numpy
+}
+
 for name in "${names[@]}"; do
   recipe=$(declare -f "make_$name" with_torch | sha256sum)
   made="$home/$name/.complete"
@@ -90,6 +98,13 @@ for name in "${names[@]}"; do
   fi
   rm -f "$made"
   "make_$name"
-  "$home/$name/bin/python" -c 'import torch; assert torch.version.cuda is None, "a CUDA build of torch"'
+  "$home/$name/bin/python" - << 'END'
+import importlib.util
+
+if importlib.util.find_spec("torch"):
+    import torch
+
+    assert torch.version.cuda is None, "a CUDA build of torch"
+END
   echo "$recipe" > "$made"
 done

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         collect,
         configured,
         evaluate,
+        export,
         forecast,
         load,
         play,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Player", "__version__", "check", "collect", "configured", "evaluate", "forecast", "load", "play", "plot", "program",
-    "resume", "train", "watch", "whatif",
+    "Player", "__version__", "check", "collect", "configured", "evaluate", "export", "forecast", "load", "play", "plot",
+    "program", "resume", "train", "watch", "whatif",
 ]  # fmt: skip
 
 

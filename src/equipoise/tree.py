@@ -24,14 +24,15 @@ ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and numpy dtype name of an array to be."""
+    """Shape and numpy dtype name of an array to be; bfloat16, which numpy has not, is for ``tensor_views`` alone."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize  # of any size: numpy's product would overflow
+        size = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * size  # of any size: numpy's product would overflow
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:

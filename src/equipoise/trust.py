@@ -33,7 +33,9 @@ OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
     r"|equipoise\.chaos\.ruling:\w+"
 )
-FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+")  # ids of packages, which name no module of their own
+FAMILIES = re.compile(  # ids of packages, and addresses of worlds, which name no module of their own
+    r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+"
+)
 REWARDS = re.compile(r"equipoise\.rewards\.(own|reasoning):\w+")  # of ours
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")  # tasks that name no module of their own
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file

@@ -14,6 +14,7 @@ import torch
 from equipoise.actors.engine import drawing, torch_engine
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.nets import decoding
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Packed, Stop
@@ -219,6 +220,47 @@ def test_with_keep_a_logp_differs_where_older_weights_made_keys_and_values(net: 
     assert 1e-4 < _errors(net, versions, spanning).mean() < 0.5
 
 
+@pytest.mark.parametrize("on_update", ["keep", "recompute"])
+def test_weights_that_come_part_by_part_draw_when_all_are_there(
+    net: Decoder, on_update: OnUpdate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample is drawn as with an update at once, at the moment of its last part; those that were rewritten never draw."""
+    monkeypatch.setattr(decoding, "OUTPUTS", 5)
+    monkeypatch.setattr(decoding, "PIECE", 32)
+    versions, last = _versions(net, 3), dict[int, int]()
+    engine, at_once = (_engine(net, 16, on_update=on_update) for _ in range(2))
+    torn = {name: torch.full_like(x, torch.nan) for name, x in versions[0].items()}
+
+    def parts() -> Iterator[None]:
+        yield from engine.take(9, torn, lambda: False)
+        for version in (1, 2):
+            yield from engine.take(version, versions[version], lambda: True)
+            last[version] = step
+
+    coming, step = parts(), 0
+    found: dict[TorchEngine, Samples] = {engine: {}, at_once: {}}
+    for one in (engine, at_once):
+        _submit(one, range(12))
+    while engine.live or engine.waiting:
+        found[engine] |= {(one.group, one.index): one for one in engine.step()}
+        step += 1
+        for _ in range(6):
+            next(coming, None)
+    for step in range(10_000):
+        for version, when in last.items():
+            if when == step:
+                at_once.update(version, versions[version])
+        if not at_once.live and not at_once.waiting:
+            break
+        found[at_once] |= {(one.group, one.index): one for one in at_once.step()}
+    assert last[1] > 10 and last[2] > last[1] + 5 and len(found[engine]) == 48 == len(found[at_once])
+    for key, mine in found[engine].items():
+        other = found[at_once][key]
+        assert np.array_equal(mine.token, other.token) and np.array_equal(mine.version, other.version)
+        assert np.array_equal(mine.logp, other.logp)
+    assert {int(version) for mine in found[engine].values() for version in mine.version} == {0, 1, 2}
+
+
 def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decoder) -> None:
     engine, versions = _engine(net, 16, on_update="finish"), _versions(net, 3)
     _submit(engine, range(8))
@@ -237,8 +279,8 @@ def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decod
 
 
 class _Stale(TorchEngine):
-    def _take(self, version: int, params: Any) -> None:
-        super()._take(version, self._params)
+    def update(self, version: int, params: Any) -> None:
+        super().update(version, dict(self._now.params))
 
 
 class _Late(TorchEngine):

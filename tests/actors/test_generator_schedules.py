@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from equipoise import tree
+from equipoise.actors import generator
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.generator import PARTS, Generator
@@ -39,6 +41,11 @@ class Store:
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Any]] | None:
         return (self.version, {}) if self.version > newer_than else None
 
+    def look(self, newer_than: int = -1) -> Any:
+        """At random it is rewritten while it is read."""
+        found = self.fetch(newer_than)
+        return None if found is None else (*found, lambda: self.version == found[0])
+
 
 class Lengths:
     """An engine whose samples end at random and which stamps each token; tokens say by which group they were drawn."""
@@ -66,6 +73,12 @@ class Lengths:
     def update(self, version: int, params: Mapping[str, Any]) -> None:
         assert version > self.version
         self.version = version
+
+    def take(self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]) -> Iterator[None]:
+        for _ in range(self._draw.randint(0, 4)):
+            yield
+        if whole():
+            self.update(version, params)
 
     def cancel(self, group: int) -> None: ...
     def pause(self) -> None: ...
@@ -109,6 +122,7 @@ class Ring:
 
     def __init__(self, seed: int, max_lag: int | None) -> None:
         self.draw, self.max_lag, self.store = random.Random(seed), max_lag, Store()
+        self.now = 0.0
         self.generators, self.per_batch = self.draw.randint(1, 3), self.draw.randint(1, 3)
         self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
         self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
@@ -119,6 +133,11 @@ class Ring:
         self._open()
         self.driver.fill()
         self.workers = [self._generator(index) for index in range(self.generators)]
+
+    def time(self) -> float:
+        """Each look at the clock takes a part of what new weights may take of a tick, or all of it."""
+        self.now += self.draw.random() ** 4 * 2 * generator.HELD_S
+        return self.now
 
     def _open(self) -> None:
         self._memory, self._full = Heap(self.plan.nbytes), LocalChannel()
@@ -138,7 +157,9 @@ class Ring:
         )  # fmt: skip
 
     def tick(self) -> None:
-        self.draw.choice(self.workers).tick()
+        worker = self.draw.choice(self.workers)
+        worker.tick()
+        self.happened["part"] += worker._taking is not None
 
     def takes(self) -> None:
         if self.keys is None and (keys := self.learner.take()) is not None:
@@ -234,7 +255,8 @@ def explored(seeds: range, max_lag: int | None) -> Counter[str]:
     happened = Counter[str]()
     for seed in seeds:
         ring = Ring(seed, max_lag)
-        ring.go()
+        with mock.patch.object(generator, "perf_counter", ring.time):
+            ring.go()
         happened += ring.happened
     return happened
 
@@ -246,6 +268,7 @@ LAGS = [0, 1, 4, None]
 def test_no_token_is_older_than_the_bound_in_random_schedules(max_lag: int | None) -> None:
     happened = explored(range(25), max_lag)
     assert all(happened[name] >= 10 for name in ("update", "death", "learner's death", "resume", "lost")), happened
+    assert (happened["part"] >= 10) == (max_lag != 0), happened  # in lockstep nothing is drawn when weights come
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ and is gone when it comes to its n-th file operation. Prints a JSON line for eac
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -36,6 +37,27 @@ SEEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "o
 KILLED = 9
 
 
+class Watched:
+    """A file that Python opened, whose writes and whose end count."""
+
+    def __init__(self, file: Any, count: Callable[..., None]) -> None:
+        self.file, self.count = file, count
+
+    def write(self, data: bytes) -> Any:
+        self.count(lambda: (self.file.write(data[: len(data) // 2]), self.file.flush()))
+        return self.file.write(data)
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.count()
+        self.file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
 def die_at(nth: int) -> None:
     """End this process, without a word, when it comes to its nth file operation; a write is half done by then."""
     left = nth
@@ -59,6 +81,8 @@ def die_at(nth: int) -> None:
 
     for name in WRAPPED:
         wrap(name)
+    opened = io.open
+    setattr(io, "open", lambda *args, **extra: Watched(opened(*args, **extra), count))  # noqa: B010
     sys.addaudithook(lambda event, args: count() if event in SEEN else None)
 
 

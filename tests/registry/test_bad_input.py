@@ -154,11 +154,11 @@ def test_an_unknown_version_is_refused(which, to):
 def test_what_is_unknown_has_the_nearest_beside_it(to):
     with pytest.raises(ValueError, match="unknown policy 'cort'; did you mean 'cart'"):
         to.resolve("cort")
-    with pytest.raises(ValueError, match="got 'champio'; did you mean 'champion'"):
+    with pytest.raises(ValueError, match="unknown alias 'champio'; did you mean 'champion'"):
         to.alias("cart", "champio", "0" * 64)
     with pytest.raises(ValueError, match="expected an alias that is set, got 'champion'; set: no alias"):
         to.resolve("cart")
-    with pytest.raises(ValueError, match="'previous' follows the champion"):
+    with pytest.raises(ValueError, match="got 'previous', which follows the champion"):
         to.alias("cart", "previous", "0" * 64)
     with pytest.raises(ValueError, match="expected a version for the champion, got none"):
         to.alias("cart", "champion", None)
@@ -170,12 +170,21 @@ def test_links_within_the_registry_are_not_followed(to, tmp_path):
     to.artifact(version).symlink_to(tmp_path / "moved")
     with pytest.raises(ValueError, match="expected a folder, got a link or a file"):
         to.resolve("cart", version)
+    (tmp_path / "moved" / "edge.py").write_bytes(b"")
+    with pytest.raises(ValueError, match="expected a folder, got a link"):
+        to.add(tmp_path / "good", "cart")
+    assert (tmp_path / "moved" / "edge.py").read_bytes() == b""
     (to.path / "policies" / "pole").symlink_to(to.path / "policies" / "cart")
     with pytest.raises(ValueError, match="expected a folder, got a link"):
         to.resolve("pole", version)
     assert to.names() == ["cart"]
     expected = (f"artifacts/{version}: expected only folders of versions", "policies/pole: expected only folders of policies")
     assert all(any(one in sentence for sentence in to.verify()) for one in expected)
+    (to.path / ".lock").unlink()
+    (to.path / ".lock").symlink_to(tmp_path / "lock")
+    with pytest.raises(OSError, match=r"\.lock"):
+        to.gc()
+    assert not (tmp_path / "lock").exists()
     (to.path / "policies").rename(tmp_path / "policies")
     (to.path / "policies").symlink_to(tmp_path / "policies")
     with pytest.raises(ValueError, match="policies: expected a folder, got a link"):

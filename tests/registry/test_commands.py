@@ -76,7 +76,8 @@ def test_a_lost_race_and_damage_have_exit_code_1_and_what_cannot_be_2(run, tmp_p
     )
     assert "unknown policy 'cort'; did you mean 'cart'" in run("rollback", "cort", expected=2)
     assert "expected a registry, got nothing" in run("list", "--registry", "elsewhere", expected=2)
-    assert "expected one of champion, candidate, shadow" in run("alias", "cart", "champio", a, expected=2)
+    assert "unknown alias 'champio'; did you mean 'champion'" in run("alias", "cart", "champio", a, expected=2)
+    assert "unknown alias" in run("add", "b", "cart", "--alias", "champio", expected=2) and run("list").split()[7] == "1"
     file = tmp_path / "registry" / "artifacts" / a / "edge.py"
     file.write_bytes(b"# EDGE\n")
     run("verify", expected=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.registry import ALIASES, Registry, state
+from equipoise.registry import ALIASES, Incomplete, Registry, state
 from tests.registry.made import artifact
 
 
@@ -76,14 +76,25 @@ def test_an_alias_that_was_moved_in_both_is_the_later_one_until_the_next_move_se
     assert said(here) == said(there) and said(here)["wrong"] == []
 
 
+def test_two_who_promote_the_same_agree(two):
+    here, there = two
+    version = add(here, "a")
+    assert there.add(here.artifact(version), "cart") == version
+    for one in (here, there):
+        one.alias("cart", "champion", version)
+    copied(here.path, there.path)
+    assert there.conflicts("cart") == {} and there.aliases("cart")["champion"] == version
+    assert there.rollback("cart") != version
+
+
 def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, seed):
     """Whatever was copied up to now, a reader gets a version that is whole, or an error; at the end it gets all."""
     here, _ = two
     for text in "abc":
         here.alias("cart", "champion", add(here, text))
     draw = random.Random(seed)
-    files = [path for path in here.path.rglob("*") if path.is_file()]
-    for turn in range(5):
+    files = sorted(path for path in here.path.rglob("*") if path.is_file())
+    for turn in range(10):
         draw.shuffle(files)
         target = tmp_path / f"target-{turn}"
         target.mkdir()
@@ -97,11 +108,23 @@ def test_a_copy_in_any_order_is_whole_or_says_what_is_missing(two, tmp_path, see
         assert said(Registry(target)) == said(here)
 
 
+def test_an_alias_whose_version_is_not_added_yet_says_so(two):
+    here, there = two
+    here.alias("cart", "champion", add(here, "a"))
+    *_, moved = sorted((here.path / "policies/cart/audit").iterdir())
+    shutil.copy(moved, there.path / "policies/cart/audit")
+    for read in (there.resolve, there.show):
+        with pytest.raises(Incomplete, match="expected the record that adds .*, got none; copy its registry here again"):
+            read("cart", "champion")
+    assert any("expected a record that adds" in sentence for sentence in there.verify())
+
+
 def readable(target: Path) -> None:
     try:
         to = Registry(target)
         to.list()
         version, folder = to.resolve("cart")
+        to.show("cart"), to.audit("cart"), to.conflicts("cart")
     except ValueError:
         return
     manifest = (folder / "manifest.json").read_bytes()

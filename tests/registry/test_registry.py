@@ -6,11 +6,13 @@ import io
 import json
 import os
 import random
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from equipoise.edge import Artifact
-from equipoise.registry import AliasMoved, Incomplete, Registry, RegistryReader, keeping, records
+from equipoise.registry import AliasMoved, Incomplete, Registry, RegistryReader, keeping, reading, records
 from tests.registry.made import artifact
 
 
@@ -47,6 +49,7 @@ def test_a_version_is_the_hash_of_the_manifest_and_is_found_by_name_digits_and_a
     assert to.verify() == []
 
 
+@pytest.mark.thorough
 def test_a_real_artifact_goes_in_and_acts_when_it_comes_out(to, tmp_path):
     pytest.importorskip("onnx")
     from tests.artifacts import artifact as exported
@@ -183,6 +186,12 @@ def test_a_damaged_record_says_so_in_the_audit_and_the_rest_goes_on(to):
     assert other.resolve("cart")[0] == a, "the name says where the champion is"
     *_, last = other.audit("cart")
     assert last["kind"] == "champion" and str(path) in last["problem"]
+    path = path.with_name(to.state("cart").records[0].name)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ValueError, match="the file is damaged"):
+        Registry(to.path).show("cart")
+    add(Registry(to.path), "a")
+    assert Registry(to.path).show("cart")["lineage"] == {}, "adding it again says it again"
 
 
 # ------------------------------------------------------------------------------------------------------------------- gc
@@ -268,6 +277,7 @@ def test_resolve_and_revision_do_as_much_with_a_thousand_versions_as_with_ten(to
         return found
 
     first = RegistryReader(to.path)
+    monkeypatch.setattr(reading, "SETTLED_NS", 1 << 62)  # nothing is kept from one call to the next
     for name in ("open", "read", "listdir", "scandir", "lstat", "stat"):
         counted(os, name)
     counted(io, "open")
@@ -279,3 +289,25 @@ def test_resolve_and_revision_do_as_much_with_a_thousand_versions_as_with_ten(to
     assert len(to.versions("cart")) == 1001
     assert operations(RegistryReader(to.path)) == few
     assert few[0].count("listdir") == 1 and len(few[0]) <= 4 and len(few[1]) <= 20, few
+    monkeypatch.setattr(reading, "SETTLED_NS", -(1 << 62))  # as if the last change were long ago
+    settled = RegistryReader(to.path)
+    operations(settled)
+    assert "listdir" not in operations(settled)[0] and len(operations(settled)[0]) <= 3
+    to.alias("cart", "champion", add(to, "b"))
+    assert settled.revision("cart") == RegistryReader(to.path).revision("cart")
+
+
+def test_a_reader_sees_each_of_many_quick_moves(to, monkeypatch):
+    """Faster than the clock of the file system ticks, so that a folder changes and its time of change does not."""
+    a, other, stat = add(to, "a"), RegistryReader(to.path), Path.stat
+
+    def coarse(path, **how):
+        about = stat(path, **how)
+        return SimpleNamespace(st_mode=about.st_mode, st_ctime_ns=about.st_ctime_ns // 10**8 * 10**8)
+
+    monkeypatch.setattr(Path, "stat", coarse)
+    for turn in range(300):
+        (
+            to.path / "policies" / "cart" / "audit" / f"{2 * 10**15 + turn}-shadow-{(a, 'none')[turn % 2]}-{'0' * 16}.json"
+        ).touch()
+        assert other.aliases("cart") == ({"shadow": a}, {})[turn % 2]

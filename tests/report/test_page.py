@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import equipoise
 from equipoise.cli import app
 from equipoise.console.curves import curves
+from equipoise.record.described import flat
 from equipoise.record.interval import mean_and_half
 from equipoise.report import learning
 from equipoise.report.page import MOST_BYTES, page
-from equipoise.report.runs import differences, flat, grouped, read
+from equipoise.report.runs import differences, grouped, read
 from tests.report import made
 
 OPEN = {"meta", "link"}  # elements without an end

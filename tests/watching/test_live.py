@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_killed_run_is_told_from_a_live_one(tmp_path: Path) -> None:
     )
     try:
         assert child.stdout is not None and child.stdout.readline()
-        told = {"pid": child.pid, "born": live.born(child.pid), "machine": live.machine(), "time": time.time()}
+        told: dict[str, Any] = {"pid": child.pid, "born": live.born(child.pid), "machine": live.machine(), "time": time.time()}
         assert live.state_of(told) == "running"
         assert live.state_of(told | {"time": 0.0}) == "running", "busy, but there"
         assert live.state_of(told | {"born": told["born"] - 1}) == "killed", "another process has its number now"

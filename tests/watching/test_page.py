@@ -99,9 +99,13 @@ def test_what_changes_is_pushed(client: Client, place: Path) -> None:
 
 
 def test_nothing_is_read_while_nobody_looks(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    inner = client.page.folder.poll
-    monkeypatch.setattr(client.page.folder, "poll", lambda: (looks.append(1), inner())[1])
+    looks, inner = list[int](), client.page.folder.poll
+
+    def noted() -> None:
+        looks.append(1)
+        inner()
+
+    monkeypatch.setattr(client.page.folder, "poll", noted)
     with client.events() as events:
         next(events), next(events)
         end = time.monotonic() + 10

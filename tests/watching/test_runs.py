@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,13 @@ def test_a_quiet_run(folder: Folder) -> None:
 
 
 def test_what_changes_is_news_and_the_rest_is_not_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    inner = runs.read_live
-    monkeypatch.setattr(runs, "read_live", lambda path: read.append(path.name) or inner(path))
+    read = list[str]()
+
+    def noted(path: Path) -> Any:
+        read.append(path.name)
+        return live.read_live(path)
+
+    monkeypatch.setattr(runs, "read_live", noted)
     monkeypatch.setattr(runs, "read_json", lambda path: pytest.fail(f"{path} is read again"))
     before = folder.revision
     folder.poll()

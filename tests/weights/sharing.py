@@ -53,7 +53,7 @@ def params(value: float, size: int = 1000, device: str = "cpu") -> dict[str, tor
 def store(share: Share | None, size: int = 1000, memory: Any = Heap) -> Weights | DeviceWeights:
     plan = WeightPlan(params(0, size))
     host = Weights(plan, memory("host", plan.nbytes))
-    return host if share is None else DeviceWeights(plan, memory("device", tree.nbytes(DeviceWeights.SPECS)), host, share)
+    return host if share is None else DeviceWeights(plan, memory("device", tree.nbytes(DeviceWeights.specs(plan))), host, share)
 
 
 def between_processes(share: Share | None, size: int = 1000) -> Weights | DeviceWeights:

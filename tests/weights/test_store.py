@@ -17,9 +17,9 @@ import torch
 
 from equipoise.runtime.process import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
-from equipoise.weights.store import BUFFERS, Weights
+from equipoise.weights.store import BUFFERS, WeightPlan, Weights
 from tests.weights import sharing
-from tests.weights.sharing import Memfd, between_processes, params, store, whole
+from tests.weights.sharing import Heap, Memfd, between_processes, params, store, whole
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a device is found in /proc")
 KINDS = [pytest.param(None, id="host"), pytest.param(Memfd(), id="device", marks=linux)]
@@ -260,3 +260,34 @@ def test_processes_read_what_another_publishes_and_so_do_their_successors(proces
 def named_files() -> set[str]:
     """Of torch's in shared memory."""
     return {path.name for path in Path("/dev/shm").glob("torch_*")} if sys.platform == "linux" else set()
+
+
+def test_who_copies_at_a_pace_of_its_own_learns_that_it_was_too_slow() -> None:
+    weights = store(None)
+    assert weights.handle().look() is None
+    weights.publish(1, params(1))
+    found = weights.handle().look()
+    assert found is not None and found[0] == 1 and whole(found[1], 1) and weights.handle().look(1) is None
+    for version in range(2, 1 + BUFFERS):
+        weights.publish(version, params(version))
+        assert found[2]()
+    weights.publish(1 + BUFFERS, params(9))
+    assert not found[2]()
+
+
+@pytest.mark.parametrize("buffers", [2, 3, 5])
+def test_weights_may_be_stored_in_half_the_bytes(buffers: int) -> None:
+    given = {"w": torch.randn(100, 7), "steps": torch.arange(3)}
+    plan = WeightPlan(given, dtype="bfloat16", buffers=buffers)
+    assert plan.flat < 0.6 * WeightPlan(given).flat and plan.nbytes > buffers * plan.flat
+    weights = Weights(plan, Heap("host", plan.nbytes))
+    for version in range(1, 8):
+        weights.publish(version, given)
+        version_, found = weights.handle().fetch() or (0, {})
+        assert version_ == version and found["w"].dtype == torch.bfloat16 and found["steps"].dtype == torch.int64
+        assert torch.equal(found["w"], given["w"].bfloat16()) and torch.equal(found["steps"], given["steps"])
+
+
+def test_one_buffer_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="buffers: expected at least 2, since one is read while the other is written, got 1"):
+        WeightPlan(params(0), buffers=1)

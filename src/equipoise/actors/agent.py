@@ -14,7 +14,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
 from equipoise.actors.inference.joint import Asked
 from equipoise.clock import Clock
-from equipoise.types import Places, Slot, Tick, TimeStep, Tree, WeightStore
+from equipoise.types import Array, Places, Slot, Tick, TimeStep, Trajectory, Tree, WeightStore
 
 
 class LocalAgent:
@@ -73,12 +73,28 @@ class LocalAgent:
         data, t = self._slot.data, self._t
         data.reward[t] = ts.reward
         data.mask[t] = ts.valid
+        if ts.differs is not None and ts.differs.any():
+            self._correct(data, t, ts.differs, ts.taken)
         np.logical_not(ts.terminated, out=data.bootstrap[t])
         tree.map(lambda to, x: np.copyto(to[t + 1], x), data.obs, ts.obs)
         data.first[t + 1] = ts.first
         self._t = t + 1
         if self._t == self._unroll:
             self._commit(self._slot)
+
+    def _correct(self, data: Trajectory, t: int, differs: Array, taken: Tree) -> None:
+        """Where an env took other actions: a replay keeps those, and for other losses the rows do not count.
+
+        What an on-policy loss learns from an action is about the policy that chose it.
+        """
+        if not self._forward.algorithm.needs_replay:
+            data.mask[t] &= ~differs
+            return
+
+        def put(to: Any, one: Any) -> None:
+            to[t][differs] = one[differs]
+
+        tree.map(put, data.action, taken)
 
     def _commit(self, slot: Slot) -> None:
         assert self._carry is not None

@@ -1,14 +1,15 @@
 """The generator: it writes completions of a task's prompts, group by group, into the places of the queue.
 
-A group is a block of the queue: its place is reserved when its first token is about to be drawn, and the newest weights are
-fetched just after, so no token is older than the place that it is written into. A generator holds as many places as it writes
-groups side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's number in the run
-alone: it does not matter who writes it, and a generator has no state to be saved.
+A group is a block of the queue: its place is reserved when its first token is about to be drawn, and no token of it is drawn
+with weights that are older than the newest of that moment, so none is older than the place that it is written into. While
+samples are drawn, new weights are taken a part a tick, so that no token waits for all of them. A generator holds as many
+places as it writes groups side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's
+number in the run alone: it does not matter who writes it, and a generator has no state to be saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -18,9 +19,10 @@ import numpy as np
 from equipoise.actors.engine.engine import Engine, Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.clock import Clock
-from equipoise.types import Array, Blocks, Slot, StateReader, StateWriter, Tick, WeightStore
+from equipoise.types import Array, Blocks, Look, Slot, StateReader, StateWriter, Tick, WeightStore
 
 PARTS = ("fetch", "decode", "write", "score")
+HELD_S = 0.016  # of a tick that new weights may hold running samples up
 
 
 class Prompts(Protocol):
@@ -71,9 +73,12 @@ class Generator:
         self._number, self._order, self._clock, self._note = number, order, clock, note
         self._refills = refills
         self._again: list[_Open] = []  # groups that are to be written anew
+        self._next: tuple[_Open, int] | None = None  # a group that waits for weights, and the version that it asks for
+        self._taking: tuple[Look, Iterator[None]] | None = None  # weights that come part by part
         self._open: dict[int, _Open] = {}
         self._running = 0  # samples
-        self._version = -1  # of the newest weights that the engine was given
+        self._version = -1  # of the weights that the engine was given
+        self._until = 0.0  # this time new weights may be taken in this tick
         self._begun = episodes.next_row
 
     @property
@@ -88,6 +93,7 @@ class Generator:
     def tick(self) -> Tick:
         clock = self._clock
         clock.begin()
+        self._until = perf_counter() + HELD_S
         judged = self._judge.poll()
         for group, rewards in judged.items():
             self._judged(group, rewards)
@@ -97,7 +103,7 @@ class Generator:
             pass
         if not self._running:
             return Tick.WORKED if judged else Tick.STARVED if self._open else Tick.BLOCKED
-        self._fetch()
+        self._fetch(self._weights.version)
         clock.lap("write", "decode")
         done = self._engine.step()
         clock.lap("decode", "write")
@@ -108,13 +114,18 @@ class Generator:
 
     def _begin(self) -> bool:
         """Submit a group: one that is written anew, or the one of a place that is reserved now; False while there is none."""
-        if self._again:
-            one = self._again.pop(0)
-        elif (slots := self._blocks.reserve(self._streams)) is not None:
-            one = _Open(slots)
-        else:
+        if self._next is None:
+            if self._again:
+                one = self._again.pop(0)
+            elif (slots := self._blocks.reserve(self._streams)) is not None:
+                one = _Open(slots)
+            else:
+                return False
+            self._next = one, self._weights.version
+        one, version = self._next
+        if not self._fetch(version):
             return False
-        self._fetch()
+        self._next = None
         slot = one.slots[self._policy]
         block = self._number(int(slot.keys[0, 1]))
         group = block * (1 + self._refills) + one.refills  # a number of its own in the run, which seeds its draws
@@ -133,14 +144,23 @@ class Generator:
         self._engine.submit(group, prompt, self._samples, limit=self._limit)
         return True
 
-    def _fetch(self) -> None:
-        if self._weights.version <= self._version:
-            return
+    def _fetch(self, wanted: int) -> bool:
+        """Take weights until the engine has this version, until the tick's share of time is over if it draws -> has it?"""
+        if self._version >= wanted:
+            return True
         began = perf_counter()
-        if (found := self._weights.fetch(self._version)) is not None:
-            self._engine.update(*found)
-            self._version = found[0]
+        while self._version < wanted and (not self._running or perf_counter() < self._until):
+            if self._taking is None:
+                if (found := self._weights.look(self._version)) is None:
+                    continue  # they are being rewritten: newer ones are coming
+                self._taking = found, self._engine.take(*found)
+            (version, _, whole), parts = self._taking
+            if next(parts, self._taking) is self._taking:  # all of them are there
+                self._taking = None
+                if whole():
+                    self._version = version
         self._clock.add("fetch", perf_counter() - began)
+        return self._version >= wanted
 
     def _write(self, sample: Sampled) -> None:
         """A sample is done: into its row, and to be judged with its group."""
@@ -186,7 +206,7 @@ class Generator:
 
     def save(self, to: StateWriter) -> None:
         """Put the reports' numbers; nothing else is left between two groups."""
-        if left := len(self._open) + len(self._again):
+        if left := len(self._open) + len(self._again) + (self._next is not None):
             raise RuntimeError(f"save: expected a generator without open groups, got {left}")
         to.put({"episodes": self._episodes.state()})
 

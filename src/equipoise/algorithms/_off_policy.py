@@ -98,7 +98,8 @@ def epsilon_propensity(net: Any, q: Tensor, obs: Tree, epsilon: Tensor, action: 
     allowed = net.allowed(obs, net.actions)
     at = action - net.start
     uniform = uniform_probability(q, allowed, at)
-    return (epsilon * uniform + (1 - epsilon) * (at == greedy(q, allowed))).log()
+    likely: Tensor = epsilon * uniform + (1 - epsilon) * (at == greedy(q, allowed))
+    return likely.log()
 
 
 def uniform_probability(like: Tensor, allowed: Tensor | None, at: Tensor) -> Tensor:

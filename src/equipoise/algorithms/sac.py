@@ -159,7 +159,7 @@ class SAC(OffPolicyAlgorithm):
             (logits, allowed), at = net.actor(obs), action - net.actor.start
             drawn = logits.log_softmax(-1).gather(1, at.unsqueeze(1)).squeeze(1)
             uniform = uniform_probability(logits, allowed, at).log()
-        return torch.where(explore["random"], uniform, drawn) if "random" in explore else drawn  # type: ignore[no-any-return]
+        return torch.where(explore["random"], uniform, drawn) if "random" in explore else drawn
 
     def best(self, net: Any, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
         if net.bounds is not None:

@@ -14,6 +14,7 @@ from equipoise import recipes
 from equipoise.api.sizing import cut
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
+from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.facts import AUTO
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
@@ -304,6 +305,7 @@ QUEUE = {"policy.unroll": 64, "policy.batch": 32, "placement.actors": 2, "placem
 TEXT = {  # groups of eight samples, 32 of them an update
     "policy.unroll": 1, "policy.batch": 256, "placement.actors": 1, "placement.envs_per_actor": 8, "placement.max_lag": 1,
 }  # fmt: skip
+WORLDS = {"placement.actors": 1, "placement.envs_per_actor": 1}  # one world: a stream without one gives nothing
 REPLAY = {  # four streams, and an update a step
     "policy.unroll": 1, "policy.batch": 256, "replay.updates": 4,
     "placement.actors": 1, "placement.envs_per_actor": 4, "placement.max_lag": 1,
@@ -317,4 +319,5 @@ def _default(target: str, algorithm: str) -> Program:
     if cls.needs_task:
         return apply_settings(Program(source=TaskSource(task=target), policies={"main": policy}), {**TEXT, **cls.defaults})
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
-    return apply_settings(start, {**MEASURED, **(REPLAY if cls.needs_replay else QUEUE), **cls.defaults})
+    kind, worlds = REPLAY if cls.needs_replay else QUEUE, WORLDS if target.startswith(REMOTE) else {}
+    return apply_settings(start, {**MEASURED, **kind, **cls.defaults, **worlds})

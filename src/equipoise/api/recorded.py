@@ -84,7 +84,7 @@ def play(
         raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
     spec, step = loaded.playable[name].spec, step_of(loaded.meta)
     place = os.fspath(recorded)
-    episodes = _of_file(Path(place).expanduser(), spec) if place.endswith(".npz") else _of_dataset(place, spec)
+    episodes = recordings(place, spec)
     actions: list[Tree] = []
     found: list[Tree | None] = []
     for number, group in enumerate(_groups(episodes)):
@@ -101,6 +101,12 @@ def play(
     there = [one for one in found if one is not None]
     same, distance = _compare(action, _joined(there), place) if len(there) == len(found) else ({}, {})
     return Played(action=action, first=first, step=step, same=same, distance=distance)
+
+
+def recordings(recorded: str | os.PathLike[str], spec: EnvSpec) -> Iterator[Recording]:
+    """The episodes of an npz file or of a Minari data set; ValueError where they are not of the spaces of ``spec``."""
+    place = os.fspath(recorded)
+    return _of_file(Path(place).expanduser(), spec) if place.endswith(".npz") else _of_dataset(place, spec)
 
 
 def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:

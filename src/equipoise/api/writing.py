@@ -1,4 +1,4 @@
-"""A trained model that writes: ``generate`` has it answer prompts, ``export`` saves it as other libraries load it."""
+"""A trained model that writes: ``generate`` has it answer prompts, ``export_model`` saves it as other libraries load it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.api.playing import weights_of
-from equipoise.files import is_url
 from equipoise.language import files
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
@@ -19,7 +18,7 @@ from equipoise.types import Program, RunSpec, Stop, TaskSource, learning
 from equipoise.workers import texts
 from equipoise.workers.texts import Text
 
-__all__ = ["Answer", "export", "generate"]
+__all__ = ["Answer", "export_model", "generate"]
 
 
 TOGETHER = 256  # completions that are written side by side, where there are as many
@@ -95,17 +94,10 @@ def generate(
     return [found[key] for key in sorted(found)]
 
 
-def export(
-    directory: str | os.PathLike[str], to: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
-) -> Path:
+def export_model(directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()) -> Path:
     """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which ``transformers`` loads."""
-    if is_url(to):
-        raise ValueError(f"{to}: expected a new directory on this machine for the model, got a URL")
     _, text, net = writer(directory, best=best, trust=trust)
-    place = Path(to)
-    if place.exists():
-        raise FileExistsError(f"{place}: expected a new directory for the model, got one that is there already")
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
-    files.write(place, net.config, params, eos=text.spec.eos)
-    text.tokenizer.save(place)
-    return place
+    files.write(to, net.config, params, eos=text.spec.eos)
+    text.tokenizer.save(to)
+    return to

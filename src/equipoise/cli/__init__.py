@@ -22,6 +22,7 @@ from equipoise.cli import (
     completion,
     envs,
     evaluate,
+    export,
     forecast,
     generate,
     plot,
@@ -32,6 +33,7 @@ from equipoise.cli import (
     reproduce,
     resume,
     runs,
+    serve,
     trace,
     train,
     watch,
@@ -42,14 +44,15 @@ from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
 ORDER = (  # of the commands in --help
-    "train", "resume", "evaluate", "generate", "export", "runs", "watch", "report", "plot", "whatif", "probe", "forecast",
+    "train", "resume", "evaluate", "generate", "export", "serve", "runs", "watch", "report", "plot", "whatif", "probe", "forecast",
     "envs", "algorithms", "recipes", "collect", "check", "reproduce", "trace", "chaos", "completion",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 
 __all__ = [
-    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "forecast", "generate", "main", "plot",
-    "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "trace", "train", "watch", "whatif",
+    "algorithms", "app", "chaos", "check", "collect", "completion", "envs", "evaluate", "export", "forecast", "generate",
+    "main", "plot", "probe", "recipes", "registry", "report", "reproduce", "resume", "runs", "serve", "trace", "train", "watch",
+    "whatif",
 ]  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""``equipoise generate`` has a run's model answer prompts; ``equipoise export`` saves it as other libraries load it."""
+"""``equipoise generate``: a run's model answers prompts."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,23 +44,3 @@ def generate(
         )
     for one in found:
         print(f"{one.prompt}{one.text}" if one.ended else f"{one.prompt}{one.text}...")
-
-
-@app.command(
-    cls=Sections,
-    epilog="""Examples:
-  equipoise export runs/NAME model
-  equipoise train sort --algorithm rloo --model model    begin with it""",
-)
-def export(
-    directory: Directory,
-    to: Annotated[Path, typer.Argument(metavar="TO", help="A new directory for config.json and model.safetensors.")],
-    best: Best = False,
-    trust: Trust = None,
-    debug: Debug = False,
-) -> None:
-    """Save the model of a run on text, as transformers loads it."""
-    with plain_errors("equipoise export", debug):
-        from equipoise import api
-
-        print(api.export(directory, to, best=best, **vouched(trust)))

@@ -97,6 +97,10 @@ class SyncEnv:
         self._phase = ANSWERED
         return self.ts  # type: ignore[no-any-return]
 
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors that become readable when ``recv`` may answer; none here, where it always does."""
+        return ()
+
     @property
     def holding(self) -> bool:
         """Will the next action reach no env, whatever the stream? Capsules do not have such actions."""

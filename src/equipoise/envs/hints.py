@@ -26,6 +26,7 @@ EXTRAS = {  # module -> this project's extra
     "envpool": "envpool",
     "pettingzoo": "pettingzoo",
     "minigrid": "minigrid",
+    "msgspec": "serve",
 }
 GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 

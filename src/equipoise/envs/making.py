@@ -11,6 +11,7 @@ Targets::
     envpool:CartPole-v1     EnvPool's env of that name (extra ``envpool``)
     pettingzoo:butterfly/knights_archers_zombies_v11   PettingZoo's parallel env of that name (extra ``pettingzoo``)
     MiniGrid-Empty-5x5-v0   MiniGrid and BabyAI, without their mission (``minigrid.py``; extra ``minigrid``)
+    remote:tcp://HOST:PORT  worlds that connect there, and remote:unix:PATH (``worlds/``; extra ``serve``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
 A callable, or the class behind an id, is also given, where its signature names them and the arguments do not:
@@ -43,6 +44,7 @@ from equipoise.envs.families.old_gym import OldGym, advice, is_old
 from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
+from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.types import EnvFactory
 
 Streams = np.ndarray[Any, np.dtype[np.int64]]
@@ -80,6 +82,13 @@ def make_plain(factory: EnvFactory, *, streams: Streams, seed: int) -> SyncEnv:
     python = target.startswith("python:")
     target = target.removeprefix("python:")
     with wrong.explained(target):
+        if target.startswith(REMOTE):
+            if python or factory.action_mask == "info":
+                what = f"python:{target}" if python else "action_mask=info"
+                raise ValueError(f"{target}: expected worlds that connect, with masks in their observations, got {what}")
+            from equipoise.envs.worlds.env import RemoteEnv
+
+            return RemoteEnv(target, kwargs, streams=streams, seed=seed, action_mask=factory.action_mask)
         if target.startswith("envpool:"):
             if python:
                 raise ValueError(f"python:{target}: EnvPool's envs are native; take a Gymnasium id instead")

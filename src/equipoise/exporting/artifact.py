@@ -1,4 +1,4 @@
-"""Artifacts: a folder with the graph of a policy, its weights, spec, runtime and hashes; written aside, named last."""
+"""An artifact: a folder with the graph of a policy, its weights, spec, runtime and hashes; written aside, named last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +16,51 @@ from gymnasium import spaces
 
 from equipoise import edge, tree
 from equipoise.actors.playing import FixedPolicy
-from equipoise.envs.spaces import observation_spec
+from equipoise.envs import space_json
 from equipoise.exporting.graph import PolicyGraph, named, onnx_bytes
+from equipoise.exporting.observations import quantiles, wanted_rows
+from equipoise.exporting.parity import Parity, Seen, compare
 from equipoise.files import plain, sync_directory, write_synced
 from equipoise.record import checkpoint, playable
 from equipoise.record.playable import Playable
+from equipoise.tree import ArraySpec
 
 MANIFEST, GRAPH, WEIGHTS, SPEC, EDGE = "manifest.json", "policy.onnx", "weights.safetensors", "spec.json", "edge.py"
 
 
 def write(
-    to: Path, name: str, one: Playable, policy: FixedPolicy, *, step: int = 0, lineage: Mapping[str, Any],
-    quantiles: Mapping[str, Any] | None = None,
-) -> Path:  # fmt: skip
-    """Write the artifact of a policy as the new folder ``to``; FileExistsError where there is something already.
+    to: Path, name: str, one: Playable, policy: FixedPolicy, *, step: int = 0, lineage: Mapping[str, Any], seen: Seen,
+    rows: int | None = None, graph: bool = True,
+) -> Parity | None:  # fmt: skip
+    """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what torch says of ``seen``.
 
-    ``step``: of the run, by which it explores.
+    ``step``: of the run, by which it explores; ``rows``: how many are compared. Without a ``graph`` there are weights alone,
+    which torch can serve. FileExistsError where there is something already; ``Differs`` where the graph is wrong.
     """
     if to.exists():
         raise FileExistsError(f"{to}: expected a new directory for the artifact, got one that is there already")
-    graph = PolicyGraph(policy, one.spec)
-    spec = spec_json(name, one, policy, graph, step=step, lineage=lineage, quantiles=quantiles)
-    files = {
-        GRAPH: onnx_bytes(graph),
-        WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net)),
-        SPEC: _json(spec),
-        EDGE: Path(edge.__file__).read_bytes(),
-    }
+    module, files, parity = (
+        PolicyGraph(policy, one.spec),
+        {WEIGHTS: checkpoint.weights_bytes(tree.named_tensors(policy.net))},
+        None,
+    )
+    spec = spec_json(name, one, policy, module, step=step)
+    about: dict[str, Any] = {"lineage": dict(lineage)}
+    if graph:
+        files |= {GRAPH: onnx_bytes(module), EDGE: Path(edge.__file__).read_bytes()}
+        edge.check_model(files[GRAPH], to / GRAPH)
+        played = edge.Artifact(files[GRAPH], spec, version="")
+        parity = compare(played, module, seen, rows=wanted_rows(one.spec) if rows is None else rows)
+        about["parity"] = asdict(parity) | {"source": seen.source}
+    if (found := quantiles(seen, one.spec.mask)) is not None:
+        about["quantiles"] = found
+    spec["artifact"] |= about
+    _publish(to, files | {SPEC: _json(spec)})
+    return parity
+
+
+def _publish(to: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files and their manifest into a folder aside, and give it its name."""
     to.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
     try:
@@ -56,40 +75,33 @@ def write(
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return to
 
 
 def _json(data: Any) -> bytes:
     return (json.dumps(plain(data), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def spec_json(
-    name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph, *, step: int, lineage: Mapping[str, Any],
-    quantiles: Mapping[str, Any] | None,
-) -> dict[str, Any]:  # fmt: skip
+def spec_json(name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph, *, step: int) -> dict[str, Any]:
     """``spec.json``: the policy as a run has it, and what a reader of the graph needs."""
-    explore = named("explore", policy.algorithm.explore(np.arange(1), 1, step))
-    inputs = {path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in graph.signature.inputs.items()}
-    rows = named("obs", observation_spec(one.spec.observation))
+    inputs, explore = _described(graph.signature.inputs), policy.algorithm.explore(np.arange(1), 1, step)
     about = {
         "format": edge.FORMAT,
         "policy": name,
         "inputs": inputs,
-        "outputs": {
-            path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in named("action", graph.signature.action).items()
-        },
+        "outputs": _described(named("action", graph.signature.action)),
         "noise": {"fresh": policy.noise.fresh, "held": policy.noise.held, "every": policy.noise.every},
         "state": {path: inputs[path] for path in named("state", graph.signature.state)},
-        "explore": {path: leaf[0].item() for path, leaf in explore.items()},
+        "explore": {path: leaf[0].tolist() for path, leaf in named("explore", explore).items()},
         "propensity": graph.propensity,
-        "rows": {path: inputs[path] for path in rows},
+        "rows": {path: inputs[path] for path in named("obs", graph.signature.obs)},
         "action": forms(one.spec.action),
-        "lineage": dict(lineage),
     }
-    if quantiles is not None:
-        about["quantiles"] = quantiles
     policies = {name: playable.policy_json(one.algorithm, one.spec, learns=one.learns, where=f"policies.{name}")}
     return playable.signed(policies, "fp32") | {"artifact": about}
+
+
+def _described(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    return {path: {"dtype": s.dtype, "shape": list(s.shape)} for path, s in specs.items()}
 
 
 def forms(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -101,7 +113,7 @@ def forms(space: spaces.Space[Any]) -> dict[str, Any]:
             for key, part in inner.items():
                 add(part, f"{place}/{key}")
         else:
-            said = playable.space_json.to_json(one, place)
+            said = space_json.to_json(one, place)
             leaves[place] = {"dtype": str(one.dtype), "shape": list(one.shape or ())}
             leaves[place] |= {key: said[key] for key in ("low", "high") if isinstance(one, spaces.Box)}
 

@@ -12,7 +12,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from equipoise import tree
 from equipoise.actors.playing import FixedPolicy
 from equipoise.envs import observation_spec
 from equipoise.envs.spaces import action_spec
-from equipoise.exporting.decompositions import TABLE
+from equipoise.exporting.decompositions import Decomposed
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec, Tree
 
@@ -87,10 +87,22 @@ class PolicyGraph(nn.Module):
         zeros = {name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype)) for name, s in specs.items()}
         return tuple((zeros | {"noise": zeros["noise"] + 0.5}).values())
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _read(self, tensors: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tree, Tree, Tree]:
+        """Inputs by name, and the trees of observations, state and exploration."""
         given = dict(zip(self.signature.inputs, tensors, strict=True))
         parts = {"obs": self.signature.obs, "state": self.signature.state, "explore": self.signature.explore}
         obs, state, explore = (tree.like(branch, _unnamed(root, branch, given)) for root, branch in parts.items())
+        return given, obs, state, explore
+
+    def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
+        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best one is taken."""
+        given, obs, state, explore = self._read(tensors)
+        taken = tree.like(self.signature.action, _unnamed("action", self.signature.action, action))
+        logp = self._algorithm.propensity(self.net, obs, given["first"], state, taken, explore=explore)
+        return None if logp is None else torch.where(given["deterministic"], 0.0, logp)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given, obs, state, explore = self._read(tensors)
         first, noise, deterministic = (given[name] for name in ("first", "noise", "deterministic"))
         best, best_state = self._algorithm.best(self.net, obs, first, state)
         drawn, _, drawn_state = self._algorithm.act(self.net, obs, first, state, explore=explore, noise=noise)
@@ -119,32 +131,44 @@ def leaves_of(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
 
 
 def onnx_bytes(module: PolicyGraph) -> bytes:
-    """The graph as an ONNX file. ValueError where the exporter cannot say an operator."""
-    rows = module.eval().example(EXAMPLE_ROWS)
+    """The graph as an ONNX file. ValueError where the exporter cannot say what the policy does."""
+    try:
+        model = _model(module)
+    except ImportError:
+        raise
+    except Exception as error:  # of torch's exporter, or of a torso of the user's
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ValueError(
+            f"expected a policy that ONNX can say, got one that its exporter refuses: {type(error).__name__}: "
+            f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve it"
+        ) from error
+    model.graph.name = "policy"
+    for node in model.graph.node:
+        if node.op_type == "Where" and node.input[1] == node.input[2]:  # a state that does not depend on the action
+            node.op_type = "Identity"
+            del node.input[2], node.input[0]
+    return model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]
+
+
+def _model(module: PolicyGraph) -> Any:
+    """An ``onnx.ModelProto``."""
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    rows, batch = module.eval().example(EXAMPLE_ROWS), torch.export.Dim("batch")
     with torch.no_grad(), quiet():
-        batch = torch.export.Dim("batch")
-        traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
-        traced = traced.run_decompositions({**torch.export.default_decompositions(), **TABLE})
+        with Decomposed():
+            traced = torch.export.export(module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=False)
         program = torch.onnx.export(
             traced, input_names=list(module.signature.inputs), output_names=module.outputs, external_data=False, verbose=False,
         )  # fmt: skip
-    assert program is not None
-    return stripped(program.model_proto).SerializeToString(deterministic=True)  # type: ignore[no-any-return]
-
-
-def stripped(model: Any) -> Any:
-    """The model without parameters that no node reads (critics), and without notes on where in the source each node is from."""
-    graph = model.graph
-    graph.name = "policy"
-    used = {name for node in graph.node for name in node.input}
-    kept = [one for one in graph.initializer if one.name in used]
-    for emptied in (graph.initializer, graph.value_info, graph.metadata_props, model.metadata_props):
-        del emptied[:]
-    graph.initializer.extend(kept)
-    for one in (*graph.node, *graph.input, *graph.output, *graph.initializer):
-        one.doc_string = ""
-        del one.metadata_props[:]
-    return model
+        assert program is not None
+        # best, act and propensity each trace the network: what they have in common is computed once
+        tidy = ir.passes.Sequential(
+            common.DeduplicateInitializersPass(size_limit=1 << 40), common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(), common.ClearMetadataAndDocStringPass(),
+        )  # fmt: skip
+        return ir.serde.serialize_model(tidy(program.model).model)
 
 
 @contextlib.contextmanager

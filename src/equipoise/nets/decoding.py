@@ -8,7 +8,7 @@ attention reads it where it lies. ``Decoder.decode`` says the same at length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from equipoise.nets.decoder import Decoder, Layer
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
+PIECE = 1 << 18  # numbers of others
 
 
 class ByPlace:
@@ -44,12 +45,13 @@ class Decoding:
     The parameters of ``net`` become views of the joined ones: what is written into them in place is used from then on.
     """
 
-    def __init__(self, net: Decoder, slots: int, length: int) -> None:
+    def __init__(self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None) -> None:
+        """``room``: the keys and values of other weights, which go on from them."""
         c, weight = net.config, net.head
         self._net, self._length = net, length
         self._heads, self._kv, self._size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
         shape = (c.num_hidden_layers, slots, length, 2 * self._kv, self._size)
-        self._store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self._store = torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
         self.cache = ByPlace(self._store, self._kv)
         self._first = torch.arange(slots, device=weight.device) * length  # the place of each text in a layer's store
         self._cos, self._sin = net._rotation(torch.arange(length, device=weight.device))
@@ -93,6 +95,10 @@ class Decoding:
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         return self._norm(x, self._net.model.norm.weight)
 
+    def twin(self, net: Decoder) -> Decoding:
+        """The same texts under the weights of another network."""
+        return Decoding(net, self._store.shape[1], self._length, room=self._store)
+
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
         self._store[:, target, :length] = self._store[:, source, :length]
@@ -120,17 +126,14 @@ class _Joined:
         self.gate_up, self.down = _joined([m.gate_proj.weight, m.up_proj.weight]), _joined([m.down_proj.weight])
 
 
-def fill(view: Tensor, values: Tensor) -> None:
-    """Copy new values into a parameter.
+def pieces(view: Tensor) -> Iterator[slice]:
+    """Parts of a parameter [out, ...], or of joined weights, that take a fraction of a millisecond to copy.
 
-    A part of the joined weights lies across the grain and is copied some outputs at a time: in a copy at once on a CPU lines
-    leave the caches before they are full (``benchmarks/text.py publish``).
+    What lies across the grain is copied some outputs at a time: in a copy at once on a CPU lines leave the caches before they
+    are full (``benchmarks/text.py publish``).
     """
-    if view.is_contiguous() or view.device.type != "cpu":
-        view.copy_(values)
-        return
-    for first in range(0, len(view), OUTPUTS):
-        view[first : first + OUTPUTS].copy_(values[first : first + OUTPUTS])
+    rows = OUTPUTS if not view.is_contiguous() else max(1, PIECE * len(view) // max(view.numel(), 1))
+    yield from (slice(first, first + rows) for first in range(0, len(view), rows))
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
+from equipoise.envs.worlds.addresses import PREFIX as REMOTE
 from equipoise.hints import hint
 from equipoise.programs import fields
 from equipoise.programs.fields import why_unread
@@ -177,6 +178,10 @@ def _central_problems(program: Program) -> list[str]:
     problems = []
     if program.actors == 0:
         problems.append("placement.inference: expected local without actors, since nothing acts, got central")
+    elif program.env.target.startswith(REMOTE):
+        problems.append(
+            f"placement.inference: expected local with {program.env.target}, whose actors have the worlds, got central"
+        )
     elif place.inference_workers > program.actors:
         problems.append(
             f"placement.inference_workers: expected at most {program.actors}, as many as actors, since each acts for the "

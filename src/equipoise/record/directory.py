@@ -27,7 +27,7 @@ from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.events import Events, scalars
 from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
-from equipoise.record.origin import host, versions
+from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN
 from equipoise.record.report import METRICS, Evaluation, Report, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
@@ -93,6 +93,7 @@ class RunDirectory:
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seeds": {"program": program.schedule.seed},
             "versions": versions(),
+            "commit": commit(Path.cwd()),
             "host": host(),
             "env_notes": list(notes),
             "tensorboard": tensorboard,

@@ -14,6 +14,6 @@ makes a record, so a kill leaves the old state or the new one, and no change is 
 from equipoise.registry.artifacts import Incomplete
 from equipoise.registry.reading import RegistryReader
 from equipoise.registry.records import ALIASES, Record
-from equipoise.registry.registry import AliasMoved, Registry
+from equipoise.registry.registry import AliasMoved, Registry, check_alias
 
-__all__ = ["ALIASES", "AliasMoved", "Incomplete", "Record", "Registry", "RegistryReader"]
+__all__ = ["ALIASES", "AliasMoved", "Incomplete", "Record", "Registry", "RegistryReader", "check_alias"]

@@ -56,10 +56,7 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an artifact; ValueError where it is none, names a file outside of the folder, or is too large."""
     path = folder / MANIFEST
-    with opened(path) as (handle, size):
-        if size > LARGEST_MANIFEST:
-            raise ValueError(f"{path}: expected at most {LARGEST_MANIFEST:,} bytes, got {size:,}")
-        data = b"".join(_pieces(handle))
+    data = read_plain(path, LARGEST_MANIFEST)
     said = check(parse_json(data, path), SCHEMA, str(path))
     for name, about in said["files"].items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
@@ -91,6 +88,14 @@ def opened(path: Path) -> Iterator[tuple[int, int]]:
         os.close(handle)
 
 
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a plain file that is no link; ValueError where it holds more than ``most``."""
+    with opened(path) as (handle, size):
+        if size > most:
+            raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
+        return b"".join(_pieces(handle))
+
+
 def copy(source: Path, manifest: Manifest, to: Path) -> None:
     """Copy the files of an artifact into an empty folder, onto the disk, the manifest last; ValueError names a wrong one."""
     for name in manifest.files:
@@ -106,6 +111,8 @@ def copy(source: Path, manifest: Manifest, to: Path) -> None:
 
 def place(whole: Path, folder: Path) -> None:
     """Give a folder that is whole its name; where one that is half copied or damaged has it, replace its files one by one."""
+    if folder.is_symlink():
+        raise ValueError(f"{folder}: expected a folder, got a link, which may lead out of the registry")
     if folder.exists():
         for name in sorted(os.listdir(whole)):
             (whole / name).replace(folder / name)

@@ -65,7 +65,7 @@ def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None)
     """
     now_s = time.time()
     states = {name: registry.state(name) for name in registry.listing("policies") if POLICY.fullmatch(name)}
-    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name)}
+    there = {name for name in registry.listing("artifacts") if VERSION.fullmatch(name) and _is_folder(registry.artifact(name))}
     kept: set[str] = set()
     for name, state in states.items():
         kept.update(state.aliases.values())
@@ -85,10 +85,8 @@ def collect(registry: Registry, older_than_s: float, dry: bool, who: str | None)
     for version in gone:
         for name, state in states.items():
             if version in state.added and not state.is_removed(version):
-                written = records.write(
-                    registry.audit_folder(name), state.records, "removed", version, who=who, reason="gc", details={}
-                )
-                state.records.append(written)
+                folder, before = registry.audit_folder(name), registry.state(name).records
+                records.write(folder, before, "removed", version, who=who, reason="gc", details={})
         shutil.rmtree(artifacts.set_aside(registry.artifact(version)))
     _sweep(registry, now_s)
     return gone

@@ -14,13 +14,14 @@ from equipoise.files import read_json
 from equipoise.hints import hint
 from equipoise.registry import artifacts, records, state
 from equipoise.registry.artifacts import Incomplete
-from equipoise.registry.records import ALIASES, Record
+from equipoise.registry.records import ALIASES, MOVABLE, Record
 from equipoise.registry.state import State
 from equipoise.schema import Number, check
 
 ABOUT = "registry.json"
 SAYS = b'{"format": 1}\n'  # what is in it
 POLICY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+SETTLED_NS = 1_000_000_000  # a folder that changed less long ago may change again without another time of its last change
 SHORTEST = 6  # digits of a version that a caller must give
 
 
@@ -37,6 +38,7 @@ class RegistryReader:
         check(read_json(about), {"format": Number(1, 1, whole=True)}, str(about))
         _no_link(self.path / "artifacts", self.path / "policies")
         self._read: dict[Path, dict[str, Any]] = {}  # contents of records, which never change
+        self._states: dict[str, tuple[int, State]] = {}  # by policy, with the time of the last change of its folder
 
     def names(self) -> Sequence[str]:
         """The policies that have versions, sorted."""
@@ -44,8 +46,22 @@ class RegistryReader:
         return sorted(name for name in found if not (self.path / "policies" / name).is_symlink() and self.state(name).added)
 
     def state(self, name: str) -> State:
-        """What the records of a policy say of its versions and aliases: one listing of a folder."""
-        return state.listed(self.audit_folder(name))
+        """What the records of a policy say of its versions and aliases; it is not to be changed.
+
+        One listing of a folder, or none while nothing was written there: a server asks a few times a second.
+        """
+        folder = self.audit_folder(name)
+        try:
+            changed_ns = folder.stat().st_ctime_ns  # no copy can set this one
+        except (FileNotFoundError, NotADirectoryError):
+            return State([])
+        kept_ns, kept = self._states.get(name, (0, State([])))
+        if kept_ns == changed_ns:
+            return kept
+        now = state.of(os.listdir(folder))
+        if time.time_ns() - changed_ns > SETTLED_NS:
+            self._states[name] = changed_ns, now
+        return now
 
     def aliases(self, name: str) -> dict[str, str]:
         """The version of each alias of a policy that is set: champion, previous, candidate, shadow."""
@@ -59,7 +75,7 @@ class RegistryReader:
     def revision(self, name: str) -> str:
         """A text that changes when an alias of the policy is moved, here or by copying, and at nothing else.
 
-        It costs one listing of a folder, so a server may ask a few times a second.
+        While nothing changes it costs a look at a folder and no listing, so a server may ask a few times a second.
         """
         return self.known(name).revision
 
@@ -139,8 +155,8 @@ class RegistryReader:
         The next move of the alias settles it.
         """
         now = self.known(name)
-        found = {alias: self.heads(name, now, alias) for alias in ALIASES}
-        return {alias: [move.version for move in moves] for alias, moves in found.items() if len(moves) > 1}
+        found = {alias: [move.version for move in self.heads(name, now, alias)] for alias in MOVABLE}
+        return {alias: versions for alias, versions in found.items() if len(set(versions)) > 1}
 
     # -------------------------------------------------------------------------------------------- of the rooms that write
 
@@ -176,6 +192,8 @@ class RegistryReader:
             if (version := now.aliases.get(which)) is None:
                 there = ", ".join(now.aliases) or "no alias"
                 raise ValueError(f"{name}: expected an alias that is set, got {which!r}; set: {there}")
+            if version not in now.added:
+                raise Incomplete(f"{name}: expected the record that adds {version}, got none; copy its registry here again")
             return version
         found = [version for version in now.added if version.startswith(which)] if len(which) >= SHORTEST else []
         if len(found) == 1:

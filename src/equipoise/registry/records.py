@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.files import parse_json, plain, read_bounded, write_atomic
+from equipoise.files import parse_json, plain, write_atomic
+from equipoise.registry.artifacts import read_plain
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text, check
 
-ALIASES = ("champion", "candidate", "shadow", "previous")
-KINDS = ("added", "removed", "refused", "champion", "rollback", "candidate", "shadow")
+MOVABLE = ("champion", "candidate", "shadow")
+ALIASES = (*MOVABLE, "previous")
+KINDS = ("added", "removed", "refused", "rollback", *MOVABLE)
 NAME = re.compile(
     rf"(?P<stamp>\d{{16}})-(?P<kind>{'|'.join(KINDS)})-(?P<version>[0-9a-f]{{64}}|none)-(?P<digest>[0-9a-f]{{16}})\.json"
 )
@@ -43,7 +45,7 @@ class Record:
     @property
     def alias(self) -> str | None:
         """The alias that this record moves; ``previous`` follows the champion."""
-        return {"rollback": "champion"}.get(self.kind, self.kind if self.kind in ALIASES else None)
+        return {"rollback": "champion"}.get(self.kind, self.kind if self.kind in MOVABLE else None)
 
     @classmethod
     def named(cls, name: str) -> Record | None:
@@ -57,7 +59,7 @@ class Record:
 def read(folder: Path, record: Record) -> dict[str, Any]:
     """The contents of a record; ValueError names the file where they are not what was written."""
     path = folder / record.name
-    data = read_bounded(path, LARGEST)
+    data = read_plain(path, LARGEST)
     if (got := _digest(data)) != (said := record.name.removesuffix(".json")[-16:]):
         raise ValueError(f"{path}: expected contents whose SHA-256 begins with {said}, got {got}: the file is damaged")
     said_within = check(parse_json(data, path), SCHEMA, str(path))
@@ -89,7 +91,7 @@ def write(
 
 
 def user() -> str:
-    """Who does this: USER@MACHINE."""
+    """The user of this process, as USER@MACHINE."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name

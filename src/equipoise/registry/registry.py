@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -11,19 +12,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.files import LARGEST_JSON, parse_json, read_bounded, write_atomic
+from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, sync_directory, write_atomic
 from equipoise.hints import hint, install
-from equipoise.registry import artifacts, keeping, records, state
+from equipoise.registry import artifacts, keeping, records
 from equipoise.registry.artifacts import ASIDE, MODEL, SPEC
 from equipoise.registry.reading import ABOUT, SAYS, RegistryReader
-from equipoise.registry.records import ALIASES
+from equipoise.registry.records import MOVABLE
 from equipoise.registry.state import State
 from equipoise.schema import described
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LARGEST_MODEL = 2 << 30  # bytes; an ONNX file is one protobuf message, which cannot be larger
 LOCK_S = 60.0  # how long to wait for another process that writes
@@ -65,14 +61,16 @@ class Registry(RegistryReader):
             artifacts.copy(source, manifest, aside)
             if MODEL in manifest.files:
                 _check_model(aside / MODEL, source / MODEL)
-            said = _lineage(aside / SPEC) | dict(lineage or {})
+            said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
             with self.locked():
                 if artifacts.problems(folder, version):
                     artifacts.place(aside, folder)
-                audit.mkdir(parents=True, exist_ok=True)
-                now = state.listed(audit)
-                old = now.added.get(version)
-                if old is None or now.is_removed(version) or self.contents(name, old).get("lineage") != said:
+                if not audit.is_dir():
+                    audit.mkdir(parents=True)
+                    for new in (audit.parent, audit.parent.parent, self.path):
+                        sync_directory(new)
+                now = self.state(name)
+                if now.is_removed(version) or self._added(name, now, version) != said:
                     records.write(audit, now.records, "added", version, who=who, reason=reason, details={"lineage": said})
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -86,10 +84,7 @@ class Registry(RegistryReader):
         ``version``: its first digits, or an alias; None takes the alias away, unless it is the champion. ``AliasMoved``, which
         is in the audit too, where the alias is not at ``expect``.
         """
-        if alias not in ALIASES:
-            raise ValueError(f"alias: expected one of {', '.join(ALIASES)}, got {alias!r}{hint(alias, ALIASES)}")
-        if alias == "previous":
-            raise ValueError("alias: 'previous' follows the champion; 'rollback' makes it the champion again")
+        check_alias(alias)
         if alias == "champion" and version is None:
             raise ValueError("alias: expected a version for the champion, got none; another one can take its place")
         with self.locked():
@@ -108,6 +103,12 @@ class Registry(RegistryReader):
             self._expect(name, now, "champion", "rollback", to, expect, reason, who)
             self._move(name, now, "rollback", to, reason, who)
             return to
+
+    def _added(self, name: str, now: State, version: str) -> Any:
+        """The lineage with which a version was added; None where it was not, or where the record is damaged."""
+        with suppress(ValueError):
+            return self.contents(name, now.added[version])["lineage"] if version in now.added else None
+        return None
 
     def _whole(self, name: str, which: str) -> str:
         """The version that is meant; ValueError where a file of it is damaged."""
@@ -154,19 +155,28 @@ class Registry(RegistryReader):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """The lock of all writers of this registry, which the kernel undoes when this process ends, however."""
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             end = time.monotonic() + LOCK_S
-            while fcntl is not None:
+            while True:
                 with suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 if time.monotonic() > end:
                     raise ValueError(f"{self.path}: another process has been writing for {LOCK_S:.0f} s; try again")
                 time.sleep(0.005)
+            self._states.clear()  # what is written follows from what is there now
             yield
         finally:
             os.close(handle)
+
+
+def check_alias(alias: str) -> None:
+    """ValueError for what is no alias, or none that can be moved."""
+    if alias == "previous":
+        raise ValueError("alias: expected one that can be moved, got 'previous', which follows the champion; see 'rollback'")
+    if alias not in MOVABLE:
+        raise ValueError(f"alias: unknown alias {alias!r}{hint(alias, MOVABLE)}")
 
 
 def _create(about: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from equipoise.registry.records import Record
@@ -25,6 +23,7 @@ class State:
     pointers: dict[str, str] = field(default_factory=dict)  # candidate and shadow
     added: dict[str, Record] = field(default_factory=dict)  # the newest record that added each version
     removed: dict[str, Record] = field(default_factory=dict)  # the newest that removed one
+    revision: str = ""  # changes when an alias is moved, here or by copying, and at nothing else
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -41,19 +40,15 @@ class State:
         return sorted(self.added, key=self.added.__getitem__, reverse=True)
 
     def is_removed(self, version: str) -> bool:
-        """Was the version removed after it was last added? Its files may be here again, from another registry."""
+        """Was the version removed after it was last added? A copy from another registry may have brought its files back."""
         return version in self.removed and self.removed[version] > self.added[version]
-
-    @property
-    def revision(self) -> str:
-        """A text that changes when an alias is moved, here or by copying, and at nothing else."""
-        moves = "\n".join(record.name for record in self.records if record.alias)
-        return hashlib.sha256(moves.encode()).hexdigest()[:16]
 
 
 def of(names: Iterable[str]) -> State:
     """The state that the names of a policy's records say; other names are left out. The order of ``names`` does not matter."""
     state = State(sorted(record for name in names if (record := Record.named(name))))
+    moves = "\n".join(record.name for record in state.records if record.alias)
+    state.revision = hashlib.sha256(moves.encode()).hexdigest()[:16]
     for record in state.records:
         version = record.version
         if record.kind == "candidate" or record.kind == "shadow":
@@ -73,14 +68,6 @@ def of(names: Iterable[str]) -> State:
             if state.champions[-1:] != [version]:
                 state.champions.append(version)
     return state
-
-
-def listed(folder: Path) -> State:
-    """The state of the policy whose records are in a folder: one listing."""
-    try:
-        return of(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return State([])
 
 
 def heads(moves: Sequence[Record], read: Mapping[str, Mapping[str, Any]]) -> list[Record]:

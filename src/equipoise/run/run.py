@@ -30,6 +30,7 @@ from equipoise.run.choices import usual
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.governing import Governing, check_on
 from equipoise.run.keeping import Keeping
+from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
 from equipoise.run.saving import RunState, promise, schedules_over
 from equipoise.run.session import SESSION, Interrupt
@@ -84,6 +85,7 @@ class Run:
             self._warnings += [*order_of_stores(), *crowded(place.learners, place.threads)]
         self.program, self.on, self._kinds = program, on, tuple(kinds)
         self.changes: dict[str, list[Any]] = {}  # of a run that goes on: {setting: [before, now]}
+        self._worlds = Worlds(program, self)
         self._source = source if resume is None or source is not None else resume.whole_checkpoint()
         self._damaged: dict[Path, str] = {}  # checkpoints that a worker could not load, and why
         blue = blueprint.blueprint(program, weights=weights, learner=learner, resume=self._source)
@@ -113,7 +115,6 @@ class Run:
         self._inbox: deque[Message] = deque()
         self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Keeping(self._blue, self._files)
-        self._save = self._keeping.asked
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
         self._reports = self._run()
         SESSION.close_at_exit(self)
@@ -131,7 +132,7 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        if (report := self._save.reports.popleft() if self._save.reports else self._next()) is None:
+        if (report := self._keeping.asked.reports.popleft() if self._keeping.asked.reports else self._next()) is None:
             raise StopIteration
         return report
 
@@ -150,13 +151,13 @@ class Run:
         """
         if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
             raise RuntimeError("save: expected a call between two reports, got one from within, or from another thread")
-        self._save.begin()
-        while self._save.result is None and (report := self._next()) is not None:
+        self._keeping.asked.begin()
+        while self._keeping.asked.result is None and (report := self._next()) is not None:
             if report.recorded or report.notes or report.evaluation is not None:
-                self._save.reports.append(report)
-        if isinstance(self._save.result, str):
-            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._save.result}")
-        return self._save.result or self._files.whole_checkpoint(self._damaged).path
+                self._keeping.asked.reports.append(report)
+        if isinstance(self._keeping.asked.result, str):
+            raise OSError(f"{self.directory}: expected to write a checkpoint, got: {self._keeping.asked.result}")
+        return self._keeping.asked.result or self._files.whole_checkpoint(self._damaged).path
 
     def state(self) -> RunState:
         """Where the run is, as of its last report."""
@@ -166,7 +167,7 @@ class Run:
 
     def close(self) -> None:
         self._reports.close()
-        self._save.reports.clear()
+        self._keeping.asked.reports.clear()
         self._files.close()
         self._leave()
 
@@ -193,7 +194,8 @@ class Run:
         return {choice.KEY: {**(chosen or {}), **forward}} | placed | ({} if url is None else {"mirror": url})
 
     def _leave(self) -> None:
-        """Disconnect from the cluster, if there is one."""
+        """Disconnect from the cluster, and from worlds outside, if there are any."""
+        self._worlds.close()
         if self._nodes is not None:
             self._nodes.disconnect()
 
@@ -277,6 +279,7 @@ class Run:
         try:
             while not attempt.runtime.done and not attempt.evaluations.solved and not attempt.reporter.hopeless:
                 interrupt.check()
+                self._worlds.tell(attempt.reporter.note)
                 if self._keeping.due():
                     attempt.runtime.hold()
                 try:
@@ -324,15 +327,14 @@ class Run:
         if isinstance(message, Cut):
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
             attempt.runtime.release(message)
-            return None
-        if isinstance(message, Note):
+        elif isinstance(message, Note):
             attempt.reporter.note(message.text)
-            return None
-        assert isinstance(message, Record), message  # what else workers say is for the runtime
-        if message.partial:
+        else:
+            assert isinstance(message, Record), message  # what else workers say is for the runtime
+            if not message.partial:
+                return self._recorded(attempt.reporter.report(message), attempt)
             attempt.reporter.heard(message)
-            return None
-        return self._recorded(attempt.reporter.report(message), attempt)
+        return None
 
     def _recorded(self, report: Report, attempt: Attempt) -> Report:
         if report.recorded:
@@ -368,9 +370,7 @@ class Run:
             attempt.reporter.note(f"warning: no last checkpoint: {type(error).__name__}: {error}")
             return False
         if not attempt.runtime.done:
-            attempt.reporter.note(
-                f"warning: no last checkpoint of the whole run within {LAST_CUT_S:.0f} s; its weights are saved"
-            )
+            attempt.reporter.note(f"warning: no last checkpoint of the run within {LAST_CUT_S:.0f} s; its weights are saved")
         return False
 
     def _examine(self, attempt: Attempt, interrupt: Interrupt, *, beside: bool) -> Generator[Report]:

@@ -57,12 +57,12 @@ def lay_out(
     lanes = [plan.nbytes for _ in ranks] + [tree.nbytes(Outbound.specs(plan, mine)) for mine in outgoing]
     rounds = [name for name, role in blue.roles.items() if program.placement.acting_precision != "fp32" and role.frozen is None]
     initial = {name: tree.named_tensors(net) for name, net in blue.first_networks().items()}
-    weight_plans = {name: WeightPlan(params) for name, params in initial.items()}
+    weight_plans = {name: WeightPlan(params, **program.source.stored()) for name, params in initial.items()}
     sizes = [tree.nbytes(Board.specs(rows)), *lanes]
     for name, weight_plan in weight_plans.items():
         sizes += [weight_plan.nbytes, *[tree.nbytes(Episodes.layout(program.source.metrics))] * program.groups]
         sizes += [tree.nbytes(Rounding.specs)] * program.groups * (name in rounds)
-        sizes += [tree.nbytes(DeviceWeights.SPECS)] * (share is not None)
+        sizes += [tree.nbytes(DeviceWeights.specs(weight_plan))] * (share is not None)
     keeps = site is not None and any(one.kind.side == "keeping" for one in site)
     sharded = {name: blue.replays[name] for name, _ in blue.shards} if keeps or site is None else {}
     for name, replay in sharded.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +47,7 @@ class DealtEnv(Protocol):
     def resumed(self) -> dict[str, int]: ...  # as that of ``Env``; envs are counted, however many agents they have
     def send(self, actions: Mapping[str, Tree]) -> None: ...  # for all streams
     def recv(self) -> Mapping[str, TimeStep] | None: ...  # None: not yet
+    def fds(self) -> tuple[int, ...]: ...  # descriptors that become readable when ``recv`` may answer, if it waits for any
     def state(self) -> Tree: ...
     def load(self, state: Tree) -> None: ...
     def close(self) -> None: ...
@@ -92,11 +93,16 @@ class Experience(Protocol):
     def close(self) -> None: ...
 
 
+Look = tuple[int, Mapping[str, "Tensor"], Callable[[], bool]]
+"""A version, its tensors, and whether they are still those: a publisher may have begun to rewrite them."""
+
+
 class WeightStore(Protocol):
     @property
     def version(self) -> int: ...  # the newest; -1 before the first
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None: ...  # parameters and buffers
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None: ...
+    def look(self, newer_than: int = -1) -> Look | None: ...  # as fetch, for a reader that copies at its own pace
 
 
 class StateWriter(Protocol):

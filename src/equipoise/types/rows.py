@@ -49,6 +49,8 @@ class TimeStep:
     first: Array  # [B] bool, obs begins an episode: reset recurrent state
     valid: Array  # [B] bool, False: the action was ignored (reset row, aborted episode, absent agent, another stream's hold)
     stream: Array  # [B] int64, which streams these rows are
+    taken: Tree | None = None  # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
+    differs: Array | None = None  # [B] bool, the rows whose action was another than the one sent
     info: Array | None = None  # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from equipoise.facts import FREE, Count, Flag, Help, Positive, Read, Whole
+from equipoise.facts import FREE, Count, Flag, Help, Positive, Range, Read, Whole
 from equipoise.types.rows import OnNonfinite
 
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"  # the sections of ``train --help``
@@ -39,6 +39,10 @@ class Source:
         ),
         Flag(WHERE, "stop|drop|clamp"),
     ] = "stop"
+
+    def stored(self) -> dict[str, Any]:
+        """How the weights lie in memory for those who act, as arguments of a plan."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +112,14 @@ class TaskSource(Source):
         ),
         FREE,
     ] = "keep"
+    weights: Annotated[
+        Literal["fp32", "bf16"],
+        Help("How generators and evaluations get the weights: bf16 is half as many bytes, rounded; the learner's stay fp32."),
+        FREE,
+    ] = "fp32"
+    weight_buffers: Annotated[
+        int, Range(2, 16), Help("Versions that memory has room for: generators read one while others are written."), FREE
+    ] = 3
+
+    def stored(self) -> dict[str, Any]:
+        return {"dtype": "bfloat16" if self.weights == "bf16" else None, "buffers": self.weight_buffers}

@@ -19,7 +19,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
-from equipoise.weights.store import BUFFERS, WORDS, Versions, WeightPlan, Weights
+from equipoise.weights.store import Versions, WeightPlan, Weights
 
 LONGEST = 4096  # bytes of a handle; one of CUDA takes about 500
 
@@ -72,12 +72,15 @@ class CudaIpc:
 class DeviceWeights(Versions):
     """The buffers, on the device of the first published version."""
 
-    SPECS = WORDS | {"handle": ArraySpec((LONGEST,), "uint8")}
+    @staticmethod
+    def specs(plan: WeightPlan) -> dict[str, ArraySpec]:
+        """What lies in host memory."""
+        return plan.words | {"handle": ArraySpec((LONGEST,), "uint8")}
 
     def __init__(self, plan: WeightPlan, memory: Memory, host: Weights, share: Share) -> None:
         """``host``: the store of versions from before the buffers exist."""
         self._plan, self._memory, self._host, self._share = plan, memory, host, share
-        words = tree.views(self.SPECS, memory.buffer)
+        words = tree.views(self.specs(plan), memory.buffer)
         super().__init__(words)
         self._handle = words["handle"]
         self._params = []  # set once this process publishes
@@ -109,10 +112,10 @@ class DeviceWeights(Versions):
         return super().fetch(newer_than) if self._latest[0] else self._host.fetch(newer_than)
 
     def _announce(self, device: torch.device) -> None:
-        memory, handle = self._share.allocate(BUFFERS * self._plan.flat, device)
+        memory, handle = self._share.allocate(self._plan.buffers * self._plan.flat, device)
         if len(handle) > LONGEST:
             raise ValueError(f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}")
-        self._params, self._device = [tree.tensor_views(self._plan.leaves, part) for part in memory.chunk(BUFFERS)], device
+        self._params, self._device = [self._plan.over(part) for part in memory.chunk(self._plan.buffers)], device
         self._handle[:] = np.frombuffer(handle.ljust(LONGEST), np.uint8)
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
@@ -122,11 +125,12 @@ class DeviceWeights(Versions):
     def _read(self, i: int) -> Mapping[str, Tensor]:
         if not self._theirs:
             memory = self._share.attach(self._handle.tobytes().rstrip())
-            if memory.numel() != BUFFERS * self._plan.flat:
-                raise ValueError(f"expected weights of {BUFFERS} x {self._plan.flat} bytes, got {memory.numel()} in all")
-            self._theirs = list(memory.chunk(BUFFERS))
+            buffers, flat = self._plan.buffers, self._plan.flat
+            if memory.numel() != buffers * flat:
+                raise ValueError(f"expected weights of {buffers} x {flat} bytes, got {memory.numel()} in all")
+            self._theirs = list(memory.chunk(buffers))
             self._copy = torch.empty_like(self._theirs[0])
-            self._mine = tree.tensor_views(self._plan.leaves, self._copy)
+            self._mine = self._plan.over(self._copy)
         self._copy.copy_(self._theirs[i])
         self._share.wait(self._copy.device)
         return self._mine

@@ -1,8 +1,8 @@
 """Versioned parameters in one flat buffer: published with one pass, fetched with one copy, never torn, never locked.
 
-Three buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a buffer and ``end`` after;
+Some buffers with a begin and an end counter each. The writer raises ``begin`` before it writes a buffer and ``end`` after;
 a reader copies the newest buffer and keeps the copy only if ``begin`` still equals the ``end`` that it saw before. With two
-buffers a reader that sleeps over two publishes would often retry; with three it practically never does.
+buffers a reader that sleeps over two publishes would often retry; with three, the default, it practically never does.
 
 The buffers lie in memory that processes share (``Weights``), or on a device (``device.py``).
 """
@@ -14,32 +14,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from equipoise import tree
 from equipoise.memory import Memory
 from equipoise.tree import ArraySpec
+from equipoise.types import Look
 
 BUFFERS = 3
 ATTEMPTS = 1000
-WORDS = {
-    "latest": ArraySpec((1,), "int64"),  # number of the newest publish; 0: none yet
-    "begin": ArraySpec((BUFFERS,), "int64"),
-    "end": ArraySpec((BUFFERS,), "int64"),
-    "version": ArraySpec((BUFFERS,), "int64"),
-}
 
 
 class WeightPlan:
     """The layout of a network's parameters and buffers in one flat buffer."""
 
-    def __init__(self, params: Mapping[str, Tensor]) -> None:
-        self.leaves = {name: ArraySpec(tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in params.items()}
-        if any(s.dtype == "bfloat16" for s in self.leaves.values()):
-            raise ValueError("expected parameters of a numpy dtype (float32, ...), got bfloat16")
-        self.flat = tree.nbytes(self.leaves)
-        self.specs = WORDS | {"buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(BUFFERS)}}
+    def __init__(self, params: Mapping[str, Tensor], *, dtype: str | None = None, buffers: int = BUFFERS) -> None:
+        """``dtype``: what numbers of floating point are stored as (None: as they are). ``buffers``: at least 2."""
+        if buffers < 2:
+            raise ValueError(f"buffers: expected at least 2, since one is read while the other is written, got {buffers}")
+        self.leaves = {
+            name: ArraySpec(
+                tuple(p.shape), str(p.dtype).removeprefix("torch.") if dtype is None or not p.is_floating_point() else dtype
+            )
+            for name, p in params.items()
+        }
+        self.flat, self.buffers = tree.nbytes(self.leaves), buffers
+        self.words = {
+            "latest": ArraySpec((1,), "int64"),  # number of the newest publish; 0: none yet
+            "begin": ArraySpec((buffers,), "int64"),
+            "end": ArraySpec((buffers,), "int64"),
+            "version": ArraySpec((buffers,), "int64"),
+        }
+        self.specs = self.words | {"buffers": {str(i): ArraySpec((self.flat,), "uint8") for i in range(buffers)}}
         self.nbytes = tree.nbytes(self.specs)
+
+    def over(self, memory: Tensor) -> dict[str, Tensor]:
+        """The tensors that lie in a flat buffer [flat] uint8."""
+        laid: dict[str, Tensor] = tree.tensor_views(self.leaves, memory)
+        return laid
 
 
 class Versions(ABC):
@@ -48,8 +61,8 @@ class Versions(ABC):
     _params: Sequence[Mapping[str, Tensor]]  # the publisher's views of each buffer
 
     def __init__(self, words: Mapping[str, Any]) -> None:
-        """``words``: the counters of ``WORDS``, in memory that all handles share."""
-        self._latest, self._begin, self._end, self._version = (words[name] for name in WORDS)
+        """``words``: the counters of a plan, in memory that all handles share."""
+        self._latest, self._begin, self._end, self._version = (words[name] for name in ("latest", "begin", "end", "version"))
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:
         """Write into buffer i; the write is complete when this returns."""
@@ -64,12 +77,12 @@ class Versions(ABC):
     def version(self) -> int:
         """The newest version; -1 before the first."""
         count = int(self._latest[0])
-        return int(self._version[count % BUFFERS]) if count else -1
+        return int(self._version[count % len(self._begin)]) if count else -1
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Publish parameters and buffers, from any device; only one process publishes."""
         count = int(self._begin.max()) + 1
-        i = count % BUFFERS
+        i = count % len(self._begin)
         self._begin[i] = count
         self._write(i, params)
         self._version[i] = version
@@ -80,7 +93,7 @@ class Versions(ABC):
         """Return (version, tensors of this handle, rewritten by its next fetch), or None if there is nothing newer."""
         for _ in range(ATTEMPTS):
             count = int(self._latest[0])
-            i = count % BUFFERS
+            i = count % len(self._begin)
             version = int(self._version[i])
             if count == 0 or version <= newer_than:
                 return None
@@ -90,6 +103,11 @@ class Versions(ABC):
                 return version, mine
         raise RuntimeError(f"no whole copy of the weights in {ATTEMPTS} attempts: the publisher is faster than a copy")
 
+    def look(self, newer_than: int = -1) -> Look | None:
+        """As ``fetch``, for a reader that copies at a pace of its own: the tensors may be rewritten while they are read."""
+        found = self.fetch(newer_than)
+        return None if found is None else (*found, lambda: True)
+
 
 class Weights(Versions):
     """A weight store in memory that several processes may map."""
@@ -98,10 +116,9 @@ class Weights(Versions):
         self.plan, self._memory = plan, memory
         views = tree.views(plan.specs, memory.buffer)
         super().__init__(views)
-        self._buffers = list(views["buffers"].values())
-        self._params = [tree.torch_views(tree.views(plan.leaves, b)) for b in self._buffers]
-        self._copy = np.empty(plan.flat, np.uint8)
-        self._mine = tree.torch_views(tree.views(plan.leaves, self._copy))
+        self._buffers = [torch.from_numpy(one) for one in views["buffers"].values()]
+        self._params = [plan.over(one) for one in self._buffers]
+        self._copied: Tensor | None = None
 
     def __getstate__(self) -> tuple[WeightPlan, Memory]:
         return self.plan, self._memory
@@ -116,22 +133,37 @@ class Weights(Versions):
     @property
     def nbytes(self) -> int:
         """The size of what ``fetch_bytes`` gives."""
-        return len(self._copy)
+        return self.plan.flat
+
+    @property
+    def _copy(self) -> Tensor:
+        """This handle's own copy [flat] uint8, allocated when it is first read into."""
+        if self._copied is None:
+            self._copied = torch.empty(self.plan.flat, dtype=torch.uint8)
+            self._mine = self.plan.over(self._copied)
+        return self._copied
 
     def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
         """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch overwrites them."""
         found = self.fetch(newer_than)
-        return None if found is None else (found[0], self._copy)
+        return None if found is None else (found[0], self._copy.numpy())
 
     def publish_bytes(self, version: int, data: Any) -> None:
         """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the size is another."""
         given = np.frombuffer(data, np.uint8)
-        if len(given) != len(self._copy):
-            raise ValueError(f"expected {len(self._copy):,} bytes of weights, got {len(given):,}")
-        np.copyto(self._copy, given)
+        if len(given) != self.plan.flat:
+            raise ValueError(f"expected {self.plan.flat:,} bytes of weights, got {len(given):,}")
+        np.copyto(self._copy.numpy(), given)
         self.publish(version, self._mine)
 
+    def look(self, newer_than: int = -1) -> Look | None:
+        count = int(self._latest[0])
+        i = count % self.plan.buffers
+        version, ended = int(self._version[i]), int(self._end[i])
+        if count == 0 or version <= newer_than or int(self._begin[i]) != ended:
+            return None
+        return version, self._params[i], lambda: int(self._begin[i]) == ended
+
     def _read(self, i: int) -> Mapping[str, Tensor]:
-        np.copyto(self._copy, self._buffers[i])
-        mine: Mapping[str, Tensor] = self._mine
-        return mine
+        np.copyto(self._copy.numpy(), self._buffers[i].numpy())
+        return self._mine

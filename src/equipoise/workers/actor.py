@@ -48,6 +48,9 @@ class ActorKind(SamplingKind):
                 site.note(said)
         return worker
 
+    def listens(self, worker: ActorWorker) -> tuple[int, ...]:
+        return worker.env.fds()
+
     def groups(self, blue: Blueprint, index: int) -> range:
         return blue.groups(index)
 

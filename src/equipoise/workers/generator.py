@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
 from equipoise.rewards.scoring import RewardsFailed
 from equipoise.types import TaskSource, stream_ids
@@ -37,9 +38,12 @@ class GeneratorKind(SamplingKind):
         rank, program = blue.learner_of(index), blue.program
         source: Any = program.source
         text = texts.read(source, program.schedule.seed)
-        algorithm, engine, judge = blue.roles[name].algorithm, None, None
+        algorithm, judge = blue.roles[name].algorithm, None
+        engine: TorchEngine | None = None
         if algorithm.reads_rewards:
             engine = texts.engine(program, text, algorithm, blue.network(name), device=program.placement.device)
+            if program.placement.max_lag != 0 and program.placement.device == "cpu":
+                engine.make_room()  # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
             judge = texts.judge(program, text, text.train, blue.capsules)
         worker = Generator(
             engine or texts.reciter(program, text), prompts=text.train, judge=judge or texts.Unjudged(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -56,6 +56,13 @@ class Engine(Protocol):
 
     def update(self, version: int, params: Mapping[str, Tensor]) -> None:
         """Take new weights, between two steps."""
+
+    def take(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
+        """Take new weights a part at a time, with as many steps between two parts as the caller likes.
+
+        The old weights draw until the last part is there, and go on if ``params`` are not ``whole`` then. Where no sample is
+        drawn or waits all is one part, which takes the place of the old weights: if it is not whole, a step needs others first.
+        """
 
     def pause(self) -> None:
         """Draw nothing until ``resume``: a step returns at once."""

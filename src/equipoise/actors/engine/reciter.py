@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,10 @@ class Reciter:
 
     def update(self, version: int, params: Mapping[str, Any]) -> None:
         self.version = version
+
+    def take(self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]) -> Iterator[None]:
+        self.version = version
+        yield from ()
 
     def pause(self) -> None:
         self._paused = True

@@ -9,7 +9,8 @@ operations. The texts stay where they are: a row moves, its ``SEAT`` in ``_text`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -21,7 +22,7 @@ from equipoise import schema
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.nets.decoder import Decoder
-from equipoise.nets.decoding import Decoding, fill
+from equipoise.nets.decoding import Decoding, pieces
 from equipoise.types import Tree
 from equipoise.types.packed import Stop
 
@@ -37,6 +38,18 @@ class _Group:
     prompt: I64
     samples: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """A version's network, joined for decoding."""
+
+    net: Decoder
+    decoding: Decoding
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        return dict(self.net.named_parameters())
 
 
 class TorchEngine:
@@ -76,12 +89,12 @@ class TorchEngine:
             )
         if stop and decode is None:
             raise ValueError("stop: expected a decode function beside the stop strings, got none")
-        self._net, self._length, self._seed, self._temperature = net.eval().requires_grad_(False), length, seed, temperature
+        self._length, self._seed, self._temperature = length, seed, temperature
         self._greedy, self._on_update, self._stop, self._decode = greedy, on_update, tuple(stop), decode
-        self._params = dict(net.named_parameters())
-        weight = next(iter(self._params.values()))
-        self._device = weight.device
-        self._decoding = Decoding(net, rows, length)
+        net = net.eval().requires_grad_(False)
+        self._device = net.head.device
+        self._now = _Weights(net, Decoding(net, rows, length))
+        self._spare: _Weights | None = None  # where the next version's parts are put while this one draws
         self._ends = np.zeros(size, bool)
         self._ends[list(eos)] = True
         self._rows = np.zeros((8, rows), np.int64)
@@ -91,7 +104,7 @@ class TorchEngine:
         self._version = np.full((rows, length), -1, np.int64)
         self._queue: deque[_Group] = deque()
         self._open: dict[int, int] = {}  # samples of a group that have not ended
-        self._next: tuple[int, dict[str, Tensor]] | None = None  # weights that wait for running samples to finish
+        self._next: int | None = None  # the spare's version, which waits for running samples to finish
         self._paused = False
         self.version, self.live = 0, 0
 
@@ -134,15 +147,16 @@ class TorchEngine:
         self._free(np.flatnonzero(self._rows[GROUP, : self.live] == group))
 
     def update(self, version: int, params: Mapping[str, Tensor]) -> None:
-        for name, parameter in self._params.items():
+        for _ in self.take(version, params, lambda: True):
+            pass
+
+    def take(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
+        for name, parameter in self._now.params.items():
             if name not in params:
                 raise ValueError(f"update: expected every parameter of the model, got none named {name!r}")
             if params[name].shape != parameter.shape:
                 raise ValueError(f"update: {name}: expected {list(parameter.shape)}, got {list(params[name].shape)}")
-        if self._on_update == "finish" and self.live:
-            self._next = version, {name: params[name].clone() for name in self._params}
-            return
-        self._take(version, params)
+        return self._taking(version, params, whole)
 
     def pause(self) -> None:
         self._paused = True
@@ -155,7 +169,7 @@ class TorchEngine:
     def _forward(self, live: int) -> Tensor:
         """The hidden states [live, hidden] that the next tokens are drawn from."""
         token, place = self._rows[TOKEN, :live], self._rows[PLACE, :live]
-        return self._decoding.decode(self._tensor(token), self._tensor(place), int(place.min()), int(place.max()))
+        return self._now.decoding.decode(self._tensor(token), self._tensor(place), int(place.min()), int(place.max()))
 
     def _admitted(self) -> list[_Group]:
         """Take groups whose samples all fit behind the live rows, in order; none while an update waits."""
@@ -196,7 +210,7 @@ class TorchEngine:
         """Draw a token of each live row and stamp it; return the samples that it ends."""
         rows = self._rows[:, : self.live]
         number = None if self._greedy else self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
-        drawn, logp = draw(self._net.logits(hidden), self._temperature, number)
+        drawn, logp = draw(self._now.net.logits(hidden), self._temperature, number)
         token = rows[TOKEN]
         token[:] = drawn.cpu().numpy()
         rows[PLACE] += 1
@@ -254,14 +268,41 @@ class TorchEngine:
 
     # ------------------------------------------------------------------------------------------------ weights and caches
 
+    def make_room(self) -> None:
+        """Allocate what weights are put into while others draw, so that the first ones do not wait for that."""
+        if self._spare is None:
+            net = deepcopy(self._now.net)
+            self._spare = _Weights(net, self._now.decoding.twin(net))
+
+    def _taking(self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]) -> Iterator[None]:
+        waits = self.live > 0 and self._on_update == "finish"
+        aside = bool(self._open) and (waits or self._device.type == "cpu")  # else nobody waits for the copy
+        if aside:
+            self.make_room()
+        target = self._spare if aside and self._spare is not None else self._now
+        self._next = None  # a version that waited is of no use any more
+        for name, parameter in target.params.items():
+            for piece in pieces(parameter):
+                with torch.no_grad():
+                    parameter[piece].copy_(params[name][piece])
+                if aside:
+                    yield
+        if not whole():
+            return
+        if waits and self.live:
+            self._next = version
+        else:
+            self._turn(version, target)
+
     def _take_next(self) -> None:
         if self._next is not None and not self.live:
-            self._take(*self._next)
+            assert self._spare is not None
+            self._turn(self._next, self._spare)
 
-    def _take(self, version: int, params: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self._params.items():
-                fill(parameter, params[name])
+    def _turn(self, version: int, weights: _Weights) -> None:
+        """Draw with these weights from now on."""
+        if weights is not self._now:
+            self._now, self._spare = weights, self._now
         self.version, self._next = version, None
         if self._on_update == "recompute":
             self._recompute()
@@ -277,10 +318,10 @@ class TorchEngine:
             self._prefill(self._text[seat[some], :longest], place[some], some)
 
     def _prefill(self, text: I64, lengths: I64, rows: I64) -> Tensor:
-        return self._net.prefill(self._tensor(text), self._tensor(lengths), self._decoding.cache, self._tensor(rows))
+        return self._now.net.prefill(self._tensor(text), self._tensor(lengths), self._now.decoding.cache, self._tensor(rows))
 
     def _copy(self, source: I64, target: I64, length: int) -> None:
-        self._decoding.copy(self._tensor(source), self._tensor(target), length)
+        self._now.decoding.copy(self._tensor(source), self._tensor(target), length)
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

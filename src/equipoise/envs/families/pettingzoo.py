@@ -95,6 +95,9 @@ class SingleEnv:
     def recv(self) -> Mapping[str, TimeStep] | None:
         return None if self.env.recv() is None else self._parts
 
+    def fds(self) -> tuple[int, ...]:
+        return self.env.fds()
+
     def state(self) -> Tree:
         return self.env.state()
 
@@ -175,6 +178,9 @@ class PettingZooEnv:
         self.loop.recv()
         self._deal()
         return self._parts
+
+    def fds(self) -> tuple[int, ...]:
+        return self.loop.fds()
 
     def _deal(self) -> None:
         rows = self.loop.ts

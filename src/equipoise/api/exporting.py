@@ -1,0 +1,127 @@
+"""A trained policy as data: ``export`` writes an artifact, or the model of a run on text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise import tree
+from equipoise import trust as trusting
+from equipoise.api.playing import Loaded, read_policies, weights_of
+from equipoise.api.recorded import recordings
+from equipoise.api.writing import export_model
+from equipoise.exporting import artifact as artifacts
+from equipoise.exporting import observations
+from equipoise.exporting.parity import Parity, Seen
+from equipoise.files import is_url, parse_json, read_json
+from equipoise.hints import hint, raised
+from equipoise.programs.program import algorithm_name
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory, params_sha256
+from equipoise.record.mirror import local
+from equipoise.record.paths import RUN
+from equipoise.record.report import step_of
+
+__all__ = ["Exported", "export"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """An artifact, or a model of text."""
+
+    path: Path
+    version: str = ""  # the hash of its manifest; "": a model of text
+    parity: Parity | None = None  # how far its graph is from torch
+    source: str = ""  # the observations on which they were compared
+    note: str = ""  # why these were made up
+
+
+def export(
+    directory: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    policy: str | None = None,
+    best: bool = False,
+    recorded: str | os.PathLike[str] | None = None,
+    rows: int | None = None,
+    graph: bool = True,
+    trust: Sequence[str] = (),
+) -> Exported:
+    """Write the weights that ``load`` takes as a new folder: ``policy.onnx``, weights, spec, ``edge.py``, hashes.
+
+    The graph is compared with torch on ``rows`` observations (10,000; 2,000 of large ones), and refused where it differs
+    (``Differs``). They are played in the run's own env, or ``recorded`` as for ``play``; without an env they are made up.
+    Without a ``graph`` there are weights alone, which torch can serve. ``policy``: of several, by default the first.
+
+    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers`` loads.
+    """
+    if is_url(to):
+        raise ValueError(f"{to}: expected a new directory on this machine, got a URL")
+    place = Path(to).expanduser()
+    if place.exists():
+        raise FileExistsError(f"{place}: expected a new directory, got one that is there already")
+    with local(directory) as here:
+        source = weights_of(here, best=best)
+        spec = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)
+        if any(isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()):
+            return Exported(path=export_model(here, place, best=best, trust=trust))
+        loaded = read_policies(here, best=best, trust=trust)
+        name = loaded.first if policy is None else policy
+        if name not in loaded.policies:
+            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+        one, step = loaded.playable[name], step_of(loaded.meta)
+        wanted = observations.wanted_rows(one.spec) if rows is None else rows
+        seen, note = _seen(here, loaded, name, recorded, wanted, trust)
+        parity = artifacts.write(
+            place, name, one, loaded.policies[name], step=step, lineage=lineage(here, loaded, name), seen=seen, rows=wanted,
+            graph=graph,
+        )  # fmt: skip
+    return Exported(path=place, version=checkpoint.identity(place), parity=parity, source=seen.source, note=note)
+
+
+def _seen(
+    here: str | os.PathLike[str], loaded: Loaded, name: str, recorded: str | os.PathLike[str] | None, rows: int,
+    trust: Sequence[str],
+) -> tuple[Seen, str]:  # fmt: skip
+    """Observations, and why they had to be made up."""
+    spec = loaded.playable[name].spec
+    if recorded is not None:
+        return observations.recorded((one.obs for one in recordings(recorded, spec)), os.fspath(recorded), rows=rows), ""
+    try:
+        program = RunDirectory.open(here, trusted=trust).program
+        if data := program.source.dataset:
+            return observations.recorded((one.obs for one in recordings(data, spec)), f"data set {data}", rows=rows), ""
+        return observations.played(program, loaded.policies, name, rows=rows, step=step_of(loaded.meta)), ""
+    except (FileNotFoundError, trusting.Untrusted) as error:
+        why = str(error)
+    except Exception as error:  # the env of a user, or what its package needs, may raise anything
+        why = raised(error)
+    return observations.sampled(spec, loaded.policies[name].net, rows=rows), why
+
+
+def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str, Any]:
+    """Where a policy is from: what of it is known."""
+    run = _run_of(Path(here))
+    said = {} if run is None else read_json(run / RUN)
+    versions = said.get("versions", {}) if isinstance(said, Mapping) else {}
+    data = said.get("dataset") or {}
+    evaluation = loaded.meta.get("evaluation") or {}
+    return {
+        "run": None if run is None else run.absolute().name,
+        "step": step_of(loaded.meta),
+        "data": data.get("sha256"),
+        "parent": said.get("parent"),
+        "evaluation": {key: evaluation[key] for key in ("mean", "std", "episodes") if key in evaluation} or None,
+        "algorithm": algorithm_name(type(loaded.playable[name].algorithm)),
+        "params_sha256": params_sha256(tree.named_tensors(loaded.policies[name].net)),
+        "commit": said.get("commit"),
+        "versions": versions,
+    }
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run directory that this is, or whose checkpoint this is."""
+    return next((one for one in (path, *path.absolute().parents[:3]) if (one / RUN).is_file()), None)

@@ -1,0 +1,98 @@
+"""Addresses that worlds connect to: where a run listens, and the private socket by which its workers are dealt worlds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+PREFIX = "remote:"
+EXPECTED = "remote:tcp://HOST:PORT or remote:unix:PATH, such as remote:tcp://127.0.0.1:7000"
+LONGEST_PATH = 100  # bytes: the kernel takes about 107 (macOS 103)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place to listen at: HOST and port, or the path of a unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def of(cls, target: str) -> Address:
+        """Read a target; ValueError for any other text."""
+        said = target.removeprefix(PREFIX)
+        if said.startswith("unix:") and (path := said.removeprefix("unix:").removeprefix("//")):
+            path = os.path.abspath(os.path.expanduser(path))
+            if len(os.fsencode(path)) > LONGEST_PATH:
+                raise ValueError(
+                    f"{target}: expected a path of at most {LONGEST_PATH} bytes, got {len(os.fsencode(path))}: {path}"
+                )
+            return cls(path=path)
+        try:
+            parts = urlsplit(said)
+            port = parts.port or 0
+        except ValueError as error:  # a port beyond 65535, a bracket that is not closed
+            raise ValueError(f"{target}: expected {EXPECTED}: {error}") from error
+        if parts.scheme != "tcp" or not parts.hostname or not port or parts.path.strip("/") or parts.query or parts.username:
+            raise ValueError(f"{target}: expected {EXPECTED}")
+        return cls(host=parts.hostname, port=port)
+
+    @property
+    def loopback(self) -> bool:
+        """Can only this machine connect?"""
+        return bool(self.path) or self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"unix:{self.path}" if self.path else f"tcp://{host}:{self.port}"
+
+    def listen(self) -> socket.socket:
+        """A socket that listens here; OSError where another program does."""
+        if not self.path:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            return socket.create_server((self.host, self.port), family=family, backlog=64)
+        return listen_at(self.path)
+
+    @property
+    def private(self) -> str:
+        """The path of the socket between the process that listens and the workers that are dealt worlds.
+
+        It follows from the address alone, which one process of a machine can have, so that workers find it.
+        """
+        folder = Path(tempfile.gettempdir()) / f"equipoise-worlds-{os.geteuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise OSError(f"{folder}: expected a folder that only this user can enter, got another; remove it")
+        return str(folder / f"{hashlib.sha256(str(self).encode()).hexdigest()[:24]}.sock")
+
+
+def listen_at(path: str) -> socket.socket:
+    """Listen at a unix socket that only this user can reach; a file that a dead process left there is replaced."""
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise FileExistsError(f"{path}: expected a socket, or nothing, got another file")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
+            else:
+                raise OSError(f"{path}: another process listens there")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        os.chmod(path, 0o600)  # before anybody can connect
+        listening.listen(64)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,186 @@
+"""The messages between a world and a run (docs/protocol.md): their kinds and bounds, and what is wrong with one that came."""
+
+from __future__ import annotations
+
+import hmac
+from array import array as floats
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from equipoise import tree
+from equipoise.envs import space_json
+from equipoise.envs.hints import UnsupportedSpace
+from equipoise.envs.spaces import ActionForm, action_spec, differ, member, observation_spec
+from equipoise.frames import BadFrame, Message, array
+from equipoise.schema import Anything, Text, check, count
+from equipoise.tree import ArraySpec
+from equipoise.types import Tree
+
+VERSION = 1
+HELLO_BYTES = 1 << 22  # of a hello: spaces may state a bound for each number
+OTHER_BYTES = 1 << 16  # of an observation's frame, besides its numbers
+IN_LISTS = 3  # bytes of a number in a list, for each of its bytes in an array, at most
+OBSERVATION_BYTES = 1 << 26  # of one observation
+NAME = 100  # letters
+SESSION = 64  # letters
+
+HELLO = {
+    "kind": Text(), "version": count(), "session": Text(SESSION), "observation": Anything(), "action": Anything(),
+    "name?": Text(NAME), "token?": Text(1000), "*": Anything(),
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A world's message that cannot be taken: its code and its text go to the world, and its connection ends."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
+
+    @property
+    def message(self) -> Message:
+        return {"kind": "refuse", "code": self.code, "text": self.text[:2000]}
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """The spaces of a world, as it states them."""
+
+    observation: gymnasium.Space[Any]
+    action: gymnasium.Space[Any]
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any], where: str = "") -> Spaces:
+        """ValueError names the place of what is no space, or one that cannot be learned from."""
+        read = [space_json.from_json(said.get(name), f"{where}{name}") for name in ("observation", "action")]
+        spaces = cls(*read)
+        size = sum(one.nbytes for one in tree.leaves(observation_spec(spaces.observation, f"{where}observation")))
+        if size > OBSERVATION_BYTES:
+            raise ValueError(f"{where}observation: expected at most {OBSERVATION_BYTES:,} bytes, got {size:,}")
+        action_spec(spaces.action, f"{where}action")
+        return spaces
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return {name: space_json.to_json(getattr(self, name)) for name in ("observation", "action")}
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a frame of a world at most."""
+        specs = {"obs": observation_spec(self.observation), "took": action_spec(self.action)}
+        return int(OTHER_BYTES + IN_LISTS * sum(one.nbytes for one in tree.leaves(specs)))
+
+
+def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Spaces:
+    """The spaces of a world that says hello; ``spaces``: of the run, None before its first world. Raises ``Refused``."""
+    if message.get("kind") != "hello":
+        raise Refused("frame", f"expected the kind 'hello' first, got {str(message.get('kind'))[:40]!r}")
+    if message.get("version") != VERSION:  # before all else: another version may have other keys
+        raise Refused("version", f"expected version {VERSION} of the protocol, got {str(message.get('version'))[:40]}")
+    if token is not None and not hmac.compare_digest(str(message.get("token", "")).encode(), token.encode()):
+        raise Refused("token", f"expected the token of this run, got {'another' if message.get('token') else 'none'}")
+    try:
+        check(message, HELLO, "hello")
+    except ValueError as error:
+        raise Refused("frame", str(error)) from error
+    if not message["session"]:
+        raise Refused("frame", "hello.session: expected a random text of the world's own, got an empty one")
+    try:
+        stated = Spaces.read(message, "hello.")
+    except (ValueError, UnsupportedSpace) as error:
+        raise Refused("space", str(error)) from error
+    for name in ("observation", "action") if spaces is not None else ():
+        if (found := differ(name, getattr(spaces, name), getattr(stated, name))) is not None:
+            place, got, expected = found
+            raise Refused("space", f"{place}: expected {expected}, as this run began with, got {got}")
+    return stated
+
+
+def check_observe(message: Message, after_end: bool) -> None:
+    """Check the flags and the reward of an observation. ``after_end``: only a first one may come."""
+    get = message.get
+    first, ended = get("first", False), False
+    for name in ("first", "terminated", "truncated"):
+        if (value := get(name, False)) is True:
+            ended |= name != "first"
+        elif value is not False:
+            raise Refused("observe", f"observe.{name}: expected true or false, got {str(value)[:40]!r}")
+    if type(reward := get("reward", 0.0)) not in (float, int):
+        raise Refused("observe", f"observe.reward: expected a number, got {str(reward)[:40]!r}")
+    if after_end and not first:
+        raise Refused("observe", "observe.first: expected true, since no episode is running, got false")
+    if first and ended:
+        raise Refused("observe", "observe.first: expected false where an episode ends, got true")
+
+
+class Reader:
+    """Writes the arrays of messages into row i of preallocated arrays [B, ...]."""
+
+    def __init__(self, spec: Tree, rows: Tree, place: str) -> None:
+        self._spec, self._rows, self._place = spec, rows, place
+
+        flat = isinstance(spec, ArraySpec) and spec.dtype == "float32" and len(spec.shape) == 1
+        self._length = spec.shape[0] if flat else -1  # of a list of numbers, the usual case
+
+    def __call__(self, i: int, value: Any) -> None:
+        """``value``: of a message. BadFrame says at which place it is not what the spec says."""
+        if type(value) is list and len(value) == self._length:
+            try:
+                self._rows[i] = np.frombuffer(floats("f", value), np.float32)
+                return
+            except TypeError:  # something in it is no number: the other way says what
+                pass
+        self._put(i, self._spec, self._rows, value, self._place)
+
+    def _put(self, i: int, spec: Tree, rows: Any, value: Any, place: str) -> None:
+        if type(spec) is ArraySpec:
+            read = array(value, place)
+            if read.shape != spec.shape:
+                raise BadFrame(f"{place}: expected {spec.dtype} {list(spec.shape)}, got {read.dtype} {list(read.shape)}")
+            rows[i] = cast(read, spec.dtype, place)
+            return
+        of_list = isinstance(value, list) and list(spec) == [str(n) for n in range(len(value))]
+        if not of_list and (not isinstance(value, Mapping) or value.keys() != spec.keys()):
+            got = sorted(map(str, value))[:20] if isinstance(value, Mapping) else type(value).__name__
+            raise BadFrame(f"{place}: expected a map with the keys {sorted(spec)}, got {got}")
+        for name, inner in spec.items():
+            self._put(i, inner, rows[name], member(value, name), f"{place}/{name}")
+
+
+def cast(read: np.ndarray[Any, Any], dtype: str, place: str) -> np.ndarray[Any, Any]:
+    """Cast to ``dtype`` what loses nothing but digits; a whole number has to fit."""
+    to = np.dtype(dtype)
+    if read.dtype == to:
+        return read
+    if to.kind == "f":
+        with np.errstate(over="ignore"):  # an infinity, which the checks of the rows find
+            return read.astype(to)
+    if to.kind == "b":
+        fits = read.dtype.kind in "biu" and bool(np.isin(read, (0, 1)).all())
+    else:
+        limits = np.iinfo(to)
+        whole = read.dtype.kind in "biu" or not read.size
+        fits = whole and (not read.size or (int(read.min()) >= limits.min and int(read.max()) <= limits.max))
+    if not fits:
+        raise BadFrame(
+            f"{place}: expected numbers of {dtype}, got {read.dtype}" + (f" up to {read.max()}" if read.size else "")
+        )
+    return read.astype(to)
+
+
+def plain_rows(form: ActionForm, actions: Tree) -> list[Any]:
+    """Each row of actions [B, ...] as plain numbers, lists and maps."""
+    return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
+
+
+def plain(action: Any) -> Any:
+    """An action, or a row of its arrays, as plain numbers, lists and maps."""
+    if hasattr(action, "tolist"):
+        return action.tolist()
+    if isinstance(action, Mapping):
+        return {key: plain(inner) for key, inner in action.items()}
+    return [plain(inner) for inner in action] if isinstance(action, tuple) else action

@@ -1,0 +1,46 @@
+"""What the server needs of a loaded artifact, and what loads one: ONNX Runtime, or torch for policies that ONNX cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Backend = Literal["onnx", "torch"]
+
+
+class Model(Protocol):
+    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` says what each method does."""
+
+    version: str
+    spec: Any
+    propensity: str
+
+    def read(self, obs: Any) -> tuple[dict[str, Array], bool]: ...
+
+    def initial(self, count: int) -> dict[str, Array]: ...
+
+    def draw(self, seed: int, streams: Any, rows: Any) -> Array: ...
+
+    def run(
+        self, rows: Mapping[str, Array], first: Array, state: Mapping[str, Array], noise: Array | None, deterministic: Array
+    ) -> tuple[dict[str, Array], Array | None, dict[str, Array]]: ...
+
+    def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any: ...
+
+
+def load(path: Path, backend: Backend = "onnx", *, threads: int = 1, trusted: Sequence[str] = ()) -> Model:
+    """Check and load an artifact; ValueError names the file that is damaged or not to be trusted.
+
+    ``trusted``: code that its spec may name, for torch.
+    """
+    if backend == "torch":
+        from equipoise.serving.torch_model import TorchModel
+
+        return TorchModel.load(path, threads=threads, trusted=trusted)
+    from equipoise.edge import Artifact
+
+    return Artifact.open(path, threads=threads)

@@ -1,0 +1,208 @@
+"""Framed msgpack on a unix socket: the fastest way to ask. Its file's mode (0600) says who may.
+
+A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the fields of that message. The
+answer is a frame {"n": the same, "status": as in HTTP, ...}, with the fields of a decision, or "error". Answers may come in
+another order than requests. After bytes that are no frame the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from equipoise import frames
+from equipoise.serving.messages import Act, Decision, End, Outcome, Refused
+from equipoise.serving.service import Service
+from equipoise.serving.waiting import stored
+
+MOST_WAITING = 1024  # requests of a connection that may wait for their answer
+
+
+class _Act(Act, kw_only=True, tag_field="op", tag="act"):
+    n: int = 0
+
+
+class _Outcome(Outcome, kw_only=True, tag_field="op", tag="outcome"):
+    n: int = 0
+
+
+class _End(End, kw_only=True, tag_field="op", tag="end"):
+    n: int = 0
+
+
+class _State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op", tag="state"):
+    n: int = 0
+
+
+_decoder = msgspec.msgpack.Decoder(_Act | _Outcome | _End | _State)
+
+
+class Connection(asyncio.Protocol):
+    """One caller."""
+
+    def __init__(self, server: FrameServer) -> None:
+        self._server, self._service = server, server.service
+        self._splitter = frames.Splitter(server.most_body)
+        self.waiting, self._paused, self._closing = 0, False, False
+        self.began: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if len(self._server.connections) >= self._server.most_connections:
+            self._answer(
+                {"n": 0, "status": 503, "error": f"expected at most {self._server.most_connections} connections, got one more"}
+            )
+            transport.close()
+        else:
+            self._server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._splitter.feed(data):
+                self._request(body)
+        except frames.BadFrame as error:
+            self._answer({"n": 0, "status": 400, "error": str(error)})
+            self.transport.close()
+            return
+        self.began = asyncio.get_running_loop().time() if self._splitter.pending else None
+        if self.waiting > MOST_WAITING:
+            self.pause_writing()
+
+    def pause_writing(self) -> None:
+        """Ask the caller to wait: it does not read its answers, or too many are due."""
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._paused and not self._closing and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    def _request(self, body: bytes) -> None:
+        self.waiting += 1
+        n = 0
+        try:
+            request = _decoder.decode(body)
+            n = request.n
+            if isinstance(request, _Act):
+                self._service.act(request, lambda decisions: self._decided(n, decisions[0]))
+                return
+            if isinstance(request, _Outcome):
+                self._later(n, self._stored(n, request))
+                return
+            if isinstance(request, _End):
+                self._service.end(request.session)
+                self._done("end", {"n": n, "status": 200})
+            else:
+                self._done("state", {"n": n, "status": 200, **self._service.state()})
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            self._done("other", {"n": n, "status": 400, "error": f"frame: {str(error)[:500]}"})
+        except Refused as no:
+            self._done("other", {"n": n, "status": no.status, **no.body()})
+
+    def _decided(self, n: int, decision: Decision) -> None:
+        self._done("act", {"n": n, "status": 200, **{name: getattr(decision, name) for name in _FIELDS}})
+
+    async def _stored(self, n: int, outcome: Outcome) -> None:
+        try:
+            await stored(self._service, [outcome])
+            self._done("outcome", {"n": n, "status": 200})
+        except Refused as no:
+            self._done("outcome", {"n": n, "status": no.status, **no.body()})
+
+    def _later(self, n: int, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _done(self, op: str, answer: dict[str, Any]) -> None:
+        self.waiting -= 1
+        self._service.metrics.requests[f"uds:{op}", str(answer["status"])] += 1
+        self._answer(answer)
+        if self._closing and not self.waiting:
+            self.transport.close()
+        elif self._paused and self.waiting < MOST_WAITING // 2:
+            self.resume_writing()
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(frames.encode(answer))
+
+    def drain(self) -> None:
+        """Read no more; close after the answers that are due."""
+        self._closing = True
+        self.pause_writing()
+        if not self.waiting:
+            self.transport.close()
+
+
+_FIELDS = Decision.__struct_fields__
+
+
+class FrameServer:
+    """Listens on a unix socket."""
+
+    def __init__(self, service: Service, *, most_body: int, most_connections: int, request_s: float) -> None:
+        self.service, self.most_body, self.most_connections, self._request_s = service, most_body, most_connections, request_s
+        self.connections: set[Connection] = set()
+
+    async def listen(self, path: Path) -> None:
+        """ValueError where another server listens there, or where the path is something else."""
+        unused(path)
+        before = os.umask(0o177)
+        try:
+            self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), str(path))
+        finally:
+            os.umask(before)
+        self._path = path
+
+    def sweep(self, now: float) -> None:
+        """Close connections whose frame takes too long to arrive."""
+        for one in list(self.connections):
+            if one.began is not None and now - one.began > self._request_s:
+                one._answer(
+                    {"n": 0, "status": 408, "error": f"frame: expected it whole within {self._request_s:g} s, got a part of it"}
+                )
+                one.transport.close()
+
+    def stop_listening(self) -> None:
+        self._server.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+
+    async def drain(self, until: Callable[[], bool]) -> None:
+        """Answer what was asked, then close; ``until`` says when the time is over."""
+        for one in list(self.connections):
+            one.drain()
+        while self.connections and not until():
+            await asyncio.sleep(0.01)
+        for one in list(self.connections):
+            one.transport.abort()
+
+
+def unused(path: Path) -> None:
+    """Remove a socket on which nobody listens any more; ValueError for anything else that is there."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise ValueError(f"--uds {path}: expected no file there, got one")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise ValueError(f"--uds {path}: expected a path on which nobody listens, got one on which a server does")

@@ -1,0 +1,90 @@
+"""HTTP/1.1 with limits: how long a request may take to arrive, how many connections there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SWEEP_S = 0.25
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+
+
+class HeadWithBody:
+    """A transport that keeps the head of an answer until its body comes, so that one packet has both."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # 100: the caller waits for it
+            self._head += data
+        else:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = b""
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+
+class LimitedProtocol(H11Protocol):
+    """Uvicorn's protocol on h11, which knows when the request that is arriving began."""
+
+    most_connections = 1024
+    request_s = 10.0
+
+    began: float | None = None  # loop time of the first byte (or of the connection) of a request that is not whole yet
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(HeadWithBody(transport))  # type: ignore[arg-type]
+        self.began = self.loop.time()
+        if len(self.connections) > self.most_connections:
+            self.refuse(503, f"expected at most {self.most_connections} connections, got one more")
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.began is None:
+            self.began = self.loop.time()
+        super().data_received(data)
+        if self.conn.their_state in ARRIVED:
+            self.began = None
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, f"request: expected HTTP/1.1 with headers of at most {MOST_HEADERS:,} bytes, got other bytes")
+
+    def refuse(self, status: int, sentence: str) -> None:
+        """Answer without the application where nothing was answered yet, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not getattr(self.cycle, "response_started", False):
+            body = json.dumps({"error": sentence}).encode()
+            head = f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def sweep(self, now: float) -> None:
+        """Close a connection whose request takes too long to arrive."""
+        if self.began is not None and now - self.began > self.request_s and not self.transport.is_closing():
+            self.refuse(408, f"request: expected it whole within {self.request_s:g} s, got a part of it")
+
+
+MOST_HEADERS = 32 << 10  # bytes
+
+
+def config(app: Any, *, most_connections: int, request_s: float, idle_s: float, drain_s: float) -> Config:
+    """Uvicorn's configuration: this protocol, no websockets, and logging as the process has it."""
+    limits = {"most_connections": most_connections, "request_s": request_s}
+    return Config(
+        app, http=type("Protocol", (LimitedProtocol,), limits), ws="none", loop="asyncio", lifespan="off", interface="asgi3",
+        log_config=None, access_log=False, proxy_headers=False, server_header=False, date_header=False,
+        timeout_keep_alive=max(1, round(idle_s)), timeout_graceful_shutdown=max(1, round(drain_s)),
+        h11_max_incomplete_event_size=MOST_HEADERS,
+    )  # fmt: skip

@@ -1,0 +1,186 @@
+"""The server: one process that listens, serves a policy, follows the registry, and drains when it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from equipoise.serving.app import App
+from equipoise.serving.backend import Backend
+from equipoise.serving.frames_server import FrameServer
+from equipoise.serving.guard import Guard
+from equipoise.serving.http import SWEEP_S, config
+from equipoise.serving.service import Service
+from equipoise.serving.sessions import Sessions
+from equipoise.serving.shield import Rules
+from equipoise.serving.store import Store
+from equipoise.serving.versions import Source, Versions
+
+log = logging.getLogger("equipoise.serving")
+SWITCH_S = 2e-4  # the longest that the loop waits for the thread that writes decisions or loads versions; Python's own is 5 ms
+QUIET_S = 0.3  # after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``equipoise serve`` is told. Times in seconds, sizes in bytes."""
+
+    policy: str
+    host: str = "127.0.0.1"
+    port: int | None = 8000
+    uds: Path | None = None
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    backend: Backend = "onnx"
+    threads: int = 1
+    trusted: tuple[str, ...] = ()
+    batch: int = 64
+    seed: int | None = None
+    decisions: Path | None = None
+    observations: bool = True
+    session_timeout_s: float = 600.0
+    most_sessions: int = 10_000
+    most_body: int = 8 << 20
+    most_connections: int = 1024
+    request_s: float = 10.0
+    idle_s: float = 75.0
+    drain_s: float = 10.0
+    deadline_ms: float | None = None
+    rules: Rules = field(default_factory=Rules)
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server, whose signals are handled by ``serve``."""
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def serve(source: Source, settings: Settings, started: Callable[[list[str]], None] = lambda places: None) -> None:
+    """Serve until SIGTERM or SIGINT. ``started`` gets the places that are listened on: URLs, and "unix:PATH".
+
+    ValueError or OSError where what was asked for cannot be: no champion, a place that is taken, others let in without a token.
+    """
+    guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
+    if settings.port is None and settings.uds is None:
+        raise ValueError("expected a port or a unix socket to listen on, got neither; --port N or --uds PATH")
+    versions = Versions(
+        source, settings.policy, settings.rules, settings.backend, settings.threads, settings.trusted, settings.batch
+    )
+    versions.start()
+    asyncio.run(_serve(versions, guard, settings, started))
+
+
+async def _serve(versions: Versions, guard: Guard, settings: Settings, started: Callable[[list[str]], None]) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    store = Store(settings.decisions, observations=settings.observations)
+    sessions = Sessions(settings.session_timeout_s, settings.most_sessions)
+    seed = secrets.randbits(62) if settings.seed is None else settings.seed
+    service = Service(versions, store, sessions, seed=seed, batch=settings.batch, deadline_ms=settings.deadline_ms)
+    app = App(service, guard, most_body=settings.most_body)
+    most, request_s = settings.most_connections, settings.request_s
+    web = Server(config(app, most_connections=most, request_s=request_s, idle_s=settings.idle_s, drain_s=settings.drain_s))
+    frame_server = FrameServer(service, most_body=settings.most_body, most_connections=most, request_s=request_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    places, sockets = [], []
+    try:
+        if settings.port is not None:
+            sockets.append(_listen(settings.host, settings.port))
+            host, port = sockets[0].getsockname()[:2]
+            places.append(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        if settings.uds is not None:
+            await frame_server.listen(settings.uds)
+            places.append(f"unix:{settings.uds}")
+        serving = loop.create_task(web.serve(sockets)) if sockets else None
+        versions.follow(loop)
+        champion = versions.now.champion
+        log.info("serving", extra={
+            "policy": settings.policy, "version": champion.digest, "at": places, "inline": champion.inline,
+            "torch": "torch" in sys.modules,
+        })  # fmt: skip
+        sys.setswitchinterval(SWITCH_S)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: a full collection need not look at it
+        while serving is not None and not web.started and not serving.done():
+            await asyncio.sleep(0.005)
+        started(places)
+        sweeping = loop.create_task(_sweep(service, web, frame_server))
+        await _ended(stop, serving)
+        await _drain(service, web, frame_server, serving, settings)
+        sweeping.cancel()
+    finally:
+        for one in sockets:
+            one.close()
+        versions.stop()
+        service.batcher.close()
+        store.close()
+    log.info("ended", extra={"decisions": sum(service.metrics.decisions.values()), "records_lost": store.lost})
+
+
+async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> None:
+    """Wait for a signal, or for the web server to fail."""
+    told = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([told, *([] if serving is None else [serving])], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+
+
+async def _drain(
+    service: Service, web: Server, frame_server: FrameServer, serving: asyncio.Task[None] | None, settings: Settings
+) -> None:
+    """Take no new connections, answer what was asked, close."""
+    log.info("draining", extra={"waiting": len(service.batcher)})
+    loop = asyncio.get_running_loop()
+    service.draining, end = True, loop.time() + settings.drain_s
+    if serving is not None:
+        for server in web.servers:
+            server.close()
+    if settings.uds is not None:
+        frame_server.stop_listening()
+    quiet = loop.time() + min(QUIET_S, settings.drain_s)
+    while loop.time() < quiet and (web.server_state.connections or frame_server.connections):
+        await asyncio.sleep(0.01)
+    await frame_server.drain(lambda: loop.time() > end)
+    if serving is not None:
+        web.should_exit = True
+        await serving
+
+
+async def _sweep(service: Service, web: Server, frame_server: FrameServer) -> None:
+    """Close what takes too long, and end episodes that nobody asks for."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        now = loop.time()
+        for connection in list(web.server_state.connections):
+            connection.sweep(now)  # type: ignore[union-attr]
+        frame_server.sweep(now)
+        service.sessions.sweep()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; OSError says which place is taken."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in two parts takes 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise OSError(f"{host}:{port}: expected a free port, got {error.strerror}; --port 0 takes any") from error
+    return listening

@@ -1,0 +1,205 @@
+"""The service: requests in, decisions out, whatever they travel by. Everything here runs in the event loop."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from equipoise.serving.batching import Ask, Batch, Batcher, Choice
+from equipoise.serving.messages import Act, Decision, Outcome, Refused, arrays
+from equipoise.serving.metrics import Metrics
+from equipoise.serving.sessions import Episode, Sessions, Track
+from equipoise.serving.store import Store
+from equipoise.serving.versions import Version, Versions
+
+Reply = Callable[[list[Decision]], None]
+
+
+@dataclass(slots=True)
+class About:
+    """What an answer and its record need of the request."""
+
+    reply: Reply
+    unit: str | None
+    session: str | None
+    shadow: Track | None  # of the episode
+    unlogged: bool
+
+
+class Service:
+    """One policy, served."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        store: Store,
+        sessions: Sessions,
+        *,
+        seed: int,
+        batch: int = 64,
+        deadline_ms: float | None = None,
+    ) -> None:
+        """``deadline_ms``: of requests that say none."""
+        self.versions, self.store, self.sessions, self.metrics = versions, store, sessions, Metrics()
+        self._deadline_ms = deadline_ms
+        self.batcher = Batcher(most=batch, seed=seed, done=self._done)
+        self._run, self._count = secrets.token_hex(6), count()
+        self.metrics.gauges = self._gauges
+        self.draining = False
+
+    # -------------------------------------------------------------------------------------------------------- requests
+
+    def act(self, request: Act, reply: Reply) -> None:
+        """Decide for one observation; ``reply`` is called once, with one decision. Refused where the request cannot be met."""
+        name = request.session
+        episode = self.sessions.find(name) if name is not None and not request.first else None
+        version = self.versions.find(request.version) if episode is None else episode.main.version
+        if episode is not None and request.version is not None and self.versions.find(request.version) is not version:
+            raise Refused(
+                409,
+                f"version: expected {version.digest[:12]}, with which the episode of {name!r} began, got {request.version!r}",
+            )
+        rows, single = self.read(version, request.obs)
+        if not single:
+            raise Refused(400, "obs: expected one observation, got a batch of them; /v2/models/NAME/infer takes batches")
+        self.ask(
+            version, rows, 1, reply, session=name, episode=episode, unit=request.unit, done=request.done,
+            deterministic=request.deterministic, deadline_ms=request.deadline_ms,
+        )  # fmt: skip
+
+    def read(self, version: Version, obs: Any) -> tuple[Mapping[str, Any], bool]:
+        """The rows of an observation; Refused (400) with the path, what was expected and what came."""
+        try:
+            return version.model.read(arrays(obs))
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, str(error)) from None
+
+    def ask(
+        self, version: Version, rows: Mapping[str, Any], n: int, reply: Reply, *, session: str | None, episode: Episode | None,
+        unit: str | None = None, done: bool = False, deterministic: bool = True, deadline_ms: float | None = None,
+    ) -> None:  # fmt: skip
+        """Ask a version for decisions on n rows that were read. ``episode`` None with a ``session``: one begins."""
+        if session is None and version.recurrent:
+            raise Refused(400, "session: expected the name of an episode, since this policy has a memory, got none")
+        first = episode is None
+        shadow = self.versions.now.shadow if version is self.versions.now.champion else None
+        if session is not None and episode is None:
+            episode = self.sessions.begin(session, version, shadow)
+        if episode is not None:
+            stream, step, track = episode.stream, episode.step, episode.main
+            episode.step += 1
+            if (shadowed := episode.shadow) is not None:
+                shadowed.waiting += 1
+        else:
+            stream, step, track, shadowed = next(self.sessions.streams), 0, None, None
+            for _ in range(n - 1):
+                next(self.sessions.streams)
+        unlogged = not deterministic and self.store.alarm is not None
+        limit = self._deadline_ms if deadline_ms is None else deadline_ms
+        ask = Ask(
+            version, rows, self._answer, stream=stream, step=step, n=n, track=track, first=first,
+            deterministic=deterministic or unlogged, deadline=None if limit is None else time.monotonic() + limit / 1000,
+            about=About(reply, session if unit is None else unit, session, shadowed, unlogged),
+        )  # fmt: skip
+        self.batcher.submit(ask)
+        if done and session is not None:
+            self.sessions.end(session)
+
+    def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
+        """Store outcomes; ``written`` is called by the writer's thread, after all. Refused (501, 507) where that cannot be."""
+        if self.store.path is None:
+            raise Refused(501, "outcome: expected a server with a file for decisions (--decisions FILE), got one without")
+        now = time.time()
+        for place, one in enumerate(outcomes):
+            data = None if one.data is None else _json(one.data)
+            told = written if place == len(outcomes) - 1 else None
+            if not self.store.put("outcomes", (one.id, one.reward, data, now if one.time is None else one.time), told):
+                raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
+
+    def end(self, session: str) -> None:
+        if not self.sessions.end(session):
+            self.sessions.find(session)  # which refuses
+
+    def state(self) -> dict[str, Any]:
+        """What /readyz says."""
+        now = self.versions.now
+        alarms = [alarm for alarm in (self.store.alarm, self.versions.alarm) if alarm is not None]
+        return {
+            "ready": not self.draining, "policy": self.versions.policy,
+            "versions": {alias: version.digest for alias, version in now.by_alias.items()},
+            "sessions": len(self.sessions), "alarms": alarms,
+        }  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------------------- answers
+
+    def _answer(self, ask: Ask, choices: list[Choice]) -> None:
+        about: About = ask.about
+        version, kind, decisions = ask.version.digest, ask.version.model.propensity, []
+        for i, (action, propensity, deterministic, reason) in enumerate(choices):
+            if reason is None and about.unlogged:
+                reason = "unlogged"
+            self.metrics.decisions[version, reason or "policy"] += 1
+            decision = Decision(
+                id=f"{self._run}-{next(self._count):x}", action=action, version=version, propensity=propensity, kind=kind,
+                deterministic=deterministic, session=about.session, fallback=reason,
+            )  # fmt: skip
+            rows = ask.rows if ask.n == 1 else {name: x[i : i + 1] for name, x in ask.rows.items()}
+            self.store.put("decisions", (
+                decision.id, about.unit, about.session, ask.step, self.versions.policy, version, deterministic, propensity,
+                kind, reason, time.time(), action, rows,
+            ))  # fmt: skip
+            decisions.append(decision)
+        self.metrics.seconds.add(time.monotonic() - ask.arrived)
+        about.reply(decisions)
+        self._shadow(ask, decisions)
+
+    def _shadow(self, ask: Ask, decisions: list[Decision]) -> None:
+        """Have the shadow answer as well, some time later."""
+        about: About = ask.about
+        track, champion, shadow = about.shadow, self.versions.now.champion, self.versions.now.shadow
+        if track is not None:
+            shadow = track.version
+        elif shadow is None or shadow.recurrent or ask.version is not champion or about.session is not None:
+            return
+
+        def compare(other: Ask, choices: list[Choice]) -> None:
+            for decision, (action, propensity, _, _) in zip(decisions, choices, strict=True):
+                self.metrics.shadows[other.version.digest, "same" if action == decision.action else "other"] += 1
+                self.store.put("shadows", (decision.id, other.version.digest, propensity, time.time(), action))
+
+        other = Ask(
+            shadow, ask.rows, compare, stream=ask.stream, step=ask.step, n=ask.n, track=track, first=ask.first,
+            deterministic=ask.deterministic,
+        )  # fmt: skip
+        if (track is not None and track.gap) or not self.batcher.shadow(other):
+            self.metrics.shadows[shadow.digest, "dropped"] += 1
+            if track is not None:
+                track.drop()
+
+    def _done(self, batch: Batch) -> None:
+        self.metrics.rows.add(len(batch.first))
+
+    def _gauges(self) -> dict[str, tuple[str, float]]:
+        store, versions = self.store, self.versions
+        return {
+            "equipoise_sessions": ("Open episodes.", len(self.sessions)),
+            "equipoise_sessions_expired_total": ("Episodes that were ended for want of requests.", self.sessions.expired),
+            "equipoise_swaps_total": ("Times that the champion was swapped.", versions.swaps),
+            "equipoise_rows_waiting": ("Requests that wait for the model.", len(self.batcher)),
+            "equipoise_records_waiting": ("Records that wait for the disk.", store.waiting),
+            "equipoise_records_written_total": ("Decisions, outcomes and shadow answers in the file.", store.written),
+            "equipoise_records_lost_total": ("Records that could not be written.", store.lost),
+            "equipoise_alarms": ("1 where something is wrong: /readyz says what.", float(bool(self.state()["alarms"]))),
+        }  # fmt: skip
+
+
+def _json(data: Any) -> str:
+    try:
+        return json.dumps(data, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Refused(400, f"data: expected what JSON can say, got {error}") from None

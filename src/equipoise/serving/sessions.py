@@ -1,0 +1,161 @@
+"""Sessions: episodes by the caller's names, each with its version, and recurrent states in slots of one array per version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equipoise.serving.messages import Refused
+
+if TYPE_CHECKING:
+    from equipoise.serving.versions import Version
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class States:
+    """The recurrent states of a version's episodes: {name: [slots, ...]}, which grows by doubling. Empty without a memory."""
+
+    def __init__(self, initial: Mapping[str, Array], slots: int = 64) -> None:
+        """``initial``: the state [1, ...] with which an episode begins."""
+        self._initial = initial
+        self._arrays = {name: np.repeat(x, slots, 0) for name, x in initial.items()}
+        self._free = list(range(slots))[::-1]
+        self._slots = slots
+
+    def take(self) -> int:
+        """A slot with the initial state; -1 where there is no memory."""
+        if not self._arrays:
+            return -1
+        if not self._free:
+            self._arrays = {name: np.concatenate([x, np.empty_like(x)]) for name, x in self._arrays.items()}
+            self._free = list(range(self._slots, 2 * self._slots))[::-1]
+            self._slots *= 2
+        slot = self._free.pop()
+        for name, x in self._arrays.items():
+            x[slot] = self._initial[name][0]
+        return slot
+
+    def give(self, slot: int) -> None:
+        if slot >= 0:
+            self._free.append(slot)
+
+    def read(self, slots: Array) -> dict[str, Array]:
+        """The states [B, ...] of slots [B]."""
+        return {name: x[slots] for name, x in self._arrays.items()}
+
+    def write(self, slots: Array, states: Mapping[str, Array]) -> None:
+        for name, x in self._arrays.items():
+            x[slots] = states[name]
+
+
+class Track:
+    """What a version keeps of an episode: its slot, and how many of its rows wait. The slot is given back after the last.
+
+    ``gap``: a row was dropped, so the state is no longer that of the episode.
+    """
+
+    __slots__ = ("ended", "gap", "slot", "version", "waiting")
+
+    def __init__(self, version: Version) -> None:
+        self.version, self.slot, self.waiting = version, version.states.take(), 0
+        self.ended = self.gap = False
+        version.episodes += 1
+
+    def end(self) -> None:
+        self.ended = True
+        self.settle()
+
+    def drop(self) -> None:
+        """A row that waited is given up."""
+        self.gap = True
+        self.waiting -= 1
+        self.settle()
+
+    def settle(self) -> None:
+        """Give the slot back where the episode is over and no row of it waits."""
+        if self.ended and not self.waiting:
+            self.version.states.give(self.slot)
+            self.version.episodes -= 1
+            self.slot, self.ended = -1, False
+
+
+class Episode:
+    """One episode of a session. ``stream`` and ``step`` number its rows, by which noise is drawn."""
+
+    __slots__ = ("last", "main", "name", "shadow", "step", "stream")
+
+    def __init__(self, name: str, version: Version, shadow: Version | None, stream: int, now: float) -> None:
+        self.name, self.stream, self.step, self.last = name, stream, 0, now
+        self.main = Track(version)
+        self.shadow = Track(shadow) if shadow is not None and shadow is not version else None
+
+    def end(self) -> None:
+        self.main.end()
+        if self.shadow is not None:
+            self.shadow.end()
+
+
+class Sessions:
+    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds is ended."""
+
+    def __init__(self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.timeout_s, self.cap, self._clock = timeout_s, cap, clock
+        self._open: dict[str, Episode] = {}  # by name, the one that was used longest ago first
+        self.streams = count()
+        self.expired = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def find(self, name: str) -> Episode:
+        """The open episode of a session; Refused (404) where there is none."""
+        self.sweep()
+        episode = self._open.pop(name, None)
+        if episode is None:
+            raise Refused(
+                404, f"session: expected an open episode, got {name!r}, which never began, is done, or had no request for "
+                f"{self.timeout_s:g} s; begin one with first: true",
+            )  # fmt: skip
+        episode.last = self._clock()
+        self._open[name] = episode
+        return episode
+
+    def begin(self, name: str, version: Version, shadow: Version | None) -> Episode:
+        """A new episode; the session's earlier one is over. Refused (429) where all places are taken."""
+        self.sweep()
+        if name not in self._open and len(self._open) >= self.cap:
+            raise Refused(
+                429, f"session: expected at most {self.cap:,} open episodes, got one more; end those that are over with "
+                "done: true, or raise --max-sessions",
+            )  # fmt: skip
+        self.end(name)
+        episode = Episode(name, version, shadow, next(self.streams), self._clock())
+        self._open[name] = episode
+        return episode
+
+    def version_of(self, name: str) -> Version | None:
+        """The version of an open episode."""
+        episode = self._open.get(name)
+        return None if episode is None else episode.main.version
+
+    def end(self, name: str) -> bool:
+        """End a session's episode; False where none was open."""
+        episode = self._open.pop(name, None)
+        if episode is not None:
+            episode.end()
+        return episode is not None
+
+    def sweep(self) -> None:
+        """End the episodes whose time is over."""
+        oldest = self._clock() - self.timeout_s
+        while self._open:
+            name, episode = next(iter(self._open.items()))
+            if episode.last > oldest:
+                return
+            self.expired += 1
+            self.end(name)

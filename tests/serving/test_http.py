@@ -1,0 +1,393 @@
+"""The server as a process: HTTP, the unix socket, what is refused, limits, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from equipoise import frames
+from equipoise.client import Client
+from equipoise.registry import Registry
+from tests.serving.servers import OBS, Running, exchange, read_answer, registry, serving
+
+MSGPACK = "application/msgpack"
+MASKED = {"obs": OBS, "action_mask": [1, 0, 1]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("served")
+    registry(place, mask=1, lstm=1)
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    limits = (
+        "--max-body",
+        "20000",
+        "--request-timeout",
+        "0.6",
+        "--max-connections",
+        "40",
+        "--allow-origin",
+        "https://good.example",
+    )
+    with serving(folder, "mask", *limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def recurrent(folder: Path) -> Iterator[Running]:
+    with serving(folder, "lstm", "--max-sessions", "3") as running:
+        yield running
+
+
+def test_json_msgpack_and_frames_say_the_same(server: Running) -> None:
+    status, said = server.ask("POST", "/v1/act", {"obs": MASKED})
+    assert status == 200 and said["action"] in (0, 2) and said["propensity"] == 1.0 and said["fallback"] is None
+    arrays = {"obs": np.float32(OBS), "action_mask": np.int8([1, 0, 1])}
+    body = frames.encode({"obs": arrays})[4:]
+    status, packed = server.ask("POST", "/v1/act", body, Content_Type=MSGPACK)
+    assert status == 200
+    answers = [said, msgspec.msgpack.decode(packed)]
+    with Client(f"unix:{server.uds}") as client:
+        framed = client.act(arrays)
+        answers.append({name: getattr(framed, name) for name in said})
+    assert len({one.pop("id") for one in answers}) == 3
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_no_torch_no_env(server: Running) -> None:
+    assert server.logged("serving")[0]["torch"] is False
+    loaded = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "onnxruntime" in loaded and "torch" not in loaded and "gymnasium" not in loaded
+
+
+BAD = {
+    "not json": (b"{", {}, 400, "body: "),
+    "nothing": (b"", {}, 400, "body: "),
+    "another key": ({"obss": 1}, {}, 400, "unknown field `obss`; did you mean 'obs'?"),
+    "a wrong type": ({"obs": MASKED, "session": 3}, {}, 400, "Expected `str | null`, got `int` - at `$.session`"),
+    "wrong keys": ({"obs": {"obs": OBS, "action_msk": [1, 1, 1]}}, {}, 400, "obs: expected the keys ['action_mask', 'obs'], got"),
+    "a wrong shape": ({"obs": {**MASKED, "obs": [1.0, 2.0]}}, {}, 400, "obs/obs: expected shape [4]"),
+    "a text": ({"obs": {**MASKED, "obs": ["a", 0, 0, 0]}}, {}, 400, "obs/obs: expected float32 [4], got"),
+    "too large a number": ({"obs": {**MASKED, "obs": [1e39, 0, 0, 0]}}, {}, 400, "obs/obs: expected finite numbers, got inf"),
+    "ragged": ({"obs": {**MASKED, "obs": [[1], [1, 2]]}}, {}, 400, "obs/obs: expected float32 [4], got lists of different lengths"),
+    "no action allowed": ({"obs": {**MASKED, "action_mask": [0, 0, 0]}}, {}, 400, "obs/action_mask: expected at least one action allowed"),
+    "a batch": ({"obs": {"obs": [OBS, OBS], "action_mask": [[1, 1, 1]] * 2}}, {}, 400, "expected one observation, got a batch"),
+    "an unknown version": ({"obs": MASKED, "version": "deadbeefdead"}, {}, 404, "version: expected one that an alias of 'mask' names"),
+    "an unknown session": ({"obs": MASKED, "session": "nobody"}, {}, 404, "session: expected an open episode, got 'nobody'"),
+    "another type": ({"obs": MASKED}, {"Content_Type": "text/xml"}, 415, "Content-Type: expected application/json"),
+    "a foreign host": ({"obs": MASKED}, {"Host": "evil.example"}, 403, "Host: expected one of 127.0.0.1, ::1, localhost, got 'evil.example'"),
+    "a foreign page": ({"obs": MASKED}, {"Origin": "https://evil.example"}, 403, "Origin: expected https://good.example, got"),
+    "a file's page": ({"obs": MASKED}, {"Origin": "null"}, 403, "Origin: expected"),
+    "too long": ({"obs": [0.1] * 9999}, {}, 413, "body: expected at most 20,000 bytes, got"),
+    "deep": (b'{"obs": ' + b"[" * 5000 + b"]" * 5000 + b"}", {}, 400, "body: "),
+    "nan in msgpack": (frames.encode({"obs": {**MASKED, "obs": np.float32([np.nan, 0, 0, 0])}})[4:], {"Content_Type": MSGPACK}, 400,
+        "obs/obs: expected finite numbers, got nan"),
+    "a false array": (frames.encode({"obs": {"dtype": "float32", "shape": [4], "data": b"123"}})[4:], {"Content_Type": MSGPACK}, 400,
+        "obs.data: expected float32 [4] in 16 bytes, got 3 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.few(len(BAD))
+@pytest.mark.parametrize("name", BAD)
+def test_bad_requests(name: str, server: Running) -> None:
+    body, headers, status, sentence = BAD[name]
+    got, said = server.ask("POST", "/v1/act", body, **headers)
+    assert (got, sentence in said["error"]) == (status, True), said
+
+
+def test_bad_frames(server: Running) -> None:
+    def answered(sent: bytes) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(server.uds))
+            connection.sendall(sent)
+            size = int.from_bytes(connection.recv(4), "big")
+            return frames.decode(connection.recv(size, socket.MSG_WAITALL))
+
+    assert answered(struct.pack(">I", 30_000)) == {
+        "n": 0,
+        "status": 400,
+        "error": "a frame of 30,000 bytes announced, expected at most 20,000",
+    }
+    assert "Expected" in answered(frames.encode({"op": "act", "n": "x", "obs": 1}))["error"]
+    assert "op" in answered(frames.encode({"op": "acts", "obs": 1}))["error"]
+    assert answered(frames.encode({"op": "act", "n": 7, "obs": [1]}))["n"] == 7
+    assert answered(struct.pack(">I", 3) + b"\x01\x02\x03")["status"] == 400
+    assert answered(struct.pack(">I", 100) + b"a part") == {
+        "n": 0, "status": 408, "error": "frame: expected it whole within 0.6 s, got a part of it",
+    }  # fmt: skip
+    assert os.stat(server.uds).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+        b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{",
+    ],
+)
+def test_a_slow_request(sent: bytes, server: Running) -> None:
+    """Nothing, half of the head, half of the body; also where it is not the first of its connection."""
+    status, said, _ = exchange(server.port, sent)
+    assert status == 408 and "expected it whole within 0.6 s" in said["error"]
+    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert read_answer(connection)[0] == 200
+        if sent:
+            connection.sendall(sent)
+            assert read_answer(connection)[0] == 408
+            assert connection.recv(10) == b""
+
+
+def test_bytes_that_are_no_request(server: Running) -> None:
+    status, said, _ = exchange(server.port, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+    assert status == 400 and "expected HTTP/1.1" in said["error"]
+    status, _, _ = exchange(server.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 400_000 + b"\r\n\r\n")
+    assert status == 400
+    assert server.ask("GET", "/v1/act")[0] == 404 and server.ask("DELETE", "/v1/outcome")[0] == 405
+    assert server.ask("GET", "/v1/nothing")[1] == {
+        "error": "GET /v1/nothing: Not Found; /openapi.json lists the paths and methods"
+    }
+
+
+def test_connections_are_limited(server: Running) -> None:
+    held = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(41)]
+    try:
+        assert 503 in [read_answer(one)[0] for one in held[39:]]
+    finally:
+        for one in held:
+            one.close()
+    end = time.monotonic() + 10
+    while server.ask("GET", "/healthz")[0] != 200:
+        assert time.monotonic() < end
+
+
+def test_pages_that_may_ask(server: Running) -> None:
+    origin = {"Origin": "https://good.example"}
+    head = f"Host: 127.0.0.1:{server.port}\r\nOrigin: https://good.example\r\n"
+    asked = f"OPTIONS /v1/act HTTP/1.1\r\n{head}Access-Control-Request-Method: POST\r\n\r\n"
+    status, _, headers = exchange(server.port, asked.encode())
+    assert status == 204 and headers["access-control-allow-origin"] == origin["Origin"]
+    assert "authorization" in headers["access-control-allow-headers"]
+    assert server.ask("POST", "/v1/act", {"obs": MASKED}, **origin)[0] == 200
+    own = f"http://127.0.0.1:{server.port}"
+    assert server.ask("POST", "/v1/act", {"obs": MASKED}, Origin=own)[0] == 200
+
+
+def test_what_it_says_of_itself(server: Running) -> None:
+    assert server.ask("GET", "/healthz") == (200, {"alive": True})
+    status, ready = server.ask("GET", "/readyz")
+    assert status == 200 and ready["policy"] == "mask" and ready["alarms"] == []
+    _, document = server.ask("GET", "/openapi.json")
+    assert document["openapi"] == "3.1.0" and set(document["components"]["schemas"]["Act"]["required"]) == {"obs"}
+    assert document["paths"]["/v1/act"]["post"]["responses"]["200"]
+    server.ask("POST", "/v1/act", {"obs": MASKED})
+    page = server.ask("GET", "/metrics")[1].decode()
+    assert f'equipoise_decisions_total{{by="policy",version="{ready["versions"]["champion"]}"}}' in page
+    assert "equipoise_decision_seconds_bucket" in page and "equipoise_records_lost_total 0.0" in page
+
+
+def test_outcomes_are_stored(server: Running, folder: Path) -> None:
+    _, decision = server.ask("POST", "/v1/act", {"obs": MASKED, "unit": "me"})
+    assert server.ask("POST", "/v1/outcome", {"id": decision["id"], "reward": 2.5})[0] == 200
+    assert server.ask("POST", "/v1/outcome", [{"id": "x", "data": [1, {"a": None}]}, {"id": "y"}]) == (200, {"stored": 2})
+    assert server.ask("POST", "/v1/outcome", {"reward": 1})[0] == 400
+    file = sqlite3.connect(f"file:{folder / 'mask.decisions'}?mode=ro", uri=True)
+    assert file.execute("SELECT reward, unit FROM decisions JOIN outcomes USING (id)").fetchall() == [(2.5, "me")]
+    assert file.execute("SELECT data FROM outcomes WHERE id = 'x'").fetchall() == [('[1, {"a": null}]',)]
+    observation = file.execute("SELECT observation FROM decisions WHERE unit = 'me'").fetchone()[0]
+    file.close()
+    np.testing.assert_array_equal(frames.array(frames.decode(observation)["obs/obs"], "obs"), np.float32([OBS]))
+
+
+def test_sessions_over_http(recurrent: Running) -> None:
+    _, first = recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "a", "first": True})
+    assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "a"})[0] == 200
+    assert recurrent.ask("POST", "/v1/act", {"obs": OBS})[0] == 400
+    again = recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "b", "first": True})[1]
+    assert again["action"] == first["action"]
+    assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "c", "first": True, "done": True})[0] == 200
+    assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "d", "first": True})[0] == 200
+    assert recurrent.ask("POST", "/v1/act", {"obs": OBS, "session": "e", "first": True})[0] == 429
+    assert [recurrent.ask("POST", "/v1/end", {"session": name})[0] for name in ("a", "b", "d", "d")] == [200, 200, 200, 404]
+
+
+def refused(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "equipoise", "serve", str(folder / "registry"), *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_what_is_refused_at_the_start(folder: Path, server: Running) -> None:
+    assert "--host 0.0.0.0: expected a token where others can ask, got none" in refused(
+        folder, "--policy", "mask", "--host", "0.0.0.0"
+    )
+    assert "unknown policy 'musk'; did you mean 'mask'?" in refused(folder, "--policy", "musk")
+    assert "expected a policy's" in (said := refused(folder, "--policy", "../../etc")) or "policy: expected a name" in said
+    assert f"--uds {server.uds}: expected a path on which nobody listens" in refused(
+        folder, "--policy", "mask", "--port", "0", "--uds", str(server.uds)
+    )
+    assert "expected a free port" in refused(folder, "--policy", "mask", "--port", str(server.port))
+    assert "expected a policy whose action is a Box" in refused(folder, "--policy", "mask", "--low", "0")
+    assert "expected a file for decisions that can be written" in refused(
+        folder, "--policy", "mask", "--port", "0", "--decisions", "/nowhere/x"
+    )
+
+
+def test_a_token(folder: Path, tmp_path: Path) -> None:
+    (folder / "token").write_text("0123456789abcdef-token\n")
+    with serving(
+        tmp_path,
+        "mask",
+        "--host",
+        "127.0.0.2",
+        "--token-file",
+        str(folder / "token"),
+        "--decisions",
+        "none",
+        registry=folder / "registry",
+    ) as running:
+        port, body = running.port, json.dumps({"obs": MASKED}).encode()
+
+        def status(path: str, token: str | None, method: str = "POST") -> int:
+            more = f"Authorization: Bearer {token}\r\n" if token else ""
+            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+            with socket.create_connection(("127.0.0.2", port), 10) as connection:
+                connection.sendall(head.encode() + body)
+                return read_answer(connection)[0]
+
+        assert [status("/v1/act", token) for token in (None, "0123456789abcdef-tokem", "0123456789abcdef-token")] == [
+            401,
+            401,
+            200,
+        ]
+        assert [
+            status(path, None, "GET") for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
+        ] == [401, 401, 401, 200, 200]
+        with Client(running.url, token="0123456789abcdef-token") as client:
+            assert client.act(MASKED).version
+
+
+def test_sigterm_under_load_loses_no_answer(folder: Path, tmp_path: Path) -> None:
+    """Callers go on until their connection ends: each request was answered whole, or the connection ended before any of it."""
+    with serving(tmp_path, "mask", registry=folder / "registry") as running:
+        ids: list[str] = []
+        hung: list[str] = []
+
+        def call(place: str) -> None:
+            with Client(place, timeout_s=15) as client:
+                try:
+                    while True:
+                        ids.append(client.act(MASKED).id)
+                except TimeoutError:
+                    hung.append(place)
+                except ConnectionError:
+                    return
+
+        callers = [threading.Thread(target=call, args=(place,)) for place in [running.url, f"unix:{running.uds}"] * 4]
+        for one in callers:
+            one.start()
+        end = time.monotonic() + 20
+        while len(ids) < 300:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        running.process.send_signal(signal.SIGTERM)
+        for one in callers:
+            one.join(20)
+        assert running.process.wait(20) == 0 and not hung
+    file = sqlite3.connect(tmp_path / "mask.decisions")
+    stored = {one for (one,) in file.execute("SELECT id FROM decisions")}
+    file.close()
+    assert len(ids) == len(set(ids)) and set(ids) <= stored
+    assert not running.uds.exists()
+
+
+def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
+    """The file may not grow any more: deterministic actions go on, nothing is explored, and an alarm says why."""
+    import resource
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+
+    with (
+        serving(tmp_path, "mask", registry=folder / "registry", preexec_fn=full) as running,
+        Client(f"unix:{running.uds}") as client,
+    ):
+        end = time.monotonic() + 60
+        while not (state := client.state())["alarms"]:
+            assert time.monotonic() < end
+            for _ in range(200):
+                assert client.act(MASKED, unit="u" * 200).fallback is None
+        assert "records are lost" in state["alarms"][0] and state["ready"]
+        assert client.act(MASKED).fallback is None
+        assert client.act(MASKED, deterministic=False).fallback == "unlogged"
+        assert running.ask("POST", "/v1/outcome", {"id": "x"})[0] == 507
+        page = running.ask("GET", "/metrics")[1].decode()
+        assert "equipoise_alarms 1.0" in page and 'by="unlogged"' in page
+        lost = float(page.partition("\nequipoise_records_lost_total ")[2].split()[0])
+        assert lost > 0 and running.logged("decisions are lost")
+        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        while client.state()["alarms"]:  # there is room again
+            assert time.monotonic() < end
+            client.act(MASKED)
+        assert client.act(MASKED, deterministic=False).fallback is None
+
+
+def test_the_registry_is_followed(folder: Path, tmp_path: Path) -> None:
+    made = registry(tmp_path, mlp=2)
+    a, b = list(made.versions("mlp"))[::-1]
+    with serving(tmp_path, "mlp") as running, Client(running.url) as client:
+
+        def until(version: str) -> None:
+            end = time.monotonic() + 20
+            while client.act(OBS).version != version:
+                assert time.monotonic() < end
+
+        until(a)
+        with client.episode("long") as episode:
+            assert episode.act(OBS).version == a
+            made.alias("mlp", "champion", b)
+            until(b)
+            assert episode.act(OBS).version == a
+        made.rollback("mlp")
+        until(a)
+        weights = made.resolve("mlp", b)[1] / "policy.onnx"  # a version that is damaged is not served, and the old one goes on
+        weights.chmod(0o644)
+        data = bytearray(weights.read_bytes())
+        data[len(data) // 2] ^= 1
+        weights.write_bytes(data)
+        Path(made.path / "x").touch()
+        _damaged(made, b)
+        end = time.monotonic() + 20
+        while not (alarms := client.state()["alarms"]):
+            assert time.monotonic() < end
+        assert "policy.onnx: expected the SHA-256" in alarms[0] and client.act(OBS).version == a
+        assert len(running.logged("swapped")) == 2
+
+
+def _damaged(made: Registry, version: str) -> None:
+    """Name a damaged version the champion, which the registry itself refuses to do."""
+    from unittest import mock
+
+    with mock.patch("equipoise.registry.artifacts.problems", return_value=[]):
+        made.alias("mlp", "champion", version)
