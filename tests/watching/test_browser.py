@@ -85,7 +85,7 @@ def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path,
                 before = page.evaluate(SHARES)
                 page.wait_for_function(f"(before) => ({SHARES})() !== before", arg=before, timeout=2000)
             said = window.text(".sentence")
-            page.wait_for_function("(said) => document.querySelector('.sentence').innerText !== said", arg=said, timeout=20_000)
+            page.wait_for_function("(said) => document.querySelector('.sentence')?.innerText !== said", arg=said, timeout=20_000)
             assert page.locator(".ring .piece").count() >= 12 and page.locator(".ring .dots").count() == 3
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
@@ -104,12 +104,12 @@ def test_a_run_lives_is_killed_and_is_still_there_after_a_reload(tmp_path: Path,
 def test_shares_and_verdict_are_seen_within_two_seconds(place: Path, browser: Any) -> None:
     with opened(place) as client:
         window = Window(browser, client)
-        window.page.wait_for_function("() => document.querySelector('.sentence').innerText.startsWith('Sampling-bound')")
+        window.page.wait_for_function("() => document.querySelector('.sentence')?.innerText?.startsWith('Sampling-bound')")
         workers = [{"name": "actor 0", "side": "sampling", "shares": {"worked": 0.25, "blocked": 0.75}}]
         write_live(place / "going", cause="Learning-bound", verdict="Learning-bound: use --max-lag 2.", workers=workers)
         begun = time.monotonic()
         window.page.wait_for_function(
-            "() => document.querySelector('.sentence').innerText.startsWith('Learning-bound')", timeout=2000
+            "() => document.querySelector('.sentence')?.innerText?.startsWith('Learning-bound')", timeout=2000
         )
         window.page.wait_for_function(f"() => ({SHARES})().includes('blocked 75 %')", timeout=2000)
         assert time.monotonic() - begun < 2.0

@@ -72,7 +72,7 @@ def test_a_line_that_never_ends_is_passed_over(file: Path, monkeypatch: pytest.M
 
 def test_shares_are_stacked_at_the_same_places(file: Path) -> None:
     with file.open("a") as out:
-        out.writelines(line(i) for i in range(21, 400))
+        out.writelines(line(i) for i in range(21, 500))
     one = Curves(file)
     one.read()
     found = {state: one.curve(f"learning/{state}") for state in STATES}
