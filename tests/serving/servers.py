@@ -88,7 +88,17 @@ def read_answer(connection: socket.socket) -> tuple[int, Any, dict[str, str]]:
 def serving(folder: Path, policy: str, *options: str, registry: Path | None = None, **more: Any) -> Iterator[Running]:
     """``equipoise serve``, on free places; ended by SIGTERM, and it must end well."""
     uds, log = folder / f"{policy}.sock", folder / f"{policy}.log"
-    command = [sys.executable, "-m", "equipoise", "serve", str(registry or folder / "registry"), "--policy", policy, "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "equipoise",
+        "serve",
+        str(registry or folder / "registry"),
+        "--policy",
+        policy,
+        "--port",
+        "0",
+    ]
     with log.open("w") as errors:
         process = subprocess.Popen(
             [*command, "--uds", str(uds), *options], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=errors,
@@ -103,6 +113,7 @@ def serving(folder: Path, policy: str, *options: str, registry: Path | None = No
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, log.read_text()
     finally:
+        assert process.poll() in (None, 0), (process.returncode, log.read_text()[-3000:])
         process.kill()
         process.wait()
         assert process.stdout is not None

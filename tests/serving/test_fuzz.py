@@ -16,12 +16,37 @@ from equipoise import frames
 from equipoise.client import Client
 from tests.serving.servers import OBS, Running, read_answer, registry, serving
 
-PATHS = ("/v1/act", "/v1/outcome", "/v1/end", "/v2/models/mask/infer", "/v2/models/mask/versions/champion/infer", "/readyz", "/%00", "/v2/../x")
+PATHS = (
+    "/v1/act",
+    "/v1/outcome",
+    "/v1/end",
+    "/v2/models/mask/infer",
+    "/v2/models/mask/versions/champion/infer",
+    "/readyz",
+    "/%00",
+    "/v2/../x",
+)
 VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1 << 62, 1 << 70, 1e308, 0.5, "", "x", "é\u0000", [], [[]], [None], {}, {"data": b"", "dtype": "float32"},
     {"dtype": "float32", "shape": [4], "data": "AAAA"}, OBS, {"obs": OBS, "action_mask": [1, 1, 1]}, ["nan"] * 4, [[1], [2, 3]],
 )  # fmt: skip
-KEYS = ("obs", "session", "first", "done", "unit", "deterministic", "version", "deadline_ms", "id", "reward", "data", "time", "n", "op", "x")
+KEYS = (
+    "obs",
+    "session",
+    "first",
+    "done",
+    "unit",
+    "deterministic",
+    "version",
+    "deadline_ms",
+    "id",
+    "reward",
+    "data",
+    "time",
+    "n",
+    "op",
+    "x",
+)
 TENSOR = {"name": "obs/obs", "shape": [1, 4], "datatype": "FP32", "data": OBS}
 
 
@@ -46,7 +71,9 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.6 or not data:
         return data
     at = rng.randrange(len(data))
-    return rng.choice((data[:at], data[:at] + rng.randbytes(rng.randrange(9)) + data[at:], data + rng.randbytes(3), rng.randbytes(at)))
+    return rng.choice(
+        (data[:at], data[:at] + rng.randbytes(rng.randrange(9)) + data[at:], data + rng.randbytes(3), rng.randbytes(at))
+    )
 
 
 def packed(said: Any) -> bytes:
@@ -61,7 +88,17 @@ def request(rng: random.Random) -> bytes:
     kind = rng.choice(("application/json", "application/msgpack", "text/x", "application/json; charset=utf-8"))
     body = damaged(packed(said) if kind == "application/msgpack" else json.dumps(said, default=repr).encode(), rng)
     length = len(body) if rng.random() < 0.97 else rng.randrange(2000)
-    more = rng.choice(("", "", "", "Origin: x\r\n", "Inference-Header-Content-Length: 12\r\n", "Authorization: y\r\n", "Expect: 100-continue\r\n"))
+    more = rng.choice(
+        (
+            "",
+            "",
+            "",
+            "Origin: x\r\n",
+            "Inference-Header-Content-Length: 12\r\n",
+            "Authorization: y\r\n",
+            "Expect: 100-continue\r\n",
+        )
+    )
     host = "127.0.0.1" if rng.random() < 0.97 else rng.choice(("", "[", "[::1", "a:b:c", "\x80"))
     head = f"{rng.choice(('POST', 'POST', 'POST', 'GET', 'PUT', 'OPTIONS'))} {rng.choice(PATHS)} HTTP/1.1\r\nHost: {host}\r\n"
     return damaged(f"{head}Content-Type: {kind}\r\n{more}Content-Length: {length}\r\n\r\n".encode("latin-1"), rng) + body

@@ -38,7 +38,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    limits = ("--max-body", "20000", "--request-timeout", "0.6", "--max-connections", "40", "--allow-origin", "https://good.example")
+    limits = (
+        "--max-body",
+        "20000",
+        "--request-timeout",
+        "0.6",
+        "--max-connections",
+        "40",
+        "--allow-origin",
+        "https://good.example",
+    )
     with serving(folder, "mask", *limits) as running:
         yield running
 
@@ -113,7 +122,11 @@ def test_bad_frames(server: Running) -> None:
             size = int.from_bytes(connection.recv(4), "big")
             return frames.decode(connection.recv(size, socket.MSG_WAITALL))
 
-    assert answered(struct.pack(">I", 30_000)) == {"n": 0, "status": 400, "error": "a frame of 30,000 bytes announced, expected at most 20,000"}
+    assert answered(struct.pack(">I", 30_000)) == {
+        "n": 0,
+        "status": 400,
+        "error": "a frame of 30,000 bytes announced, expected at most 20,000",
+    }
     assert "Expected" in answered(frames.encode({"op": "act", "n": "x", "obs": 1}))["error"]
     assert "op" in answered(frames.encode({"op": "acts", "obs": 1}))["error"]
     assert answered(frames.encode({"op": "act", "n": 7, "obs": [1]}))["n"] == 7
@@ -124,7 +137,14 @@ def test_bad_frames(server: Running) -> None:
     assert os.stat(server.uds).st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+        b"POST /v1/act HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{",
+    ],
+)
 def test_a_slow_request(sent: bytes, server: Running) -> None:
     """Nothing, half of the head, half of the body; also where it is not the first of its connection."""
     status, said, _ = exchange(server.port, sent)
@@ -144,7 +164,9 @@ def test_bytes_that_are_no_request(server: Running) -> None:
     status, _, _ = exchange(server.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 400_000 + b"\r\n\r\n")
     assert status == 400
     assert server.ask("GET", "/v1/act")[0] == 404 and server.ask("DELETE", "/v1/outcome")[0] == 405
-    assert server.ask("GET", "/v1/nothing")[1] == {"error": "GET /v1/nothing: Not Found; /openapi.json lists the paths and methods"}
+    assert server.ask("GET", "/v1/nothing")[1] == {
+        "error": "GET /v1/nothing: Not Found; /openapi.json lists the paths and methods"
+    }
 
 
 def test_connections_are_limited(server: Running) -> None:
@@ -217,18 +239,34 @@ def refused(folder: Path, *options: str) -> str:
 
 
 def test_what_is_refused_at_the_start(folder: Path, server: Running) -> None:
-    assert "--host 0.0.0.0: expected a token where others can ask, got none" in refused(folder, "--policy", "mask", "--host", "0.0.0.0")
+    assert "--host 0.0.0.0: expected a token where others can ask, got none" in refused(
+        folder, "--policy", "mask", "--host", "0.0.0.0"
+    )
     assert "unknown policy 'musk'; did you mean 'mask'?" in refused(folder, "--policy", "musk")
     assert "expected a policy's" in (said := refused(folder, "--policy", "../../etc")) or "policy: expected a name" in said
-    assert f"--uds {server.uds}: expected a path on which nobody listens" in refused(folder, "--policy", "mask", "--port", "0", "--uds", str(server.uds))
+    assert f"--uds {server.uds}: expected a path on which nobody listens" in refused(
+        folder, "--policy", "mask", "--port", "0", "--uds", str(server.uds)
+    )
     assert "expected a free port" in refused(folder, "--policy", "mask", "--port", str(server.port))
     assert "expected a policy whose action is a Box" in refused(folder, "--policy", "mask", "--low", "0")
-    assert "expected a file for decisions that can be written" in refused(folder, "--policy", "mask", "--port", "0", "--decisions", "/nowhere/x")
+    assert "expected a file for decisions that can be written" in refused(
+        folder, "--policy", "mask", "--port", "0", "--decisions", "/nowhere/x"
+    )
 
 
 def test_a_token(folder: Path, tmp_path: Path) -> None:
     (folder / "token").write_text("0123456789abcdef-token\n")
-    with serving(tmp_path, "mask", "--host", "127.0.0.2", "--token-file", str(folder / "token"), "--decisions", "none", registry=folder / "registry") as running:
+    with serving(
+        tmp_path,
+        "mask",
+        "--host",
+        "127.0.0.2",
+        "--token-file",
+        str(folder / "token"),
+        "--decisions",
+        "none",
+        registry=folder / "registry",
+    ) as running:
         port, body = running.port, json.dumps({"obs": MASKED}).encode()
 
         def status(path: str, token: str | None, method: str = "POST") -> int:
@@ -238,8 +276,14 @@ def test_a_token(folder: Path, tmp_path: Path) -> None:
                 connection.sendall(head.encode() + body)
                 return read_answer(connection)[0]
 
-        assert [status("/v1/act", token) for token in (None, "0123456789abcdef-tokem", "0123456789abcdef-token")] == [401, 401, 200]
-        assert [status(path, None, "GET") for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")] == [401, 401, 401, 200, 200]
+        assert [status("/v1/act", token) for token in (None, "0123456789abcdef-tokem", "0123456789abcdef-token")] == [
+            401,
+            401,
+            200,
+        ]
+        assert [
+            status(path, None, "GET") for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
+        ] == [401, 401, 401, 200, 200]
         with Client(running.url, token="0123456789abcdef-token") as client:
             assert client.act(MASKED).version
 

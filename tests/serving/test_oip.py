@@ -45,7 +45,9 @@ def tensors(count: int, binary: bool = False) -> tuple[list[dict[str, Any]], byt
     return said, data
 
 
-def infer(running: Running, policy: str, inputs: Any, data: bytes = b"", version: str = "", **more: Any) -> tuple[int, Any, bytes]:
+def infer(
+    running: Running, policy: str, inputs: Any, data: bytes = b"", version: str = "", **more: Any
+) -> tuple[int, Any, bytes]:
     """(status, the JSON part, the binary part)."""
     head = json.dumps({"inputs": inputs, **more}).encode()
     split = f"Inference-Header-Content-Length: {len(head)}\r\n" if data else ""
@@ -65,7 +67,10 @@ def test_metadata(server: Running) -> None:
     assert {one["name"]: (one["datatype"], one["shape"]) for one in said["inputs"]} == {
         "obs/obs": ("FP32", [-1, 4]), "obs/action_mask": ("INT8", [-1, 3]),
     }  # fmt: skip
-    assert {one["name"]: (one["datatype"], one["shape"]) for one in said["outputs"]} == {"action": ("INT64", [-1]), "propensity": ("FP64", [-1])}
+    assert {one["name"]: (one["datatype"], one["shape"]) for one in said["outputs"]} == {
+        "action": ("INT64", [-1]),
+        "propensity": ("FP64", [-1]),
+    }
     assert server.ask("GET", f"/v2/models/mask/versions/{said['versions'][0][:12]}")[0] == 200
     assert server.ask("GET", "/v2/models/musk")[0] == server.ask("GET", "/v2/models/mask/versions/9")[0] == 404
 
@@ -75,7 +80,10 @@ def test_json_and_binary_are_the_policy(server: Running, folder: Path) -> None:
     status, said, _ = infer(server, "mask", inputs, id="7")
     outputs = {one["name"]: one for one in said["outputs"]}
     artifact = edge.Artifact.open(RegistryReader(folder / "registry").resolve("mask")[1])
-    obs = {one["name"][4:]: np.array(one["data"], "float32" if one["datatype"] == "FP32" else "int8").reshape(one["shape"]) for one in inputs}
+    obs = {
+        one["name"][4:]: np.array(one["data"], "float32" if one["datatype"] == "FP32" else "int8").reshape(one["shape"])
+        for one in inputs
+    }
     rows, _ = artifact.read(obs)
     raw, _, _ = artifact.run(rows, np.ones(5, bool), {}, None, np.ones(5, bool))
     assert status == 200 and said["id"] == "7" and said["model_version"] == artifact.version
@@ -83,7 +91,9 @@ def test_json_and_binary_are_the_policy(server: Running, folder: Path) -> None:
     assert len(said["parameters"]["decision_id"].split(",")) == 5
 
     inputs, data = tensors(5, binary=True)
-    status, again, binary = infer(server, "mask", inputs, data, outputs=[{"name": "action", "parameters": {"binary_data": True}}])
+    status, again, binary = infer(
+        server, "mask", inputs, data, outputs=[{"name": "action", "parameters": {"binary_data": True}}]
+    )
     assert status == 200 and [one["name"] for one in again["outputs"]] == ["action"]
     assert np.frombuffer(binary, "<i8").tolist() == raw["action"].tolist()
     status, again, binary = infer(server, "mask", inputs, data, parameters={"binary_data_output": True, "deterministic": False})
@@ -102,7 +112,10 @@ def test_a_sequence_is_an_episode(recurrent: Running, folder: Path) -> None:
     assert infer(recurrent, "lstm", inputs, parameters={"sequence_id": 42})[0] == 404
     assert infer(recurrent, "lstm", inputs)[0] == 400
     two = [{"name": "obs", "shape": [2, 4], "datatype": "FP32", "data": OBS * 2}]
-    assert "[1, ...] in a sequence" in infer(recurrent, "lstm", two, parameters={"sequence_id": "a", "sequence_start": True})[1]["error"]
+    assert (
+        "[1, ...] in a sequence"
+        in infer(recurrent, "lstm", two, parameters={"sequence_id": "a", "sequence_start": True})[1]["error"]
+    )
 
 
 @pytest.mark.few(20)
@@ -131,7 +144,10 @@ def test_bad_tensors(change: dict[str, Any], sentence: str, server: Running) -> 
 def test_bad_requests(server: Running) -> None:
     inputs, data = tensors(5, binary=True)
     assert "expected 3 bytes less" in infer(server, "mask", inputs, data + b"abc")[1]["error"]
-    assert "outputs: expected some of action, propensity, got 'actoin'; did you mean 'action'?" in infer(server, "mask", tensors(5)[0], outputs=[{"name": "actoin"}])[1]["error"]
+    assert (
+        "outputs: expected some of action, propensity, got 'actoin'; did you mean 'action'?"
+        in infer(server, "mask", tensors(5)[0], outputs=[{"name": "actoin"}])[1]["error"]
+    )
     assert infer(server, "mask", [])[0] == infer(server, "mask", "x")[0] == 400
     assert server.ask("POST", "/v2/models/mask/infer", {"inputs": []}, Inference_Header_Content_Length="99999")[0] == 400
     assert "B of at most 4096" in infer(server, "mask", tensors(5000)[0])[1]["error"]

@@ -25,7 +25,9 @@ from tests.serving.servers import OBS, registry
 class Served:
     """A service in this loop, and ways to ask it."""
 
-    def __init__(self, made: Registry, policy: str, store: Store | None = None, rules: Rules | None = None, **more: Any) -> None:
+    def __init__(
+        self, made: Registry, policy: str, store: Store | None = None, rules: Rules | None = None, **more: Any
+    ) -> None:
         self.versions = Versions(made, policy, rules or Rules(), batch=more.get("batch", 64))
         self.versions.start()
         self.sessions = Sessions(more.pop("timeout_s", 60.0), more.pop("cap", 10_000), more.pop("clock", lambda: 0.0))
@@ -74,7 +76,9 @@ def test_interleaved_episodes_are_those_played_alone(made: Registry, count: int,
         for i, number in enumerate(order):
             t = step[number]
             again = number % 3 == 0 and t == steps // 2  # the caller begins anew
-            answers[number].append(served.ask(obs[number, t], session=str(number), first=bool(t == 0 or again), done=bool(t == steps - 1)))
+            answers[number].append(
+                served.ask(obs[number, t], session=str(number), first=bool(t == 0 or again), done=bool(t == steps - 1))
+            )
             step[number] += 1
             if i % 37 == 0:
                 await asyncio.sleep(0)
@@ -186,7 +190,11 @@ def test_a_shadow_answers_to_the_log_alone(made: Registry, kind: str, tmp_path: 
     told = asyncio.run(play())
     assert {d.version for d in told} == {a}
     file = sqlite3.connect(tmp_path / "decisions")
-    answers = {id_: json.loads(action) for id_, version, action in file.execute("SELECT id, version, action FROM shadows") if version == b}
+    answers = {
+        id_: json.loads(action)
+        for id_, version, action in file.execute("SELECT id, version, action FROM shadows")
+        if version == b
+    }
     file.close()
     policy = edge.EdgePolicy(made.resolve(kind, b)[1])
     expected = {told[3 * t + i].id: policy.act(obs[i, t], session=str(i)) for t in range(6) for i in range(3)}
@@ -204,7 +212,9 @@ def test_a_decision_has_what_evaluates_it(made: Registry, tmp_path: Path) -> Non
 
     told = asyncio.run(play())
     file = sqlite3.connect(tmp_path / "decisions")
-    rows = file.execute("SELECT id, unit, version, deterministic, propensity, time, action FROM decisions ORDER BY time").fetchall()
+    rows = file.execute(
+        "SELECT id, unit, version, deterministic, propensity, time, action FROM decisions ORDER BY time"
+    ).fetchall()
     outcomes = file.execute("SELECT id, reward, data FROM outcomes").fetchall()
     file.close()
     assert [(row[0], row[1], json.loads(row[6])) for row in rows] == [(d.id, "user-1", d.action) for d in told]
@@ -212,7 +222,9 @@ def test_a_decision_has_what_evaluates_it(made: Registry, tmp_path: Path) -> Non
     assert outcomes == [(told[0].id, 1.5, '{"clicks": 2}')]
     artifact = edge.Artifact.open(made.resolve("mlp")[1])  # the propensity of an action is how often it is drawn
     batch, _ = artifact.read(np.tile(np.float32(OBS), (4000, 1)))
-    raw, logp, _ = artifact.run(batch, np.ones(4000, bool), {}, artifact.draw(0, np.arange(4000), np.zeros(4000)), np.zeros(4000, bool))
+    raw, logp, _ = artifact.run(
+        batch, np.ones(4000, bool), {}, artifact.draw(0, np.arange(4000), np.zeros(4000)), np.zeros(4000, bool)
+    )
     for d in told:
         assert logp is not None and d.propensity == pytest.approx(float(np.mean(raw["action"] == d.action)), abs=0.05)
 
@@ -325,7 +337,12 @@ def test_without_a_log_nothing_is_explored(made: Registry, tmp_path: Path) -> No
         best = await served.ask()
         assert best.fallback is None
         drawn = await served.ask(deterministic=False)
-        assert (drawn.fallback, drawn.deterministic, drawn.action, drawn.propensity) == ("unlogged", True, best.action, best.propensity)
+        assert (drawn.fallback, drawn.deterministic, drawn.action, drawn.propensity) == (
+            "unlogged",
+            True,
+            best.action,
+            best.propensity,
+        )
         assert served.service.state()["alarms"] == ["the disk is full"]
         store.close()
 

@@ -19,7 +19,9 @@ from tests.serving.servers import registry, serving
 STEPS = 12  # of an episode
 
 
-async def load(place: str, made: Registry, policy: str, swaps: int, rate: float, shadow: bool = False) -> list[tuple[Any, Decision]]:
+async def load(
+    place: str, made: Registry, policy: str, swaps: int, rate: float, shadow: bool = False
+) -> list[tuple[Any, Decision]]:
     """Episodes at a rate of steps/s, each step when it is due, until there were so many swaps; (observation, answer) of each."""
     versions, rng, told = list(made.versions(policy)), np.random.default_rng(0), []
     begun: list[str] = []  # the versions of episodes as they began
@@ -52,7 +54,10 @@ async def load(place: str, made: Registry, policy: str, swaps: int, rate: float,
     return told
 
 
-@pytest.mark.parametrize(("policy", "swaps"), [("lstm", 4), pytest.param("mlp", 50, marks=pytest.mark.thorough), pytest.param("lstm", 50, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("policy", "swaps"),
+    [("lstm", 4), pytest.param("mlp", 50, marks=pytest.mark.thorough), pytest.param("lstm", 50, marks=pytest.mark.thorough)],
+)
 def test_hot_swaps(policy: str, swaps: int, tmp_path: Path) -> None:
     made = registry(tmp_path, **{policy: 2})
     with serving(tmp_path, policy) as running:
